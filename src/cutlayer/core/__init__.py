@@ -1,0 +1,50 @@
+"""The words that every room shares: cuts, ragged tokens, guarantees, specs, errors."""
+
+from cutlayer.core.cut import Cut, Place, Segment
+from cutlayer.core.deviation import Deviation
+from cutlayer.core.errors import (
+    AuthError,
+    BudgetError,
+    ConfigError,
+    CutlayerError,
+    DataError,
+    Fault,
+    ModelError,
+    PrivacyError,
+    Stopped,
+    StorageError,
+    UnsupportedArchitectureError,
+    VendorError,
+)
+from cutlayer.core.guarantee import Claim, Guarantee
+from cutlayer.core.proportion import Proportion
+from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
+from cutlayer.core.spec import Registry, Spec
+
+__all__ = [
+    "AuthError",
+    "BudgetError",
+    "Claim",
+    "ConfigError",
+    "Cut",
+    "CutlayerError",
+    "DataError",
+    "Deviation",
+    "Fault",
+    "Guarantee",
+    "ModelError",
+    "Payload",
+    "Place",
+    "PrivacyError",
+    "Proportion",
+    "Ragged",
+    "Registry",
+    "Rows",
+    "Segment",
+    "Spec",
+    "Stopped",
+    "StorageError",
+    "Tokens",
+    "UnsupportedArchitectureError",
+    "VendorError",
+]

@@ -1,0 +1,114 @@
+"""One family of errors: what was given, what is allowed, what to do next.
+
+Every error that a user can cause is a `CutlayerError`. The command line prints its message and
+remedy without a traceback and leaves with its `exit_code`; anything else is a bug and is shown with
+one. Messages never carry text, labels or keys: they name columns, rows by number, files and values
+of settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class CutlayerError(Exception):
+    """Base of every error a user can cause.
+
+    Args:
+        message: What was given and why it cannot be used.
+        remedy: What to do next, as an imperative sentence.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a configuration: where it stands, what stands there, what may stand there."""
+
+    path: str
+    given: object
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.path} = {self.given!r}: {self.allowed}"
+
+
+class ConfigError(CutlayerError):
+    """A setting or an argument is off. Lists every fault, not only the first."""
+
+    exit_code = 3
+
+    def __init__(self, faults: Sequence[Fault] | str, *, remedy: str = "") -> None:
+        self.faults = () if isinstance(faults, str) else tuple(faults)
+        message = faults if isinstance(faults, str) else "; ".join(str(fault) for fault in faults)
+        super().__init__(message, remedy=remedy)
+
+
+class DataError(CutlayerError):
+    """A file of records cannot be used: missing column, empty file, one class."""
+
+    exit_code = 4
+
+
+class ModelError(CutlayerError):
+    """A model cannot be loaded or cut as asked."""
+
+    exit_code = 5
+
+
+class UnsupportedArchitectureError(ModelError):
+    """The model's family, or a part of its configuration, is not one that can be cut exactly."""
+
+
+class PrivacyError(CutlayerError):
+    """Going on would break a privacy promise, so nothing was sent."""
+
+    exit_code = 6
+
+
+class BudgetError(PrivacyError):
+    """The release would charge a text beyond the budget that the customer set."""
+
+
+class VendorError(CutlayerError):
+    """The vendor refused, or could not be reached.
+
+    Args:
+        message: The problem's title and detail, as the vendor sent them (RFC 9457).
+        status: The HTTP status, or 0 when no answer came.
+    """
+
+    exit_code = 7
+
+    def __init__(self, message: str, *, status: int = 0, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+
+
+class AuthError(VendorError):
+    """The vendor does not accept the API key, or the key's tenant may not see what was asked for."""
+
+    exit_code = 8
+
+
+class StorageError(CutlayerError):
+    """A file could not be written or does not hold what its checksum says."""
+
+    exit_code = 9
+
+
+class Stopped(CutlayerError):
+    """The run was stopped on purpose and can be resumed."""
+
+    exit_code = 130

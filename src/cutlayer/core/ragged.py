@@ -1,0 +1,142 @@
+"""Rows of unequal length, packed: the shape in which texts are privatized, stored and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """`n` sequences without padding, one behind the other.
+
+    Attributes:
+        values: `[total, ...]`, the sequences' items.
+        lengths: `[n]` int64, how many items each sequence has; their sum is `total`.
+    """
+
+    values: Tensor
+    lengths: Tensor
+
+    def __post_init__(self) -> None:
+        if self.lengths.dim() != 1 or self.lengths.dtype != torch.int64:
+            raise ValueError(f"lengths must be int64 [n], not {self.lengths.dtype} {list(self.lengths.shape)}")
+        if int(self.lengths.sum()) != len(self.values):
+            raise ValueError(f"lengths add up to {int(self.lengths.sum())}, values has {len(self.values)} items")
+
+    @classmethod
+    def from_lists(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        """Packs lists of ids."""
+        flat = [item for sequence in sequences for item in sequence]
+        return cls(
+            torch.tensor(flat, dtype=torch.int64),
+            torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Puts the sequences of several packs one behind the other."""
+        return cls(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """`[n + 1]` int64: sequence `i` is `values[offsets[i]:offsets[i + 1]]`."""
+        return torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def select(self, indices: Tensor | Sequence[int]) -> Ragged:
+        """The sequences at `indices`, in that order."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        lengths = self.lengths[chosen]
+        ends = lengths.cumsum(0)
+        items = torch.arange(int(ends[-1]) if len(ends) else 0)
+        shift = self.offsets[chosen] - (ends - lengths)
+        return Ragged(self.values[items + shift.repeat_interleave(lengths)], lengths)
+
+    def with_values(self, values: Tensor) -> Ragged:
+        """The same lengths over other items."""
+        return Ragged(values, self.lengths)
+
+    def padded(self, fill: float = 0) -> Tensor:
+        """`[n, longest, ...]`, padded on the right with `fill`."""
+        rows = torch.nn.utils.rnn.pad_sequence(
+            list(self.values.split(self.lengths.tolist())), batch_first=True, padding_value=fill
+        )
+        return rows
+
+    def mask(self) -> Tensor:
+        """`[n, longest]` int64: 1 where `padded` holds an item."""
+        longest = int(self.lengths.max()) if len(self) else 0
+        return (torch.arange(longest)[None, :] < self.lengths[:, None]).to(torch.int64)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of `n` texts, special tokens left out.
+
+    Attributes:
+        segments: One `Ragged` for single texts, two for text pairs; all of the same `n`. Items are
+            token ids (int64), or embedding rows `[width]` once a vector mechanism has acted.
+    """
+
+    segments: tuple[Ragged, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.segments) not in (1, 2) or len({len(segment) for segment in self.segments}) != 1:
+            raise ValueError("tokens need one or two segments of the same number of texts")
+
+    def __len__(self) -> int:
+        return len(self.segments[0])
+
+    @property
+    def total(self) -> int:
+        """How many tokens all texts have together."""
+        return sum(len(segment.values) for segment in self.segments)
+
+    def select(self, indices: Tensor | Sequence[int]) -> Tokens:
+        """The texts at `indices`, in that order."""
+        return Tokens(tuple(segment.select(indices) for segment in self.segments))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Boundary rows of `n` texts, special tokens included, padding left out.
+
+    Attributes:
+        packed: Values `[total, width]`: each text's rows in order.
+        segment_lengths: `[n, segments]` int64: how many rows of each text belong to its first
+            (and second) segment, specials counted with the segment they close. Rows add up to
+            `packed.lengths`.
+    """
+
+    packed: Ragged
+    segment_lengths: Tensor
+
+    def __post_init__(self) -> None:
+        if not torch.equal(self.segment_lengths.sum(1), self.packed.lengths):
+            raise ValueError("segment lengths do not add up to the rows' lengths")
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @property
+    def total(self) -> int:
+        """How many rows all texts have together."""
+        return len(self.packed.values)
+
+    def select(self, indices: Tensor | Sequence[int]) -> Rows:
+        """The texts at `indices`, in that order."""
+        return Rows(self.packed.select(indices), self.segment_lengths[torch.as_tensor(indices, dtype=torch.int64)])
+
+
+Payload = Tokens | Rows
+"""What a release holds: token ids (text-to-text, text cut) or boundary rows."""

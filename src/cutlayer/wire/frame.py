@@ -1,0 +1,242 @@
+"""Frames: one message each, and the only way to bytes and back.
+
+Tensors travel as a safetensors block, so reading one never runs code. A frame is checked against
+its route when it is made and again when it is read, so neither side can send or accept a field
+that the protocol does not name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from cutlayer.core import ConfigError, Payload, Ragged, Rows, Tokens
+from cutlayer.wire.messages import Form, Message, WireType
+from cutlayer.wire.routes import ROLES, Category, Route
+
+_DTYPE_NAMES = {
+    torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+}
+_DTYPE_SIZES = {"U8": 1, "U16": 2, "U32": 4, "F32": 4, "BF16": 2}
+MAX_HEADER_BYTES = 4096
+"""A safetensors header here names at most a handful of tensors."""
+
+
+class FrameError(ConfigError):
+    """Bytes or tensors that are no frame of their route."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message from the customer.
+
+    Attributes:
+        route: What kind of message.
+        where: Values of the path's placeholders.
+        control: The JSON body.
+        tensors: The tensor body, by role.
+    """
+
+    route: Route
+    where: Mapping[str, str | int] = field(default_factory=dict)
+    control: Message | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.control) is not (self.route.control or type(None)):
+            raise FrameError(f"{self.route.name} takes {self.route.control}, not {type(self.control)}.")
+        if bool(self.tensors) != bool(self.route.tensors):
+            raise FrameError(f"{self.route.name}: wrong body.")
+        if self.tensors:
+            check_roles(self.route, {role: (_name(t.dtype), tuple(t.shape)) for role, t in self.tensors.items()})
+
+    @property
+    def path(self) -> str:
+        """The path with its placeholders filled in."""
+        return self.route.path.format(**self.where)
+
+    def encode(self) -> bytes:
+        """The body's bytes."""
+        if self.tensors:
+            return encode_tensors(self.tensors)
+        return self.control.model_dump_json().encode() if self.control is not None else b""
+
+    def payload_bytes(self) -> dict[Category, int]:
+        """Bytes of the tensors, by what they were spent on; envelopes are not counted here."""
+        spent = dict.fromkeys(Category, 0)
+        for role, tensor in self.tensors.items():
+            spent[ROLES[role].category] += tensor.numel() * tensor.element_size()
+        return spent
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The vendor's answer to a frame.
+
+    Attributes:
+        control: The JSON answer.
+        tensors: The tensor answer, by role.
+        raw: A file's bytes.
+        uplink_bytes: Bytes of the request on the wire: request line, headers and body.
+        downlink_bytes: Bytes of the answer on the wire: status line, headers and body.
+    """
+
+    control: Message | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    raw: bytes = b""
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+
+
+def _name(dtype: torch.dtype) -> str:
+    return _DTYPE_NAMES.get(dtype, str(dtype))
+
+
+def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], *, reply: bool = False) -> None:
+    """Checks names, element types and ranks of a tensor body against its route.
+
+    Raises:
+        FrameError: A role, an element type or a rank that the route does not have.
+    """
+    allowed = (route.reply_tensors,) if reply else route.tensors
+    if frozenset(found) not in allowed:
+        options = " or ".join("+".join(sorted(roles)) for roles in allowed)
+        raise FrameError(f"{route.name} takes tensors {options}, not {'+'.join(sorted(found)) or 'none'}.")
+    for role, (dtype, shape) in found.items():
+        expected = ROLES[role]
+        if dtype not in expected.dtypes or len(shape) != expected.rank:
+            raise FrameError(
+                f"{route.name}: tensor {role} is {dtype}{list(shape)}; "
+                f"it must be {' or '.join(expected.dtypes)} of rank {expected.rank}."
+            )
+
+
+def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """One safetensors block."""
+    return safetensors.torch.save({role: tensor.contiguous() for role, tensor in tensors.items()})
+
+
+def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Element type and shape of each tensor from a block's first bytes, before the rest is read.
+
+    Args:
+        head: The first bytes; at least the 8-byte length and the header.
+        total: Length of the whole block in bytes, as announced.
+
+    Raises:
+        FrameError: The bytes are no safetensors block of that length.
+    """
+    if len(head) < 8:
+        raise FrameError("The body is no safetensors block: it is shorter than 8 bytes.")
+    (size,) = struct.unpack("<Q", head[:8])
+    if size > MAX_HEADER_BYTES or size > len(head) - 8:
+        raise FrameError(f"The body is no safetensors block: its header claims {size} bytes.")
+    try:
+        entries = json.loads(head[8 : 8 + size])
+        found = {
+            str(role): (str(entry["dtype"]), tuple(int(side) for side in entry["shape"]))
+            for role, entry in entries.items()
+            if role != "__metadata__"
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FrameError("The body is no safetensors block: its header cannot be read.") from error
+    if "__metadata__" in entries:
+        raise FrameError("The body carries metadata; frames have none.")
+    try:
+        stored = sum(math.prod(shape) * _DTYPE_SIZES[dtype] for dtype, shape in found.values())
+    except KeyError as error:
+        raise FrameError(f"Element type {error.args[0]} is not one that travels.") from error
+    if any(side < 0 for _, shape in found.values() for side in shape) or 8 + size + stored != total:
+        raise FrameError(f"The body's header describes {8 + size + stored} bytes, the body has {total}.")
+    return found
+
+
+def decode_tensors(route: Route, body: bytes, *, reply: bool = False) -> dict[str, Tensor]:
+    """Reads and checks a tensor body.
+
+    Raises:
+        FrameError: Not a block, or not one of this route, or with values that are not finite.
+    """
+    check_roles(route, read_header(body, total=len(body)), reply=reply)
+    try:
+        tensors = safetensors.torch.load(body)
+    except safetensors.SafetensorError as error:
+        raise FrameError("The body is no safetensors block.") from error
+    for role, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise FrameError(f"{route.name}: tensor {role} holds values that are not finite.")
+    return tensors
+
+
+# ---------------------------------------------------------------- releases as tensors
+
+
+def smallest_index(largest: int) -> torch.dtype:
+    """The smallest unsigned type that holds `largest`."""
+    return torch.uint8 if largest < 2**8 else torch.uint16 if largest < 2**16 else torch.uint32
+
+
+def id_type(vocab_size: int) -> torch.dtype:
+    """The element type of token ids: two bytes up to 65,536 entries, else four."""
+    return torch.uint16 if vocab_size <= 2**16 else torch.uint32
+
+
+def pack(payload: Payload, *, vocab_size: int, wire_type: WireType) -> dict[str, Tensor]:
+    """A release's tensors, by role.
+
+    Returns:
+        `ids` and `lengths` for tokens (a text's segments one behind the other), `rows` and
+        `lengths` for boundary rows.
+    """
+    if isinstance(payload, Rows):
+        dtype = torch.bfloat16 if wire_type is WireType.BF16 else torch.float32
+        return {"rows": payload.packed.values.to(dtype), "lengths": _pack_lengths(payload.segment_lengths)}
+    lengths = torch.stack([segment.lengths for segment in payload.segments], dim=1)
+    if len(payload.segments) == 1:
+        flat = payload.segments[0].values
+    else:
+        parts = [segment.values.split(segment.lengths.tolist()) for segment in payload.segments]
+        flat = torch.cat([piece for pair in zip(*parts, strict=True) for piece in pair])
+    return {"ids": flat.to(id_type(vocab_size)), "lengths": _pack_lengths(lengths)}
+
+
+def _pack_lengths(lengths: Tensor) -> Tensor:
+    largest = int(lengths.max()) if lengths.numel() else 0
+    return lengths.to(smallest_index(largest))
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> Payload:
+    """The release in a frame's tensors.
+
+    Raises:
+        FrameError: Lengths that do not add up.
+    """
+    lengths = tensors["lengths"].to(torch.int64)
+    form = Form.ROWS if "rows" in tensors else Form.IDS
+    values = tensors[form.value]
+    if int(lengths.sum()) != len(values) or lengths.shape[1] not in (1, 2):
+        raise FrameError(f"lengths {list(lengths.shape)} add up to {int(lengths.sum())}, {form} has {len(values)} items.")
+    if form is Form.ROWS:
+        return Rows(Ragged(values, lengths.sum(1)), lengths)
+    ids = values.to(torch.int64)
+    if lengths.shape[1] == 1:
+        return Tokens((Ragged(ids, lengths[:, 0]),))
+    pieces = ids.split(lengths.flatten().tolist())
+    return Tokens(
+        tuple(
+            Ragged(torch.cat(pieces[side::2]) if len(lengths) else ids, lengths[:, side].contiguous())
+            for side in range(2)
+        )
+    )

@@ -1,0 +1,253 @@
+"""Control messages: closed schemas in which private text has no field.
+
+Every string a customer can send is an identifier of a fixed shape, an enumerated word or the name
+of a vendor's model. There is no free text, no label name, no column name and no file path.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from cutlayer.core import Cut
+
+PROTOCOL = 1
+"""The version of this protocol; both sides refuse another."""
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+"""A random 128-bit name, minted by the customer so that a repeated request is the same request."""
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Message(BaseModel):
+    """Base of all control messages: frozen, and closed to fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Form(StrEnum):
+    """What a release is made of on the wire."""
+
+    IDS = "ids"
+    """Token ids without special tokens; the vendor adds those again."""
+    ROWS = "rows"
+    """Boundary rows, special tokens' rows included, padding left out."""
+
+
+class WireType(StrEnum):
+    """The element type of boundary rows on the wire. Logits and their gradients are always fp32."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+# ---------------------------------------------------------------- service and models
+
+
+class ServiceInfo(Message):
+    """What a vendor says of itself."""
+
+    service: Literal["cutlayer"] = "cutlayer"
+    version: str
+    protocol: int = PROTOCOL
+    default_model: str
+    max_body_bytes: int
+    max_rows_per_step: int
+    threads: int
+
+
+class ModelInfo(Message):
+    """A model that the vendor lets customers train and query."""
+
+    name: ModelName
+    family: str
+    fingerprint: Digest
+    blocks: int
+    width: int
+    vocab_size: int
+    max_length: int
+    max_bottom: int
+    """The deepest cut for which the vendor hands out a bottom."""
+    parameters: int
+
+
+class ModelList(Message):
+    """The models of a vendor."""
+
+    models: tuple[ModelInfo, ...]
+
+
+class ArchiveFile(Message):
+    """One file of an archive."""
+
+    name: str
+    sha256: Digest
+    size: int
+
+
+class ArchiveManifest(Message):
+    """What a customer receives of a model for one cut."""
+
+    model: ModelName
+    fingerprint: Digest
+    family: str
+    cut: Cut
+    files: tuple[ArchiveFile, ...]
+    parameters_handed_out: int
+    parameters_of_model: int
+
+
+# ---------------------------------------------------------------- records
+
+
+class RecordSetSpec(Message):
+    """What the records of a set are: which model and cut they were made for, and their form."""
+
+    model: ModelName
+    cut: Cut
+    form: Form
+    segments: int = Field(ge=1, le=2)
+    wire_type: WireType = WireType.BF16
+
+
+class ShardInfo(Message):
+    """A stored shard."""
+
+    number: int
+    sha256: Digest
+    size: int
+    records: int
+
+
+class RecordSetInfo(Message):
+    """A record set as the vendor holds it: resume an upload by sending the shards that are missing."""
+
+    record_set: Identifier
+    spec: RecordSetSpec
+    shards: tuple[ShardInfo, ...]
+    sealed: bool
+    records: int
+
+
+class SealRequest(Message):
+    """Closes a record set: the vendor checks that it holds exactly these shards."""
+
+    shards: int = Field(ge=1)
+    records: int = Field(ge=1)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+class LoraSpec(Message):
+    """Low-rank adaptation of the top (Hu et al. 2021). Defaults: `Deviation`s of recipe `sap`."""
+
+    rank: int = Field(default=8, ge=1, le=1024)
+    alpha: float = Field(default=16, gt=0)
+    dropout: float = Field(default=0, ge=0, lt=1)
+    targets: Literal["query-value", "all-linear"] = "query-value"
+
+
+class OptimiserSpec(Message):
+    """AdamW with a linear schedule to zero over `total_steps` (SAP §5.1)."""
+
+    learning_rate: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    total_steps: int = Field(ge=1)
+
+
+class JobSpec(Message):
+    """A fine-tuning job, everything the vendor needs and nothing else."""
+
+    model: ModelName
+    fingerprint: Digest
+    cut: Cut
+    form: Form
+    wire_type: WireType = WireType.BF16
+    segments: int = Field(ge=1, le=2)
+    record_sets: tuple[Identifier, ...] = ()
+    """Sets whose records the steps name, numbered through in this order."""
+    num_labels: int = Field(ge=2, le=65536)
+    trainable_bottom: bool = False
+    """Each step carries its own release and gets the boundary's gradient back."""
+    lora: LoraSpec = LoraSpec()
+    optimiser: OptimiserSpec
+    dropout: bool = True
+    """Whether the frozen blocks' own dropout is on while training."""
+    seed: int = Field(ge=0, lt=2**63)
+    """Initialisation and dropout; never privacy noise."""
+    checkpoint_every: int = Field(default=50, ge=1)
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class JobInfo(Message):
+    """A job as the vendor holds it.
+
+    Attributes:
+        step: The last step whose forward pass was accepted; 0 before the first.
+        gradient_applied: Whether the gradient of `step` has been applied too.
+        checkpoints: Steps to which the job can be rolled back, ascending.
+        snapshots: Steps at which the adapter was kept for `finish`.
+        threads: Compute threads of the vendor; results are bit-identical only at the same number.
+    """
+
+    job: Identifier
+    spec: JobSpec
+    state: JobState
+    step: int
+    gradient_applied: bool
+    checkpoints: tuple[int, ...]
+    snapshots: tuple[int, ...]
+    threads: int
+
+
+class SnapshotRequest(Message):
+    """Keeps (or, for `finish`, publishes) the adapter as it was after `step` gradients."""
+
+    step: int = Field(ge=0)
+
+
+class AdapterInfo(Message):
+    """A published adapter: its job's identifier is its own."""
+
+    adapter: Identifier
+    model: ModelName
+    fingerprint: Digest
+    cut: Cut
+    form: Form
+    wire_type: WireType
+    segments: int
+    num_labels: int
+    step: int
+    sha256: Digest
+    size: int
+    created: str
+
+
+class AdapterList(Message):
+    """The adapters of a tenant."""
+
+    adapters: tuple[AdapterInfo, ...]
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 problem details."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+    remedy: str = ""

@@ -1,0 +1,144 @@
+"""The protocol as a table: every message that may cross, what it holds, and nothing else.
+
+Customer and vendor meet only here. A route's body is either one JSON control message or one
+safetensors block, never both; a tensor has a role, and a role has its element types and rank.
+There is no route, message or role that could hold raw text, and none that could hold labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cutlayer.wire import messages as m
+
+
+class Category(StrEnum):
+    """What bytes on the wire were spent on, as reports split them."""
+
+    RELEASE = "release"
+    GRADIENT = "gradient"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a named tensor in a frame is.
+
+    Attributes:
+        dtypes: safetensors names of the element types allowed.
+        rank: Number of dimensions.
+        category: How its bytes are counted.
+    """
+
+    dtypes: tuple[str, ...]
+    rank: int
+    category: Category
+
+
+INDEX = ("U8", "U16", "U32")
+
+ROLES: Mapping[str, Role] = {
+    # a release as ids: [tokens] and [texts, segments]
+    "ids": Role(("U16", "U32"), 1, Category.RELEASE),
+    "lengths": Role(("U8", "U16"), 2, Category.RELEASE),
+    # a release as rows: [rows, width]; its `lengths` count rows per segment
+    "rows": Role(("BF16", "F32"), 2, Category.RELEASE),
+    # stored records that a step or an inference names: [texts]
+    "records": Role(INDEX, 1, Category.CONTROL),
+    # d loss / d output of the step before: [texts, labels]
+    "gradient": Role(("F32",), 2, Category.GRADIENT),
+    # answers: logits [texts, labels]; boundary gradient [rows, width]
+    "output": Role(("F32",), 2, Category.RELEASE),
+    "boundary_gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One kind of message.
+
+    Attributes:
+        name: Its name in ledgers and transcripts.
+        method: HTTP method. `PUT`, `GET` and `DELETE` may be repeated freely; the `POST`s here are
+            numbered or named, so that they may be repeated too.
+        path: Path template.
+        control: The JSON body's schema, if it has one.
+        tensors: Sets of roles that a tensor body may hold; one of them, exactly.
+        reply: The JSON answer's schema, if it has one.
+        reply_tensors: Roles of a tensor answer.
+        raw_reply: The answer is a file's bytes.
+    """
+
+    name: str
+    method: str
+    path: str
+    control: type[m.Message] | None = None
+    tensors: tuple[frozenset[str], ...] = ()
+    reply: type[m.Message] | None = None
+    reply_tensors: frozenset[str] = frozenset()
+    raw_reply: bool = False
+
+
+def _sets(*names: str) -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(name.split()) for name in names)
+
+
+INLINE = ("ids lengths", "rows lengths")
+_OUTPUT = frozenset({"output"})
+
+SERVICE = Route("service", "GET", "/v1", reply=m.ServiceInfo)
+MODELS = Route("models", "GET", "/v1/models", reply=m.ModelList)
+ARCHIVE = Route("archive", "GET", "/v1/models/{model}/archives/{cut}", reply=m.ArchiveManifest)
+ARCHIVE_FILE = Route("archive.file", "GET", "/v1/models/{model}/archives/{cut}/files/{file}", raw_reply=True)
+
+RECORD_SET_PUT = Route(
+    "record-set.put", "PUT", "/v1/record-sets/{record_set}", control=m.RecordSetSpec, reply=m.RecordSetInfo
+)
+RECORD_SET_GET = Route("record-set.get", "GET", "/v1/record-sets/{record_set}", reply=m.RecordSetInfo)
+RECORD_SET_DELETE = Route("record-set.delete", "DELETE", "/v1/record-sets/{record_set}")
+SHARD_PUT = Route(
+    "shard.put", "PUT", "/v1/record-sets/{record_set}/shards/{shard}", tensors=_sets(*INLINE), reply=m.ShardInfo
+)
+SEAL = Route("record-set.seal", "POST", "/v1/record-sets/{record_set}/seal", control=m.SealRequest, reply=m.RecordSetInfo)
+
+JOB_PUT = Route("job.put", "PUT", "/v1/jobs/{job}", control=m.JobSpec, reply=m.JobInfo)
+JOB_GET = Route("job.get", "GET", "/v1/jobs/{job}", reply=m.JobInfo)
+JOB_DELETE = Route("job.delete", "DELETE", "/v1/jobs/{job}")
+STEP = Route(
+    "job.step",
+    "POST",
+    "/v1/jobs/{job}/steps/{step}",
+    # frozen bottom: name stored records; from the second step on the gradient of step - 1 rides along.
+    # trainable bottom: the step's own release.
+    tensors=_sets("records", "records gradient", *INLINE),
+    reply_tensors=_OUTPUT,
+)
+STEP_GET = Route("job.step.get", "GET", "/v1/jobs/{job}/steps/{step}", reply_tensors=_OUTPUT)
+GRADIENT = Route(
+    "job.gradient",
+    "POST",
+    "/v1/jobs/{job}/steps/{step}/gradient",
+    # the gradient of `step` alone: the end of an epoch, or a trainable bottom's second trip,
+    # which is answered with the boundary's gradient (empty for a frozen bottom)
+    tensors=_sets("gradient"),
+    reply_tensors=frozenset({"boundary_gradient"}),
+)
+JOB_INFER = Route(
+    "job.infer", "POST", "/v1/jobs/{job}/infer", tensors=_sets("records", *INLINE), reply_tensors=_OUTPUT
+)
+SNAPSHOT = Route("job.snapshot", "POST", "/v1/jobs/{job}/snapshot", control=m.SnapshotRequest, reply=m.JobInfo)
+ROLLBACK = Route("job.rollback", "POST", "/v1/jobs/{job}/rollback", control=m.SnapshotRequest, reply=m.JobInfo)
+FINISH = Route("job.finish", "POST", "/v1/jobs/{job}/finish", control=m.SnapshotRequest, reply=m.AdapterInfo)
+
+ADAPTERS = Route("adapters", "GET", "/v1/adapters", reply=m.AdapterList)
+ADAPTER_GET = Route("adapter.get", "GET", "/v1/adapters/{adapter}", reply=m.AdapterInfo)
+ADAPTER_DELETE = Route("adapter.delete", "DELETE", "/v1/adapters/{adapter}")
+ADAPTER_INFER = Route(
+    "adapter.infer", "POST", "/v1/adapters/{adapter}/infer", tensors=_sets(*INLINE), reply_tensors=_OUTPUT
+)
+
+ROUTES: Mapping[str, Route] = {
+    route.name: route for route in list(globals().values()) if isinstance(route, Route)
+}
