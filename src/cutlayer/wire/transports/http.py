@@ -1,0 +1,255 @@
+"""Frames over HTTP/1.1, with the bytes of every request and answer counted where they cross the socket."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import ipaddress
+import socket
+import ssl
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from cutlayer.core import ConfigError, Fault, VendorError
+from cutlayer.wire.frame import Frame, Reply
+from cutlayer.wire.transports.answer import read_answer, request_headers
+
+_CONNECT_SECONDS = 10.0
+_LONGEST_PAUSE_SECONDS = 5.0
+_TRIES_BEFORE_FIRST_CONTACT = 2
+"""A mistyped address should fail at once; a vendor that has answered before is worth waiting for."""
+_TRY_AGAIN = frozenset({429, 503})
+
+
+@dataclass
+class _Meter:
+    """Bytes of one `send`, above TLS."""
+
+    sent: int = 0
+    received: int = 0
+
+
+_METER: ContextVar[_Meter] = ContextVar("meter")
+
+
+class _MeteredSocket(io.RawIOBase):
+    """The reading end of a socket, counted. HTTP/1.1 without pipelining: nothing is read ahead of its answer."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count: int | None = self._inner.readinto(buffer)
+        _METER.get().received += count or 0
+        return count
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+class _MeteredResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_MeteredSocket(self.fp.detach()))  # type: ignore[attr-defined]
+
+
+def _count(connection: HTTPConnection, data: Any) -> None:
+    """Counts what is about to be sent: bytes that a broken connection swallowed may have left, too."""
+    if connection.sock is None:
+        connection.connect()
+    _METER.get().sent += len(data)
+
+
+class _Connection(HTTPConnection):
+    response_class = _MeteredResponse
+
+    def send(self, data: Any) -> None:
+        _count(self, data)
+        super().send(data)
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _MeteredResponse
+
+    def send(self, data: Any) -> None:
+        _count(self, data)
+        super().send(data)
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class HttpTransport:
+    """Frames to a vendor over a network.
+
+    Every route may be repeated (steps are numbered, things are named by the customer), so a dropped
+    connection, a time-out and a vendor that is starting again are answered by sending the same bytes
+    again. Safe to use from several threads.
+
+    Args:
+        url: The vendor's address. `http://` is accepted for this machine only.
+        api_key: The tenant's key.
+        ca_cert: PEM file of the certificate to trust, for a vendor that signed its own.
+        timeout: Seconds to wait for an answer; the first step of a job may include loading a model.
+        retries: How often a frame is sent again before giving up; pauses double from 0.1 s to 5 s.
+
+    Raises:
+        ConfigError: The address cannot be used safely.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str,
+        *,
+        ca_cert: Path | str | None = None,
+        timeout: float = 600.0,
+        retries: int = 8,
+    ) -> None:
+        parts = _parse(url)
+        if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+            raise ConfigError("The API key is empty or holds characters that no key has.", remedy="Pass --api-key.")
+        self.url = url
+        self._api_key = api_key
+        self._prefix = parts.path.rstrip("/")
+        self._retries = retries
+        self._reached = False
+        timeouts = urllib3.Timeout(connect=_CONNECT_SECONDS, read=timeout)
+        make: Any = _Pool
+        if parts.scheme == "https":
+            make = partial(_TlsPool, ssl_context=_trust(ca_cert))
+        self._pool: urllib3.HTTPConnectionPool = make(parts.hostname, parts.port, timeout=timeouts, maxsize=8)
+
+    def send(self, frame: Frame) -> Reply:
+        """Sends one frame, again where it has to be.
+
+        Raises:
+            VendorError: The vendor refused (with its status) or could not be reached (status 0).
+            AuthError: The vendor does not accept the key.
+        """
+        body = frame.encode()
+        headers = request_headers(frame, body, self._api_key)
+        meter = _Meter()
+        token = _METER.set(meter)
+        try:
+            status, content, repeated = self._exchange(frame, body, headers)
+        finally:
+            _METER.reset(token)
+        if status == 404 and repeated and frame.route.method == "DELETE":
+            status = 204  # the try whose answer was lost had deleted it
+        return read_answer(
+            frame,
+            status=status,
+            content=content,
+            request=body,
+            uplink_bytes=meter.sent,
+            downlink_bytes=meter.received,
+        )
+
+    def _exchange(self, frame: Frame, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, bool]:
+        """Sends until there is an answer to act on: its status, its body, and whether it took more than one try."""
+        attempt = 0
+        while True:
+            last = attempt >= (self._retries if self._reached else min(self._retries, _TRIES_BEFORE_FIRST_CONTACT))
+            asked_to_wait = 0.0
+            try:
+                response = self._pool.urlopen(
+                    frame.route.method,
+                    self._prefix + frame.path,
+                    # An empty body still announces its length, so that the vendor need not guess.
+                    body=body or None,
+                    headers=headers,
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                content = response.read()
+                response.release_conn()
+                self._reached = True
+                if response.status not in _TRY_AGAIN or last:
+                    return response.status, content, attempt > 0
+                asked_to_wait = _seconds(response.headers.get("Retry-After", ""))
+            except urllib3.exceptions.SSLError as error:
+                raise VendorError(
+                    f"No trusted connection to {self.url}: {_reason(error)}.",
+                    remedy="Pass the vendor's certificate as --ca-cert, or check the address.",
+                ) from error
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                if last:
+                    raise VendorError(
+                        f"The vendor at {self.url} could not be reached: {_reason(error)}.",
+                        remedy="Check that it is running and run the same command again: it goes on where it stopped.",
+                    ) from error
+            time.sleep(max(min(0.1 * 2**attempt, _LONGEST_PAUSE_SECONDS), asked_to_wait))
+            attempt += 1
+
+    def close(self) -> None:
+        """Gives connections back."""
+        self._pool.close()
+
+
+def _parse(url: str) -> Any:
+    parts = urlsplit(url)
+    try:
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        port_is_fine = False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+        raise ConfigError([Fault("vendor", url, "must be an address such as https://vendor.example:8443")])
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError("The vendor's address must hold no user, query or fragment.", remedy="Pass only its root.")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ConfigError(
+            f"http:// to {parts.hostname} would send the key and every release in clear.",
+            remedy="Use https:// (with --ca-cert for a vendor that signed its own certificate).",
+        )
+    return parts
+
+
+def _trust(ca_cert: Path | str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=str(ca_cert) if ca_cert is not None else None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            [Fault("ca_cert", str(ca_cert), f"must be a readable PEM certificate ({_reason(error)})")]
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _seconds(header: str) -> float:
+    return min(float(header), _LONGEST_PAUSE_SECONDS) if header.isdigit() else 0.0
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in one line, without addresses of objects."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).rsplit(": ", 1)[-1] or type(error).__name__
