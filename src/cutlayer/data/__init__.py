@@ -1,0 +1,9 @@
+"""Reading labelled texts, numbering their labels, turning them into tokens; and an embedded sample corpus."""
+
+from cutlayer.data.dataset import Dataset
+from cutlayer.data.labels import LabelNames
+from cutlayer.data.read import read_dataset
+from cutlayer.data.sample import sample_path
+from cutlayer.data.tokenise import tokenise
+
+__all__ = ["Dataset", "LabelNames", "read_dataset", "sample_path", "tokenise"]

@@ -1,0 +1,246 @@
+"""Files and hub data sets to a `Dataset`.
+
+Errors name files, columns and row numbers (the first row of data is row 1), never what a row holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from cutlayer.core import DataError
+from cutlayer.data.dataset import Dataset
+
+HUB_PREFIX = "hub:"
+_HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(?:/(?P<name>[\w.-]+))?:(?P<split>[\w.+-]+)")
+_HUB_SYNTAX = "hub:OWNER/NAME:SPLIT, or hub:OWNER/NAME/CONFIGURATION:SPLIT, for example hub:nyu-mll/glue/sst2:train"
+
+Row = Mapping[str, Any]
+
+
+def read_dataset(
+    source: str | Path,
+    *,
+    text_column: str,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    attribute_columns: Sequence[str] = (),
+) -> Dataset:
+    """Reads texts and labels.
+
+    Args:
+        source: A file `.csv`, `.tsv`, `.jsonl` (or `.ndjson`) or `.parquet`, each also with `.gz`
+            behind it, or a data set of the Hugging Face hub written as `hub:OWNER/NAME:SPLIT` or
+            `hub:OWNER/NAME/CONFIGURATION:SPLIT` (needs the extra `cutlayer[datasets]`).
+            Files are UTF-8; CSV and TSV have a header line and CSV's quoting rules.
+        text_column: Column of the text.
+        text_pair_column: Column of the second text of a pair.
+        label_column: Column of the label. Numbers and truth values become their usual names, classes
+            of a hub data set the names it gives them.
+        attribute_columns: Further columns to keep.
+
+    Raises:
+        DataError: The file is missing, empty, of another kind or damaged; a column is missing; a row
+            has no text or no label.
+    """
+    columns = [text_column, *([text_pair_column] if text_pair_column else [])]
+    rows: list[tuple[str, ...]] = []
+    labels: list[str] = []
+    attributes: dict[str, list[str]] = {name: [] for name in attribute_columns}
+    number = 0
+    for number, row in enumerate(_rows(source), start=1):
+        if number == 1:
+            _check_columns(source, row, [*columns, *([label_column] if label_column else []), *attribute_columns])
+        rows.append(tuple(_text(source, row, column, number) for column in columns))
+        if label_column:
+            labels.append(_value(source, row, label_column, number))
+        for name, values in attributes.items():
+            values.append(_value(source, row, name, number))
+    if number == 0:
+        raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
+    return Dataset(
+        tuple(rows),
+        tuple(labels) if label_column else None,
+        {name: tuple(values) for name, values in attributes.items()},
+    )
+
+
+def _rows(source: str | Path) -> Iterator[Row]:
+    if isinstance(source, str) and source.startswith(HUB_PREFIX):
+        return _hub_rows(source)
+    path = Path(source)
+    kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
+    reader = _READERS.get(kind.lower())
+    if not path.is_file():
+        hub = " Hub data sets are written " + _HUB_SYNTAX + "." if "." not in path.name else ""
+        raise DataError(f"There is no file {source}.", remedy=f"Check the path.{hub}")
+    if reader is None:
+        raise DataError(
+            f"{source} is of no kind that can be read.",
+            remedy=f"Known endings: {', '.join(sorted(_READERS))}, each also with .gz behind it.",
+        )
+    return _read_file(path, reader)
+
+
+def _read_file(path: Path, reader: Callable[[Path, IO[bytes]], Iterator[Row]]) -> Iterator[Row]:
+    try:
+        with path.open("rb") as file:
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+            yield from reader(path, stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is no complete gzip file.", remedy="Fetch or write the file again.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or type(error).__name__}.") from error
+
+
+# ---------------------------------------------------------------- file kinds
+
+
+def _decoded(path: Path, stream: IO[bytes]) -> Iterator[str]:
+    """Lines with their ends, which quoted CSV fields need; a byte-order mark is dropped."""
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8.", remedy="Convert it, for example with `iconv -t utf-8`.") from error
+
+
+def _delimited(path: Path, stream: IO[bytes], delimiter: str) -> Iterator[Row]:
+    # the default limit of 128 KiB a field would refuse long documents
+    csv.field_size_limit(2**31 - 1)
+    lines = csv.reader(_decoded(path, stream), delimiter=delimiter, strict=True)
+    try:
+        header = next(lines, None)
+        if header is None:
+            return
+        if len(set(header)) != len(header):
+            raise DataError(f"{path} has two columns of the same name.", remedy="Rename one of them.")
+        for number, fields in enumerate((fields for fields in lines if fields), start=1):
+            if len(fields) != len(header):
+                raise DataError(
+                    f"{path}: row {number} has {len(fields)} fields, the header has {len(header)}.",
+                    remedy="Put fields that hold the delimiter or a line break in double quotes.",
+                )
+            yield dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}: line {lines.line_num} breaks CSV's quoting rules ({error}).") from error
+
+
+def _csv(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    return _delimited(path, stream, ",")
+
+
+def _tsv(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    return _delimited(path, stream, "\t")
+
+
+def _jsonl(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    for number, line in enumerate((line for line in _decoded(path, stream) if line.strip()), start=1):
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            # the decoder's own message quotes the line, hence no `from error`
+            raise DataError(f"{path}: row {number} is no JSON.", remedy="Write one JSON object a line.") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: row {number} is no JSON object.", remedy="Write one JSON object a line.")
+        yield row
+
+
+def _parquet(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        # Parquet is read from its end, which a gzip stream can only reach by unpacking everything
+        file = pyarrow.parquet.ParquetFile(io.BytesIO(stream.read()) if path.suffix == ".gz" else stream)
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is no complete Parquet file.", remedy="Write or fetch the file again.") from error
+
+
+_READERS: Mapping[str, Callable[[Path, IO[bytes]], Iterator[Row]]] = {
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+# ---------------------------------------------------------------- the hub
+
+
+def _hub_rows(source: str) -> Iterator[Row]:
+    match = _HUB.fullmatch(source)
+    if match is None:
+        raise DataError(f"{source} names no hub data set.", remedy=f"Write {_HUB_SYNTAX}.")
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            f"{source} needs the package `datasets`, which is not installed.",
+            remedy="Run `pip install 'cutlayer[datasets]'`, or give a file.",
+        ) from None
+    try:
+        table = datasets.load_dataset(match["path"], match["name"], split=match["split"])
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        # a missing data set, configuration or split, no network, offline mode
+        raise DataError(
+            f"{source} could not be loaded ({type(error).__name__}: {error}).",
+            remedy="Check name, configuration and split, and that the hub can be reached; or give a file.",
+        ) from error
+    return _named_classes(table)
+
+
+def _named_classes(table: Any) -> Iterator[Row]:
+    classes = {name: feature.names for name, feature in table.features.items() if hasattr(feature, "names")}
+    for row in table:
+        for column, names in classes.items():
+            number = row[column]
+            # the hub writes -1, or nothing, where the label is withheld
+            row[column] = None if number is None or number < 0 else names[number]
+        yield row
+
+
+# ---------------------------------------------------------------- values
+
+
+def _check_columns(source: str | Path, row: Row, wanted: Iterable[str]) -> None:
+    for column in wanted:
+        if column not in row:
+            # a file without a header line has text where names should stand: long ones are not repeated
+            present = [name if len(name) <= 40 else f"(a name of {len(name)} characters)" for name in map(str, row)]
+            close = difflib.get_close_matches(column, present, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else "Name one of these."
+            raise DataError(f"{source} has no column {column!r}; its columns are {', '.join(present)}.", remedy=hint)
+
+
+def _text(source: str | Path, row: Row, column: str, number: int) -> str:
+    value = row.get(column)
+    if not isinstance(value, str):
+        found = "nothing" if value is None else f"a value of type {type(value).__name__}"
+        raise DataError(f"{source}: row {number} has {found} in column {column!r}, where a text is needed.")
+    return value
+
+
+def _value(source: str | Path, row: Row, column: str, number: int) -> str:
+    value = row.get(column)
+    if value is None or value == "":
+        raise DataError(
+            f"{source}: row {number} has nothing in column {column!r}.", remedy="Fill it in or leave the row out."
+        )
+    if not isinstance(value, str | int | float | bool):
+        raise DataError(
+            f"{source}: row {number} has a value of type {type(value).__name__} in column {column!r}, "
+            "where a name or a number is needed."
+        )
+    return str(value)

@@ -1,0 +1,76 @@
+"""Texts to token ids, special tokens left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import ConfigError, Fault, Ragged, Tokens
+from cutlayer.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_CHUNK = 10_000
+"""Texts per call: a tokenizer's answer is some hundred times larger than the ids kept of it."""
+
+
+def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, *, max_content: int) -> Tokens:
+    """Turns texts into the ids of their content tokens.
+
+    Special tokens are not added: the part of the model that needs them does that. Nor are they read
+    from text: who writes `[SEP]` in a message gets the tokens of a bracket, a word and a bracket,
+    never the model's own separator. A text without tokens has length 0.
+
+    Args:
+        dataset: Texts or pairs.
+        tokenizer: A fast Hugging Face tokenizer.
+        max_content: Most content tokens a row may have. Longer texts lose their end; of a pair, the
+            longer text does first (Hugging Face's `longest_first`).
+
+    Returns:
+        Ids, one segment a text of the row.
+    """
+    if max_content < 1:
+        raise ConfigError([Fault("max_content", max_content, "must be at least 1")])
+    segments = [_ids([row[side] for row in dataset.texts], tokenizer) for side in range(dataset.segments)]
+    lengths = torch.stack([segment.lengths for segment in segments], dim=1)
+    kept = lengths.clamp(max=max_content) if len(segments) == 1 else _longest_first(lengths, max_content)
+    return Tokens(tuple(_head(segment, kept[:, side]) for side, segment in enumerate(segments)))
+
+
+def _ids(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Ragged:
+    parts = [Ragged.from_lists([])]
+    for start in range(0, len(texts), _CHUNK):
+        encoded = tokenizer(
+            texts[start : start + _CHUNK],
+            add_special_tokens=False,
+            split_special_tokens=True,
+            truncation=False,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        parts.append(Ragged.from_lists(encoded["input_ids"]))
+    return Ragged.concatenate(parts)
+
+
+def _longest_first(lengths: Tensor, most: int) -> Tensor:
+    """Lengths `[n, 2]` after dropping tokens from the longer text until both fit."""
+    first, second = lengths.unbind(1)
+    # once both texts are equally long they are cut in turn, so neither falls below half
+    shorter = torch.minimum(first, second).clamp(max=most // 2)
+    cut_first = torch.where(first > second, most - shorter, shorter)
+    cut = torch.stack([cut_first, most - cut_first], dim=1)
+    return torch.where((first + second <= most)[:, None], lengths, cut)
+
+
+def _head(segment: Ragged, kept: Tensor) -> Ragged:
+    """The first `kept[i]` items of each sequence."""
+    if torch.equal(kept, segment.lengths):
+        return segment
+    position = torch.arange(len(segment.values)) - segment.offsets[:-1].repeat_interleave(segment.lengths)
+    return Ragged(segment.values[position < kept.repeat_interleave(segment.lengths)], kept.contiguous())
