@@ -128,6 +128,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.packed)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Rows]) -> Rows:
+        """Puts the texts of several packs one behind the other."""
+        return cls(
+            Ragged.concatenate([part.packed for part in parts]), torch.cat([part.segment_lengths for part in parts])
+        )
+
     @property
     def total(self) -> int:
         """How many rows all texts have together."""

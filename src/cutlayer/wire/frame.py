@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import safetensors
 import safetensors.torch
@@ -30,6 +31,8 @@ _DTYPE_NAMES = {
     torch.bfloat16: "BF16",
 }
 _DTYPE_SIZES = {"U8": 1, "U16": 2, "U32": 4, "F32": 4, "BF16": 2}
+M = TypeVar("M", bound=Message)
+
 MAX_HEADER_BYTES = 4096
 """A safetensors header here names at most a handful of tensors."""
 
@@ -91,6 +94,7 @@ class Reply:
         raw: A file's bytes.
         uplink_bytes: Bytes of the request on the wire: request line, headers and body.
         downlink_bytes: Bytes of the answer on the wire: status line, headers and body.
+        request_digest: SHA-256 of the request's body, for the ledger.
     """
 
     control: Message | None = None
@@ -98,6 +102,17 @@ class Reply:
     raw: bytes = b""
     uplink_bytes: int = 0
     downlink_bytes: int = 0
+    request_digest: bytes = b""
+
+    def expect(self, kind: type[M]) -> M:
+        """The JSON answer, which must be of this kind.
+
+        Raises:
+            FrameError: The vendor answered with something else.
+        """
+        if not isinstance(self.control, kind):
+            raise FrameError(f"The vendor answered with {type(self.control).__name__}, not {kind.__name__}.")
+        return self.control
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,0 +1,375 @@
+"""The SDK: the whole job in a few lines.
+
+```python
+from cutlayer import Client
+
+client = Client("https://vendor.example:8443", api_key="…")
+result = client.finetune("notes.csv", text_column="text", label_column="label", eta=80)
+print(result.ua, result.ep)
+print(client.predict(result.adapter_id, ["a new note"]))
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from cutlayer.core import ConfigError, Cut, Payload, Place, Rows, Tokens
+from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
+from cutlayer.customer.home import Home
+from cutlayer.customer.link import AdapterLink
+from cutlayer.customer.profile import Profile
+from cutlayer.customer.progress import Progress, Silent
+from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
+from cutlayer.customer.run import Run
+from cutlayer.customer.session import Texts
+from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.trainer import EVALUATION_BATCH
+from cutlayer.customer.upload import BLOCK_TOKENS, blocks
+from cutlayer.data import Dataset, read_dataset, tokenise
+from cutlayer.models import Archive
+from cutlayer.privacy import CtiSpec, Ledger, Mechanism, PrivacySpec, build_privatizer
+from cutlayer.wire import Transport, WireType, routes
+from cutlayer.wire.messages import AdapterInfo, AdapterList
+from cutlayer.wire.transports import HttpTransport, RecordingTransport
+
+Source = str | Path | Dataset
+"""Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), or a `Dataset`."""
+
+
+class Client:
+    """A customer of one vendor.
+
+    Args:
+        vendor: The vendor's address; `CUTLAYER_VENDOR` where it is left out.
+        api_key: The tenant's key; `CUTLAYER_API_KEY` where it is left out.
+        home: The customer's folder; `CUTLAYER_HOME`, else `~/.cutlayer`, where it is left out.
+        ca_cert: The certificate to trust, for a vendor that signed its own; `CUTLAYER_CA_CERT`.
+        transport: Another way to the vendor, for an app in this process; then no address is needed.
+    """
+
+    def __init__(
+        self,
+        vendor: str | None = None,
+        api_key: str | None = None,
+        *,
+        home: Path | None = None,
+        ca_cert: Path | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.home = Home(home)
+        self._vendor = vendor or os.environ.get("CUTLAYER_VENDOR")
+        self._api_key = api_key or os.environ.get("CUTLAYER_API_KEY")
+        self._ca_cert = ca_cert or os.environ.get("CUTLAYER_CA_CERT")
+        self._opened = transport
+
+    @property
+    def _transport(self) -> Transport:
+        """The way to the vendor, opened on first use."""
+        if self._opened is None:
+            if not self._vendor:
+                raise ConfigError("No vendor is named.", remedy="Pass --vendor URL or set CUTLAYER_VENDOR.")
+            if not self._api_key:
+                raise ConfigError("No API key is given.", remedy="Pass --api-key KEY or set CUTLAYER_API_KEY.")
+            self._opened = HttpTransport(self._vendor, self._api_key, ca_cert=self._ca_cert)
+        return self._opened
+
+    @property
+    def ledger(self) -> Ledger:
+        """What left, over all runs of this customer."""
+        return self.home.ledger
+
+    def close(self) -> None:
+        """Gives connections back."""
+        if self._opened is not None:
+            self._opened.close()
+
+    # ------------------------------------------------------------ fine-tuning
+
+    def finetune(
+        self,
+        train: Source,
+        *,
+        eta: float,
+        text_column: str = "text",
+        text_pair_column: str | None = None,
+        label_column: str = "label",
+        dev: Source | None = None,
+        test: Source | None = None,
+        mechanism: Mechanism | None = None,
+        place: Place = Place.TOKENS,
+        cti: bool = False,
+        cti_class_free: bool = False,
+        bottom: int | None = 0,
+        train_bottom: TrainBottom = TrainBottom.FROZEN,
+        model: str | None = None,
+        wire_type: WireType = WireType.BF16,
+        training: TrainSpec | None = None,
+        budget: float | None = None,
+        seed: int | None = None,
+        unsafe_noise_seed: int | None = None,
+        out: Path | None = None,
+        progress: Progress | None = None,
+    ) -> FinetuneResult:
+        """Fine-tunes the vendor's model on private texts and measures what it cost and bought.
+
+        Args:
+            train: Texts to train on.
+            eta: Privacy parameter per token, in 1/distance of the model's embedding table. There is
+                no default: `math.inf` means no privacy, and is said everywhere.
+            text_column: Column of the text.
+            text_pair_column: Column of the second text, for pairs.
+            label_column: Column of the label.
+            dev: Texts to stop on; `training.dev_share` of train where it is left out.
+            test: Texts to measure utility on; without it, it is measured on dev, which chose the epoch.
+            mechanism: How texts are privatized; text-to-text for a finite eta.
+            place: Whether noise acts on tokens or on the bottom's output.
+            cti: Contributing-token identification (SAP §4.4): eta per token and class.
+            cti_class_free: Whether CTI's noise must not depend on labels in training either.
+            bottom: Blocks at the customer; `None` is the text cut.
+            train_bottom: Whether and how the bottom is trained (SAP Appendix A).
+            model: The vendor's model, or its default one.
+            wire_type: Element type of boundary rows on the wire.
+            training: How the adapter is trained.
+            budget: Largest sum of eta that a text may be charged over all its releases.
+            seed: Data order, initialisation and dropout; drawn where it is left out. Never noise.
+            unsafe_noise_seed: Draws the noise from this seed. It then protects nothing; for tests.
+            out: Folder of the run; a stopped run in it is resumed.
+            progress: Where to show progress.
+
+        Raises:
+            ConfigError: Settings that have no meaning together, all named at once.
+            DataError: Files that cannot be used.
+            BudgetError: A text would be charged beyond the budget; nothing of it left.
+            VendorError: The vendor refused or stayed away; the same call goes on.
+        """
+        progress = progress or Silent()
+        privacy = _privacy(eta, mechanism, place, cti, cti_class_free, unsafe_noise_seed)
+        columns = {
+            "text_column": text_column,
+            "text_pair_column": text_pair_column,
+            "label_column": label_column,
+        }
+        read = {
+            name: source if source is None or isinstance(source, Dataset) else read_dataset(source, **columns)
+            for name, source in (("train", train), ("dev", dev), ("test", test))
+        }
+        settings = training or TrainSpec()
+        chosen = choose_model(self._gate(), model)
+        data_key = self.home.secret.derive("data digest")
+
+        def spec_with(seed: int) -> RunSpec:
+            return RunSpec(
+                privacy=privacy,
+                train=settings,
+                model=chosen.name,
+                bottom=bottom,
+                train_bottom=train_bottom,
+                wire_type=wire_type,
+                budget=budget,
+                seed=seed,
+            )
+
+        check_spec(spec_with(0))
+        folder = out or self._default_folder(spec_with(seed or 0), read, data_key)
+        seed = Run.seed_in(folder) if seed is None else seed
+        seed = secrets.randbelow(2**31) if seed is None else seed
+        corpora = Corpora.of(read["train"], read["dev"], read["test"], dev_share=settings.dev_share, seed=seed)
+        run = Run.open(folder, run=secrets.token_hex(16), data_digest=corpora.digest(data_key), spec=spec_with(seed))
+        gate = Gate(
+            RecordingTransport(self._transport, folder / "transcript"),
+            self.home.ledger,
+            run=run.state.run,
+            vocab_size=chosen.vocab_size,
+            wire_type=wire_type,
+            budget=budget,
+        )
+        return Finetuning(self.home, gate, chosen, corpora, run, progress).execute()
+
+    def _gate(self) -> Gate:
+        return Gate(self._transport, self.home.ledger)
+
+    def _default_folder(self, spec: RunSpec, read: dict[str, Dataset | None], key: bytes) -> Path:
+        """A folder by the settings and the data, so that the same call finds what it left unfinished."""
+        data = Corpora(read["train"], read["dev"], read["test"]).digest(key)
+        name = hashlib.blake2b(f"{spec.model_dump_json()}{data}".encode(), digest_size=8).hexdigest()
+        number = 0
+        while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
+            number += 1
+        return folder
+
+    # ------------------------------------------------------------ queries
+
+    def predict(
+        self,
+        adapter: str,
+        texts: Source | Sequence[str] | Sequence[tuple[str, str]],
+        *,
+        text_column: str = "text",
+        text_pair_column: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Prediction]:
+        """Asks an adapter for labels, privatized in the way it was trained.
+
+        Args:
+            adapter: The adapter's identifier, as `finetune` returned it.
+            texts: A file, or texts, or pairs of texts.
+            text_column: The file's column of the text.
+            text_pair_column: The file's column of the second text, for pairs.
+            progress: Where to show progress.
+
+        Raises:
+            ConfigError: Texts where the adapter was trained on pairs, or the other way round.
+            StorageError: This customer's folder does not know the adapter.
+        """
+        progress = progress or Silent()
+        profile = Profile.load(self.home, adapter)
+        dataset = _dataset(texts, text_column, text_pair_column)
+        if dataset.segments != profile.segments:
+            raise ConfigError(
+                f"The adapter was trained on {'pairs' if profile.segments == 2 else 'single texts'}.",
+                remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
+            )
+        model = choose_model(self._gate(), profile.spec.model)
+        gate = Gate(
+            self._transport,
+            self.home.ledger,
+            run=f"predict/{adapter}",
+            vocab_size=model.vocab_size,
+            wire_type=profile.spec.wire_type,
+            budget=profile.spec.budget,
+        )
+        archive = fetch_archive(gate, self.home, model, Cut(bottom=profile.spec.bottom), progress)
+        session = build_session(
+            archive,
+            self.home,
+            profile.spec,
+            profile.importance(self.home),
+            AdapterLink(gate, adapter),
+        )
+        session.load_trained(profile.bottom(self.home))
+        session.eval()
+        tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
+        predictions: list[Prediction] = []
+        with torch.no_grad():
+            for indices in torch.arange(len(dataset)).split(EVALUATION_BATCH):
+                probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
+                predictions += [
+                    Prediction(label=profile.labels[label], probability=probability)
+                    for label, probability in zip(best.tolist(), probabilities.tolist(), strict=True)
+                ]
+                progress.update("predict", int(indices[-1]) + 1, len(dataset))
+        return predictions
+
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The tenant's adapters at the vendor."""
+        return self._gate().send(routes.ADAPTERS).expect(AdapterList).adapters
+
+    def adapter(self, adapter: str) -> AdapterInfo:
+        """One adapter, with the digest of its weights."""
+        return self._gate().send(routes.ADAPTER_GET, {"adapter": adapter}).expect(AdapterInfo)
+
+    def delete_adapter(self, adapter: str) -> None:
+        """Deletes an adapter at the vendor, and its job. The customer's profile of it goes too."""
+        self._gate().send(routes.ADAPTER_DELETE, {"adapter": adapter})
+        Profile.forget(self.home, adapter)
+
+    # ------------------------------------------------------------ without a vendor
+
+    def privatize(
+        self,
+        texts: Source | Sequence[str] | Sequence[tuple[str, str]],
+        *,
+        eta: float,
+        model: str = "starter",
+        text_column: str = "text",
+        text_pair_column: str | None = None,
+        unsafe_noise_seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> list[PrivatizedText]:
+        """Shows what would leave, text-to-text, beside the originals. Nothing is sent or charged.
+
+        The draw of a text is the one that `finetune` and `predict` would release at the same eta with
+        the same model.
+
+        Args:
+            texts: A file, or texts, or pairs of texts.
+            eta: Privacy parameter per token, in 1/distance of the model's embedding table.
+            model: `starter`, a local folder or a hub id; it must be the vendor's model.
+            text_column: The file's column of the text.
+            text_pair_column: The file's column of the second text, for pairs.
+            unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
+            progress: Where to show progress.
+        """
+        progress = progress or Silent()
+        archive = local_archive(self.home, model, Cut(bottom=0))
+        privatizer = build_privatizer(
+            _privacy(eta, None, Place.TOKENS, False, False, unsafe_noise_seed),
+            secret=self.home.secret,
+            table=archive.table,
+            candidates=archive.candidates,
+            table_fingerprint=archive.fingerprint,
+        )
+        dataset = _dataset(texts, text_column, text_pair_column)
+        tokens = tokenise(dataset, archive.tokenizer, max_content=archive.template.max_content(dataset.segments))
+        shown: list[PrivatizedText] = []
+        for indices in blocks(tokens, BLOCK_TOKENS):
+            original = tokens.select(indices)
+            released = privatizer.tokens(original, labels=None).payload
+            shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
+            progress.update("privatize", int(indices[-1]) + 1, len(dataset))
+        return shown
+
+
+def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: int) -> PrivatizedText:
+    if isinstance(released, Rows):
+        raise ConfigError("Only text-to-text releases can be read as text.")
+    pairs = [
+        (before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)
+    ]
+    return PrivatizedText(
+        original=tuple(archive.tokenizer.decode(before) for before, _ in pairs),
+        released=tuple(archive.tokenizer.decode(after) for _, after in pairs),
+        replaced=sum(int((before != after).sum()) for before, after in pairs),
+        tokens=sum(len(before) for before, _ in pairs),
+    )
+
+
+def _privacy(
+    eta: float,
+    mechanism: Mechanism | None,
+    place: Place,
+    cti: bool,
+    cti_class_free: bool,
+    unsafe_noise_seed: int | None,
+) -> PrivacySpec:
+    """The privacy settings; the mechanism follows from eta where it is not named."""
+    if mechanism is None:
+        mechanism = Mechanism.NONE if eta == math.inf else Mechanism.TEXT_TO_TEXT
+    return PrivacySpec(
+        mechanism=mechanism,
+        eta=eta,
+        place=place,
+        cti=CtiSpec(class_free=cti_class_free) if cti or cti_class_free else None,
+        unsafe_noise_seed=unsafe_noise_seed,
+    )
+
+
+def _dataset(
+    texts: Source | Sequence[str] | Sequence[tuple[str, str]], text_column: str, text_pair_column: str | None
+) -> Dataset:
+    """Texts without labels, from wherever they come."""
+    if isinstance(texts, Dataset):
+        return texts
+    if isinstance(texts, str | Path):
+        return read_dataset(texts, text_column=text_column, text_pair_column=text_pair_column)
+    return Dataset(tuple((text,) if isinstance(text, str) else tuple(text) for text in texts))

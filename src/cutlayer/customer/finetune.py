@@ -1,0 +1,334 @@
+"""A fine-tuning job from files to a published adapter, resumable at every step."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks import NotApplicable, measure_empirical_privacy, measure_label_recovery
+from cutlayer.core import ConfigError, Cut, Fault, Proportion, Stopped
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.handout import choose_model, fetch_archive
+from cutlayer.customer.home import Home
+from cutlayer.customer.link import AdapterLink, Link
+from cutlayer.customer.profile import Profile
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.run import OPTIMISER, Run
+from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.settings import RunSpec, TrainBottom
+from cutlayer.customer.trainer import Examples, Trainer, evaluate
+from cutlayer.customer.upload import Uploaded, upload
+from cutlayer.data import Dataset, LabelNames, tokenise
+from cutlayer.models import Archive, Optimiser
+from cutlayer.privacy import Mechanism, Privatizer, UtilityImportance, build_privatizer
+from cutlayer.wire import Form, routes
+from cutlayer.wire.messages import (
+    AdapterInfo,
+    JobInfo,
+    JobSpec,
+    LoraSpec,
+    ModelInfo,
+    OptimiserSpec,
+    RecordSetSpec,
+    SnapshotRequest,
+)
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The customer's data: `train` with a `dev` that is never trained on, and maybe a `test`."""
+
+    train: Dataset
+    dev: Dataset
+    test: Dataset | None
+
+    @classmethod
+    def of(cls, train: Dataset, dev: Dataset | None, test: Dataset | None, *, dev_share: float, seed: int) -> Corpora:
+        """Holds out a share of train where there is no dev.
+
+        The share is drawn without looking at labels: a stratified one would make which texts are
+        trained on, and so what the vendor sees, a function of the labels.
+        """
+        if dev is None:
+            held = math.ceil(round(dev_share * len(train), 6))
+            if not 0 < held < len(train):
+                raise ConfigError(
+                    [Fault("dev_share", dev_share, f"leaves one side of {len(train)} rows empty")],
+                    remedy="Give more rows, or a dev file.",
+                )
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
+            train, dev = train.select(sorted(order[held:])), train.select(sorted(order[:held]))
+        return cls(train, dev, test)
+
+    def digest(self, key: bytes) -> str:
+        """A keyed digest of all texts and labels, by which a resumed run knows its data."""
+        state = hashlib.blake2b(key=key, digest_size=16)
+        for dataset in (self.train, self.dev, self.test):
+            for row, label in zip(dataset.texts, dataset.labels or (), strict=False) if dataset else ():
+                state.update("\x1f".join((*row, label)).encode() + b"\x1e")
+            state.update(b"\x1d")
+        return state.hexdigest()
+
+
+def form_of(spec: RunSpec) -> Form:
+    """Ids where everything below the cut is a frozen lookup of drawn tokens, else rows."""
+    ids = (
+        not spec.bottom
+        and spec.train_bottom is TrainBottom.FROZEN
+        and spec.privacy.mechanism is not Mechanism.VECTOR
+    )
+    return Form.IDS if ids else Form.ROWS
+
+
+def check_spec(spec: RunSpec) -> None:
+    """Refuses combinations that have no meaning, with all faults at once."""
+    faults = []
+    if spec.bottom is None and spec.privacy.mechanism is not Mechanism.NONE:
+        faults.append(
+            Fault("bottom", "text", "has no embedding table, which noise needs: use 0, or eta inf")
+        )
+    if spec.bottom is None and spec.train_bottom is not TrainBottom.FROZEN:
+        faults.append(Fault("train_bottom", spec.train_bottom, "needs weights at the customer: use bottom 0 or more"))
+    if spec.train_bottom is not TrainBottom.FROZEN and spec.privacy.mechanism is Mechanism.VECTOR:
+        faults.append(Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text"))
+    if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
+        faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
+    if faults:
+        raise ConfigError(faults)
+
+
+def build_session(
+    archive: Archive,
+    home: Home,
+    spec: RunSpec,
+    importance: UtilityImportance | None,
+    link: Link | AdapterLink | None,
+) -> Session:
+    """The road for these settings."""
+    privatizer: Privatizer = build_privatizer(
+        spec.privacy,
+        secret=home.secret,
+        table=archive.table,
+        candidates=archive.candidates,
+        table_fingerprint=archive.fingerprint,
+        importance=importance,
+    )
+    return Session(
+        archive=archive,
+        privatizer=privatizer,
+        link=link,
+        form=form_of(spec),
+        wire_type=spec.wire_type,
+        vault=home.vault,
+        train_bottom=spec.train_bottom is not TrainBottom.FROZEN,
+    )
+
+
+class Finetuning:
+    """One run, from data to result.
+
+    Args:
+        home: The customer's folder.
+        gate: The door, recording into the run's folder.
+        model: The vendor's model.
+        corpora: The data.
+        run: The run's state and folder.
+        progress: Where to show progress.
+    """
+
+    def __init__(
+        self, home: Home, gate: Gate, model: ModelInfo, corpora: Corpora, run: Run, progress: Progress
+    ) -> None:
+        self.home = home
+        self.gate = gate
+        self.model = model
+        self.corpora = corpora
+        self.run = run
+        self.spec = run.state.spec
+        self.progress = progress
+        self.form = form_of(self.spec)
+        self.names = LabelNames.of(corpora.train.labels or ())
+        self.archive = fetch_archive(gate, home, model, Cut(bottom=self.spec.bottom), progress)
+        self.max_content = self.archive.template.max_content(corpora.train.segments, self.spec.train.max_length)
+        self.labels = self.names.encode(corpora.train.labels or ())
+        self.tokens = tokenise(corpora.train, self.archive.tokenizer, max_content=self.max_content)
+        self.importance = self._importance()
+        self.session = build_session(self.archive, home, self.spec, self.importance, None)
+
+    def _importance(self) -> UtilityImportance | None:
+        if self.spec.privacy.cti is None:
+            return None
+        return UtilityImportance.fit(
+            self.tokens,
+            self.labels,
+            vocab_size=self.model.vocab_size,
+            num_labels=len(self.names),
+            smoothing=self.spec.privacy.cti.smoothing,
+        )
+
+    def execute(self) -> FinetuneResult:
+        """Runs to the end, from wherever an earlier try stopped.
+
+        Raises:
+            Stopped: The user interrupted; the same command goes on.
+        """
+        started = time.monotonic()
+        try:
+            return self._execute(started)
+        except KeyboardInterrupt as error:
+            raise Stopped(
+                f"Stopped. The state of the run is in {self.run.folder}.",
+                remedy="Run the same command with the same --out to go on.",
+            ) from error
+        finally:
+            self.run.state.seconds += time.monotonic() - started
+            self.run.save()
+
+    def _execute(self, started: float) -> FinetuneResult:
+        train, dev, uploaded = self._examples()
+        job = self._job(len(train))
+        link = Link(self.gate, job)
+        self.session.link = link
+        trainer = Trainer(
+            self.session, link, train, dev, self.run, optimiser=self._optimiser(link, len(train)), progress=self.progress
+        )
+        best = trainer.fit()
+        adapter = self.gate.send(
+            routes.FINISH, {"job": link.job}, control=SnapshotRequest(step=best)
+        ).expect(AdapterInfo)
+        bottom = self._best_bottom(best)
+        profile = Profile(
+            adapter=adapter.adapter,
+            segments=self.corpora.train.segments,
+            max_content=self.max_content,
+            labels=self.names.names,
+            spec=self.spec,
+        )
+        profile.save(self.home, self.importance, bottom)
+        self.session.load_trained(bottom)
+        self.session.link = AdapterLink(self.gate, adapter.adapter)
+        accuracy, measured_on = self._accuracy(trainer)
+        result = self._result(trainer, adapter, accuracy, measured_on, uploaded, time.monotonic() - started)
+        self.run.state.adapter = adapter.adapter
+        return result
+
+    # ------------------------------------------------------------ data
+
+    def _texts(self, dataset: Dataset) -> Examples:
+        """A dataset as it is queried: without labels in the noise."""
+        tokens = tokenise(dataset, self.archive.tokenizer, max_content=self.max_content)
+        return Examples(Texts(tokens), self.names.encode(dataset.labels or ()))
+
+    def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
+        """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
+        cti = self.spec.privacy.cti
+        classes = self.labels if cti is not None and not cti.class_free else None
+        train, dev = Examples(Texts(self.tokens, classes), self.labels), self._texts(self.corpora.dev)
+        if self.spec.train_bottom is not TrainBottom.FROZEN:
+            return train, dev, None
+        train_up, dev_up = self._upload(train, "train"), self._upload(dev, "dev")
+        return (
+            Examples(train_up.stored(0), train.labels),
+            Examples(dev_up.stored(len(train_up.first_text)), dev.labels),
+            train_up,
+        )
+
+    def _upload(self, examples: Examples, name: str) -> Uploaded:
+        return upload(
+            self.session,
+            self.gate,
+            examples.texts,
+            record_set=self.run.identifier(name),
+            spec=RecordSetSpec(
+                model=self.model.name,
+                cut=self.job_cut,
+                form=self.form,
+                segments=self.corpora.train.segments,
+                wire_type=self.spec.wire_type,
+            ),
+            width=self.model.width,
+            progress=self.progress,
+            stage=f"privatize and release {name}",
+        )
+
+    # ------------------------------------------------------------ job
+
+    @property
+    def job_cut(self) -> Cut:
+        """The cut as the vendor sees it: ids make every cut a text cut."""
+        return Cut(bottom=None if self.form is Form.IDS else self.spec.bottom)
+
+    def _job(self, n_train: int) -> JobInfo:
+        settings = self.spec.train
+        frozen = self.spec.train_bottom is TrainBottom.FROZEN
+        spec = JobSpec(
+            model=self.model.name,
+            fingerprint=self.model.fingerprint,
+            cut=self.job_cut,
+            form=self.form,
+            wire_type=self.spec.wire_type,
+            segments=self.corpora.train.segments,
+            record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if frozen else (),
+            num_labels=len(self.names),
+            trainable_bottom=not frozen,
+            lora=LoraSpec(
+                rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
+            ),
+            optimiser=OptimiserSpec(
+                learning_rate=settings.learning_rate,
+                weight_decay=settings.weight_decay,
+                total_steps=-(-n_train // settings.batch_size) * settings.epochs,
+            ),
+            dropout=settings.dropout,
+            seed=self.spec.seed,
+            checkpoint_every=settings.checkpoint_every,
+        )
+        job = self.run.identifier("job")
+        info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec).expect(JobInfo)
+        if not frozen:
+            common = max(set(info.checkpoints) & set(self.run.checkpoints()))
+            info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)
+        return info
+
+    def _optimiser(self, link: Link, n_train: int) -> Optimiser | None:
+        """The customer's own optimiser and bottom, as they were at the link's step."""
+        if self.spec.train_bottom is TrainBottom.FROZEN:
+            return None
+        settings = self.spec.train
+        optimiser = Optimiser(
+            self.session.trained(),
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            warmup_steps=0,
+            total_steps=-(-n_train // settings.batch_size) * settings.epochs,
+        )
+        if link.step:
+            kept = self.run.read_checkpoint(link.step)
+            self.session.load_trained({name: kept[name] for name in kept if not name.startswith(OPTIMISER)})
+            optimiser.load({name.removeprefix(OPTIMISER): kept[name] for name in kept if name.startswith(OPTIMISER)})
+        return optimiser
+
+    def _best_bottom(self, step: int) -> dict[str, Tensor]:
+        if self.spec.train_bottom is TrainBottom.FROZEN:
+            return {}
+        kept = self.run.read_checkpoint(step)
+        return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
+
+    # ------------------------------------------------------------ result
+
+    def _accuracy(self, trainer: Trainer) -> tuple[Proportion, str]:
+        """Accuracy on test, through the published adapter; or the best epoch's on dev, already measured."""
+        if self.corpora.test is None:
+            best = max(self.run.state.dev)
+            return Proportion.of(round(best * len(trainer.dev)), len(trainer.dev)), "dev"
+        test = self._texts(self.corpora.test)
+        return evaluate(self.session, test, progress=self.progress, stage="test"), "test"

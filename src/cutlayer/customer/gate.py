@@ -1,0 +1,128 @@
+"""The one door: nothing leaves the customer except through `Gate.send`.
+
+The gate is the only holder of the transport (design, promise 1). It builds the frame itself: release
+tensors are packed from a `Release`, which only a privatizer makes; there is no argument through which
+raw ids, labels or text could enter. The ledger entry is written and committed before the frame's
+bytes exist, so an entry that was never closed means "may have left", and no bytes can leave unnamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from cutlayer.core import VendorError
+from cutlayer.privacy import Ledger, Release
+from cutlayer.wire import (
+    Category,
+    Frame,
+    Message,
+    Reply,
+    Route,
+    Transport,
+    WireType,
+    encode_tensors,
+    pack,
+    smallest_index,
+)
+
+
+class Gate:
+    """Releases frames to one vendor and writes the ledger first.
+
+    Args:
+        transport: The way to the vendor; nobody else holds it.
+        ledger: The customer's record of what left.
+        run: The run that the frames belong to, for the ledger.
+        vocab_size: Size of the model's vocabulary, which sets the width of token ids.
+        wire_type: Element type of boundary rows.
+        budget: Largest sum of eta that any one text may be charged, or `None` for no limit.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ledger: Ledger,
+        *,
+        run: str = "",
+        vocab_size: int = 0,
+        wire_type: WireType = WireType.BF16,
+        budget: float | None = None,
+    ) -> None:
+        self._transport = transport
+        self._ledger = ledger
+        self._run = run
+        self._vocab_size = vocab_size
+        self._wire_type = wire_type
+        self._budget = budget
+
+    def send(
+        self,
+        route: Route,
+        where: Mapping[str, str | int] | None = None,
+        *,
+        control: Message | None = None,
+        release: Release | None = None,
+        records: Tensor | None = None,
+        gradient: Tensor | None = None,
+    ) -> Reply:
+        """Writes the ledger, then sends one frame and returns the answer.
+
+        Args:
+            route: What kind of message.
+            where: Values of the route's placeholders.
+            control: The JSON body, for routes that have one.
+            release: What a privatizer returned, to be sent whole.
+            records: `[texts]`, numbers of records that the vendor holds.
+            gradient: `[texts, labels]`, d loss / d output of the step before.
+
+        Raises:
+            BudgetError: The release would exceed a text's budget; nothing was written or sent.
+            VendorError: The vendor refused or could not be reached.
+        """
+        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient))
+        entry = self._ledger.open_frame(
+            run=self._run,
+            route=route.name,
+            where=frame.where,
+            payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
+            release=release,
+            budget=self._budget,
+        )
+        try:
+            reply = self._transport.send(frame)
+        except VendorError as error:
+            self._ledger.close_frame(entry, uplink_bytes=0, downlink_bytes=0, status=error.status, digest=b"")
+            raise
+        self._ledger.close_frame(
+            entry,
+            uplink_bytes=reply.uplink_bytes,
+            downlink_bytes=reply.downlink_bytes,
+            status=200,
+            digest=reply.request_digest,
+        )
+        return reply
+
+    def digest(self, release: Release) -> str:
+        """SHA-256 of the body that `release` would travel in; nothing is sent."""
+        return hashlib.sha256(encode_tensors(self._tensors(release, None, None))).hexdigest()
+
+    def _tensors(self, release: Release | None, records: Tensor | None, gradient: Tensor | None) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        if release is not None:
+            tensors |= pack(release.payload, vocab_size=self._vocab_size, wire_type=self._wire_type)
+        if records is not None:
+            tensors["records"] = records.to(smallest_index(int(records.max())))
+        if gradient is not None:
+            tensors["gradient"] = gradient.detach().float().cpu()
+        return tensors
+
+    def spent(self) -> dict[Category, int]:
+        """Uplink bytes of this run by what they were spent on, envelopes included."""
+        return {Category(name): size for name, size in self._ledger.spent(self._run).items()}
+
+    def close(self) -> None:
+        """Gives the transport's connections back."""
+        self._transport.close()

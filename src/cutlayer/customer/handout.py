@@ -1,0 +1,76 @@
+"""What the vendor hands out for a cut, fetched once and checked file by file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from cutlayer.core import Cut, ModelError, StorageError
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.home import Home, write_bytes
+from cutlayer.customer.progress import Progress
+from cutlayer.models import Archive, read_archive
+from cutlayer.wire import routes
+from cutlayer.wire.messages import ArchiveManifest, ModelInfo, ModelList, ServiceInfo
+
+
+def choose_model(gate: Gate, name: str | None) -> ModelInfo:
+    """The vendor's model of that name, or its default one.
+
+    Raises:
+        ModelError: The vendor has no such model.
+    """
+    service = gate.send(routes.SERVICE).expect(ServiceInfo)
+    models = {model.name: model for model in gate.send(routes.MODELS).expect(ModelList).models}
+    wanted = name or service.default_model
+    if wanted not in models:
+        raise ModelError(
+            f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {', '.join(sorted(models))}."
+        )
+    return models[wanted]
+
+
+def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: Progress) -> Archive:
+    """The bottom for a cut, from the customer's folder or from the vendor.
+
+    Raises:
+        ModelError: The vendor does not hand out a bottom that deep.
+        StorageError: A file does not hold what the manifest says.
+    """
+    if cut.bottom is not None and cut.bottom > model.max_bottom:
+        raise ModelError(
+            f"The vendor hands out at most {model.max_bottom} of the {model.blocks} blocks of {model.name}, "
+            f"not {cut.bottom}.",
+            remedy=f"Use --bottom {model.max_bottom} or less.",
+        )
+    where: dict[str, str | int] = {"model": model.name, "cut": cut.slug}
+    manifest = gate.send(routes.ARCHIVE, where).expect(ArchiveManifest)
+    folder = home.archives / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]
+    for number, file in enumerate(manifest.files):
+        path = safe_path(folder, file.name)
+        if not path.exists() or _digest(path) != file.sha256:
+            content = gate.send(routes.ARCHIVE_FILE, where | {"file": file.name}).raw
+            if hashlib.sha256(content).hexdigest() != file.sha256:
+                raise StorageError(
+                    f"File {file.name} of the archive does not have the checksum that its manifest states.",
+                    remedy="Try again; if it stays so, ask the vendor.",
+                )
+            write_bytes(path, content)
+        progress.update("fetch bottom", number + 1, len(manifest.files))
+    return read_archive(folder)
+
+
+def safe_path(folder: Path, name: str) -> Path:
+    """A file directly inside the folder.
+
+    Raises:
+        StorageError: The name points elsewhere.
+    """
+    if name != Path(name).name or name in ("", ".", ".."):
+        raise StorageError(f"The archive names a file {name!r}, which lies outside it.", remedy="Ask the vendor.")
+    return folder / name
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,118 @@
+"""The customer's own folder: what must survive, and where it lies.
+
+```
+home/
+  secret              32 random bytes, mode 0600: every identity and every noise key derives from it
+  ledger.sqlite       what left, written before it left
+  vault.sqlite        sealed copies of released rows
+  archives/<sha256>/  bottoms, by the digest of their manifest
+  adapters/<id>/      how to query an adapter: label names, privacy settings, CTI scores, own bottom
+  runs/<id>/          state of fine-tuning runs
+```
+Losing `secret` means that every text released before would be drawn again: a second look.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cutlayer.core import StorageError
+from cutlayer.privacy import CustomerSecret, Ledger, Vault
+
+
+def default_home() -> Path:
+    """`CUTLAYER_HOME`, or `.cutlayer` in the user's home folder."""
+    return Path(os.environ.get("CUTLAYER_HOME") or Path.home() / ".cutlayer")
+
+
+class Home:
+    """A customer's folder; made on first use.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = Path(path) if path is not None else default_home()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StorageError(
+                f"The customer's folder {self.path} cannot be made: {error.strerror}.",
+                remedy="Set CUTLAYER_HOME to a folder that can be written.",
+            ) from error
+
+    @cached_property
+    def secret(self) -> CustomerSecret:
+        """The key that identities and noise derive from."""
+        return CustomerSecret.load_or_create(self.path / "secret")
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The record of what left."""
+        return Ledger(self.path / "ledger.sqlite")
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Sealed copies of released rows."""
+        return Vault(self.path / "vault.sqlite", self.secret)
+
+    @property
+    def archives(self) -> Path:
+        """Bottoms that vendors handed out."""
+        return self.path / "archives"
+
+    def adapter(self, identifier: str) -> Path:
+        """What is needed to query an adapter."""
+        return self.path / "adapters" / identifier
+
+    def run(self, identifier: str) -> Path:
+        """The state of a run."""
+        return self.path / "runs" / identifier
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replaces a file whole: after a crash it holds the old content or the new, never half.
+
+    Raises:
+        StorageError: The file could not be written (a full disk, say); the old one is untouched.
+    """
+    write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file whole, and waits until it is on disk."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise StorageError(
+            f"{path} could not be written: {error.strerror}.", remedy="Free some space or choose another folder."
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file that `write_json` wrote.
+
+    Raises:
+        StorageError: The file is not readable JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"{path} cannot be read: {type(error).__name__}.", remedy="Restore it from a copy, or remove it."
+        ) from error

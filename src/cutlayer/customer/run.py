@@ -1,0 +1,155 @@
+"""What a run must remember to be resumed: little, because the vendor keeps the steps.
+
+With a frozen bottom the customer holds no trained tensor, so its state is the epoch and the best dev
+accuracy so far. With a trainable bottom it also keeps the last checkpoints of the bottom, at the
+steps at which the vendor keeps its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from cutlayer.core import ConfigError, StorageError
+from cutlayer.customer.home import read_json, write_bytes, write_json
+from cutlayer.customer.settings import RunSpec
+
+KEPT_CHECKPOINTS = 2
+OPTIMISER = "optimiser/"
+"""Prefix of the optimiser's tensors in a checkpoint; the others are the bottom's."""
+
+
+class RunState(BaseModel):
+    """Where a run stands; written whole after each change that matters.
+
+    Attributes:
+        run: The run's random name, from which the identifiers of its job and sets derive.
+        data_digest: Digest of the texts and labels, keyed with the customer's secret.
+        spec: What the run is.
+        dev: Dev accuracy after each epoch that was trained and evaluated.
+        seconds: Time spent so far.
+        adapter: The published adapter, once there is one.
+    """
+
+    run: str
+    data_digest: str
+    spec: RunSpec
+    dev: list[float] = []
+    seconds: float = 0
+    adapter: str | None = None
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the best dev accuracy, the first of equals; 0 before the first."""
+        return 1 + self.dev.index(max(self.dev)) if self.dev else 0
+
+
+class Run:
+    """A run's folder.
+
+    Args:
+        folder: The folder; made if it is not there.
+        state: The state that stands in it.
+    """
+
+    def __init__(self, folder: Path, state: RunState) -> None:
+        self.folder = folder
+        self.state = state
+
+    @classmethod
+    def open(cls, folder: Path, *, run: str, data_digest: str, spec: RunSpec) -> Run:
+        """Opens the run in a folder, or begins one there.
+
+        Raises:
+            ConfigError: The folder holds a run of other settings or other data.
+        """
+        file = folder / "run.json"
+        if not file.exists():
+            opened = cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
+            opened.save()
+            return opened
+        state = RunState.model_validate(read_json(file))
+        if state.adapter is not None:
+            raise ConfigError(f"{folder} holds a finished run.", remedy="Choose another folder with --out.")
+        if state.data_digest != data_digest:
+            raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
+        before, now = (json.loads(each.model_dump_json()) for each in (state.spec, spec))
+        differing = sorted(key for key in now if now[key] != before[key])
+        if differing:
+            raise ConfigError(
+                f"{folder} holds a run with other settings: {', '.join(differing)}.",
+                remedy="Choose another folder with --out, or repeat the command as it was.",
+            )
+        return cls(folder, state)
+
+    @staticmethod
+    def seed_in(folder: Path) -> int | None:
+        """The seed of the run in a folder, or `None` where there is no run."""
+        file = folder / "run.json"
+        return RunState.model_validate(read_json(file)).spec.seed if file.exists() else None
+
+    @staticmethod
+    def is_finished(folder: Path) -> bool:
+        """Whether the folder holds a run that published its adapter."""
+        file = folder / "run.json"
+        return file.exists() and RunState.model_validate(read_json(file)).adapter is not None
+
+    def save(self) -> None:
+        """Writes the state whole."""
+        write_json(self.folder / "run.json", json.loads(self.state.model_dump_json()))
+
+    def log_loss(self, step: int, loss: float) -> None:
+        """Appends a step's training loss."""
+        with (self.folder / "losses.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, "loss": loss}) + "\n")
+
+    def losses(self) -> list[float]:
+        """The training losses by step; a repeated step counts once."""
+        file = self.folder / "losses.jsonl"
+        if not file.exists():
+            return []
+        entries = {}
+        for line in file.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the line that a crash tore
+            entries[entry["step"]] = entry["loss"]
+        return [entries[step] for step in sorted(entries)]
+
+    def identifier(self, purpose: str) -> str:
+        """The identifier of one of the run's things at the vendor: the same at every try."""
+        return hashlib.blake2b(f"{self.state.run}/{purpose}".encode(), digest_size=16).hexdigest()
+
+    # ------------------------------------------------------------ a trainable bottom's tensors
+
+    def checkpoints(self) -> list[int]:
+        """Steps whose bottom is kept, ascending; 0 is the bottom as it was handed out."""
+        found = [int(file.stem.split("-")[1]) for file in self.folder.glob("bottom-*.safetensors")]
+        return sorted({0, *found})
+
+    def write_checkpoint(self, step: int, tensors: dict[str, Tensor], *, keep: int) -> None:
+        """Writes the bottom after `step`; of the others only the newest and `keep` stay."""
+        write_bytes(self._checkpoint(step), safetensors.torch.save(tensors))
+        newest = self.checkpoints()[-KEPT_CHECKPOINTS:]
+        for old in self.checkpoints():
+            if old and old not in (*newest, keep):
+                self._checkpoint(old).unlink()
+
+    def read_checkpoint(self, step: int) -> dict[str, Tensor]:
+        """The bottom after `step`."""
+        try:
+            return safetensors.torch.load(self._checkpoint(step).read_bytes())
+        except (OSError, safetensors.SafetensorError) as error:
+            raise StorageError(
+                f"The checkpoint of step {step} cannot be read.", remedy="Start the run again in another folder."
+            ) from error
+
+    def _checkpoint(self, step: int) -> Path:
+        return self.folder / f"bottom-{step}.safetensors"

@@ -1,0 +1,111 @@
+"""What a fine-tuning run is: its privacy, its training, its machine, apart from one another.
+
+A reviewer compares two runs' `PrivacySpec`s; changing anything else here cannot change a guarantee.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from cutlayer.core import Deviation, Spec
+from cutlayer.privacy import PrivacySpec
+from cutlayer.wire import WireType
+
+
+class TrainBottom(StrEnum):
+    """How the bottom is trained (SAP Appendix A)."""
+
+    FROZEN = "frozen"
+    """Not at all: every text is released once."""
+    REDRAW = "redraw"
+    """A fresh release for each epoch and step, each one charged."""
+    MEMOISED = "memoised"
+    """Trainable blocks above one memoised token release: no second look at the text."""
+
+
+class TrainSpec(Spec):
+    """How the adapter is trained.
+
+    Attributes:
+        epochs: Epochs at most.
+        patience: Epochs without a better dev accuracy after which training stops.
+        batch_size: Texts per step.
+        learning_rate: AdamW's initial rate, falling linearly to zero.
+        weight_decay: AdamW's decoupled weight decay.
+        rank: LoRA's rank.
+        alpha: LoRA's scale, times 1/rank.
+        lora_dropout: Dropout before LoRA's first matrix.
+        targets: Which linear maps LoRA adapts.
+        dropout: Whether the frozen blocks' own dropout is on while training.
+        dev_share: Share of train held out for early stopping where there is no dev file.
+        max_length: Tokens of a text, special tokens included; `None` takes the model's limit.
+        checkpoint_every: Steps between two checkpoints.
+    """
+
+    epochs: int = Field(default=5, ge=1)
+    patience: int = Field(default=2, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16, gt=0)
+    lora_dropout: float = Field(default=0, ge=0, lt=1)
+    targets: Literal["query-value", "all-linear"] = "query-value"
+    dropout: bool = True
+    dev_share: float = Field(default=0.01, gt=0, lt=1)
+    max_length: int | None = Field(default=None, ge=4)
+    checkpoint_every: int = Field(default=50, ge=1)
+
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Where these settings differ from SAP §5.1 or fill in what it leaves open."""
+        open_settings = {
+            "LoRA rank": self.rank,
+            "LoRA alpha": self.alpha,
+            "LoRA dropout": self.lora_dropout,
+            "LoRA targets": self.targets,
+            "batch size": self.batch_size,
+            "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev accuracy",
+            "weight decay": self.weight_decay,
+            "dropout of frozen blocks": "on" if self.dropout else "off",
+        }
+        found = [
+            Deviation(what=what, value_in_paper="not stated", ours=str(ours), why="the paper leaves it open")
+            for what, ours in open_settings.items()
+        ]
+        if self.learning_rate != 3e-4:
+            found.append(
+                Deviation(
+                    what="learning rate",
+                    value_in_paper="3e-4 (RoBERTa-large)",
+                    ours=f"{self.learning_rate:g}",
+                    why="a small model needs another rate",
+                )
+            )
+        return tuple(found)
+
+
+class RunSpec(Spec):
+    """A fine-tuning run, all of it; equal specs on equal data resume one another.
+
+    Attributes:
+        privacy: What is promised.
+        train: How the adapter is trained.
+        model: The vendor's model.
+        bottom: Blocks at the customer; `None` is the text cut.
+        train_bottom: Whether and how the bottom is trained.
+        wire_type: Element type of boundary rows.
+        budget: Largest sum of eta per text, or `None`.
+        seed: Data order, initialisation, dropout. Never privacy noise.
+    """
+
+    privacy: PrivacySpec
+    train: TrainSpec
+    model: str
+    bottom: int | None
+    train_bottom: TrainBottom
+    wire_type: WireType
+    budget: float | None
+    seed: int

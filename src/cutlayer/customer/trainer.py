@@ -1,0 +1,152 @@
+"""The training loop of the customer: order, loss, early stopping, and going on after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import Proportion
+from cutlayer.customer.link import Link, Stored
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.run import OPTIMISER, Run
+from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.settings import TrainBottom
+from cutlayer.models import Optimiser
+from cutlayer.wire import routes
+from cutlayer.wire.messages import JobInfo, SnapshotRequest
+
+
+EVALUATION_BATCH = 1024
+"""Texts per frame when nothing is trained: large enough to hide headers."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts (or their stored releases) and the labels that stay home.
+
+    Attributes:
+        texts: `n` texts.
+        labels: `[n]` int64.
+    """
+
+    texts: Texts | Stored
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor) -> tuple[Texts | Stored, Tensor]:
+        """The examples at `indices`."""
+        return self.texts.select(indices), self.labels[indices]
+
+
+@torch.no_grad()
+def evaluate(session: Session, examples: Examples, *, progress: Progress, stage: str) -> Proportion:
+    """Utility accuracy (SAP §5.1) of the vendor's answers, with its standard error."""
+    session.eval()
+    right = 0
+    for indices in torch.arange(len(examples)).split(EVALUATION_BATCH):
+        texts, labels = examples.batch(indices)
+        right += int((session(texts).argmax(1) == labels).sum())
+        progress.update(stage, int(indices[-1]) + 1, len(examples))
+    return Proportion.of(right, len(examples))
+
+
+class Trainer:
+    """Trains one job to its best dev accuracy.
+
+    Args:
+        session: The road, with the job's link.
+        link: The job's steps.
+        train: What to train on.
+        dev: What to stop on.
+        run: The run's state and folder.
+        optimiser: The customer's own, for a trainable bottom.
+        progress: Where to show progress.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        link: Link,
+        train: Examples,
+        dev: Examples,
+        run: Run,
+        *,
+        optimiser: Optimiser | None,
+        progress: Progress,
+    ) -> None:
+        self.session = session
+        self.link = link
+        self.train = train
+        self.dev = dev
+        self.run = run
+        self.spec = run.state.spec
+        self.optimiser = optimiser
+        self.progress = progress
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every text is seen once."""
+        return -(-len(self.train) // self.spec.train.batch_size)
+
+    @property
+    def best_step(self) -> int:
+        """The step whose adapter was best on dev."""
+        return self.run.state.best_epoch * self.steps_per_epoch
+
+    def fit(self) -> int:
+        """Trains until dev accuracy stops rising; returns the step of the best adapter.
+
+        Epochs that end after the link's step are forgotten: they will be trained again.
+        """
+        state, settings = self.run.state, self.spec.train
+        del state.dev[self.link.step // self.steps_per_epoch :]
+        while len(state.dev) < settings.epochs and len(state.dev) - state.best_epoch < settings.patience:
+            self._epoch(len(state.dev))
+            stage = f"dev after epoch {len(state.dev) + 1}"
+            accuracy = evaluate(self.session, self.dev, progress=self.progress, stage=stage).value
+            if not state.dev or accuracy > max(state.dev):
+                self._keep()
+            state.dev.append(accuracy)
+            self.run.save()
+        return self.best_step
+
+    def order(self, epoch: int) -> Tensor:
+        """The order of an epoch: a function of the seed and the epoch, so that a resume repeats it."""
+        generator = torch.Generator().manual_seed((self.spec.seed * 1_000_003 + epoch) % 2**63)
+        return torch.randperm(len(self.train), generator=generator)
+
+    def _epoch(self, epoch: int) -> None:
+        batches = self.order(epoch).split(self.spec.train.batch_size)
+        self.session.train()
+        for number in range(self.link.step - epoch * self.steps_per_epoch, len(batches)):
+            texts, labels = self.train.batch(batches[number])
+            look = (epoch, self.link.step + 1) if self.spec.train_bottom is TrainBottom.REDRAW else None
+            loss = self.session.loss(texts, labels, look=look)
+            loss.backward()
+            if self.optimiser is not None:
+                self.optimiser.step()
+                if self.link.step % self.spec.train.checkpoint_every == 0:
+                    self._checkpoint()
+            self.run.log_loss(self.link.step, float(loss.detach()))
+            self.progress.update(
+                f"epoch {epoch + 1}/{self.spec.train.epochs}", number + 1, len(batches), f"loss {float(loss):.3f}"
+            )
+        self.link.flush()
+
+    def _checkpoint(self) -> None:
+        if self.optimiser is None:
+            return
+        tensors = {name: tensor.detach().clone() for name, tensor in self.session.trained().items()}
+        tensors |= {f"{OPTIMISER}{name}": tensor for name, tensor in self.optimiser.state().items()}
+        self.run.write_checkpoint(self.link.step, tensors, keep=self.best_step)
+
+    def _keep(self) -> None:
+        """Has both parties keep this step's weights."""
+        self.link.gate.send(
+            routes.SNAPSHOT, {"job": self.link.job}, control=SnapshotRequest(step=self.link.step)
+        ).expect(JobInfo)
+        self._checkpoint()

@@ -1,0 +1,127 @@
+"""Release once: every text is privatized, sent to the vendor's store, and named by number after.
+
+A record is a release identity, so a sentence that stands twice in a file is one record. Shards are
+made in the order of the texts and hold the same bytes each time they are made (the draw of an
+identity never changes), so a broken upload is resumed by making them again and sending those that
+the vendor does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from cutlayer.core import PrivacyError, Tokens
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.link import Stored
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.session import Session, Texts
+from cutlayer.wire import Form, routes
+from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec, SealRequest
+
+BLOCK_TOKENS = 2**16
+"""Tokens that are privatized, and sent as one shard, at a time: bounds memory for any corpus."""
+BLOCK_BYTES = 4 * 2**20
+"""The same bound for boundary rows, which are wider."""
+
+
+@dataclass
+class Uploaded:
+    """A corpus at the vendor.
+
+    Attributes:
+        record_of: For each text, the number of the record that holds its release.
+        first_text: For each record, the first text that it holds.
+        tokens: Content tokens of all texts.
+        released: Content tokens of all records (repeated texts counted once).
+        replaced: How many of `tokens` were replaced by another token; `None` where rows of noise
+            were released.
+    """
+
+    record_of: list[int] = field(default_factory=list)
+    first_text: list[int] = field(default_factory=list)
+    tokens: int = 0
+    released: int = 0
+    replaced: int | None = 0
+
+    def stored(self, first_record: int) -> Stored:
+        """The texts, by number over a job's sets, this set's first record being `first_record`."""
+        return Stored(torch.tensor(self.record_of) + first_record)
+
+
+def blocks(tokens: Tokens, size: int) -> Iterator[torch.Tensor]:
+    """Consecutive texts' numbers, at most `size` tokens (and at least one text) at a time."""
+    ends = torch.stack([segment.lengths for segment in tokens.segments]).sum(0).cumsum(0)
+    start = 0
+    while start < len(tokens):
+        done = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(torch.searchsorted(ends, done + size, right=True)))
+        yield torch.arange(start, stop)
+        start = stop
+
+
+def upload(
+    session: Session,
+    gate: Gate,
+    texts: Texts,
+    *,
+    record_set: str,
+    spec: RecordSetSpec,
+    width: int,
+    progress: Progress,
+    stage: str,
+) -> Uploaded:
+    """Releases texts into a record set, or finishes a broken upload of it.
+
+    Args:
+        session: The road; its first half makes the releases.
+        gate: The door.
+        texts: What to release.
+        record_set: The set's identifier, the same at every try.
+        spec: What the records are.
+        width: Elements of a boundary row.
+        progress: Where to show progress.
+        stage: What to call it there.
+
+    Raises:
+        PrivacyError: The vendor holds other bytes for these texts than those drawn now.
+    """
+    where: dict[str, str | int] = {"record_set": record_set}
+    info = gate.send(routes.RECORD_SET_PUT, where, control=spec).expect(RecordSetInfo)
+    held = {shard.number: shard.sha256 for shard in info.shards}
+    size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * width))
+    uploaded = Uploaded()
+    number_of: dict[bytes, int] = {}
+    shard = 0
+    for chosen in blocks(texts.tokens, size):
+        drawn = session.release(texts.select(chosen))
+        release = drawn.release
+        new = []
+        for place, identity in enumerate(release.identities):
+            if identity not in number_of:
+                number_of[identity] = len(number_of)
+                uploaded.first_text.append(int(chosen[place]))
+                new.append(place)
+            uploaded.record_of.append(number_of[identity])
+        uploaded.tokens += int(release.tokens.sum())
+        if drawn.replaced is None or uploaded.replaced is None:
+            uploaded.replaced = None
+        else:
+            uploaded.replaced += drawn.replaced
+        if new:
+            fresh = release.select(torch.tensor(new))
+            uploaded.released += int(fresh.tokens.sum())
+            if shard not in held:
+                gate.send(routes.SHARD_PUT, where | {"shard": shard}, release=fresh)
+            elif held[shard] != gate.digest(fresh):
+                raise PrivacyError(
+                    f"Shard {shard} at the vendor holds other bytes than this customer's secret draws for these "
+                    "texts: sending them would be a second look.",
+                    remedy="Restore the customer's secret, or start a new run with a new ledger.",
+                )
+            shard += 1
+        progress.update(stage, int(chosen[-1]) + 1, len(texts))
+    if not info.sealed:
+        gate.send(routes.SEAL, where, control=SealRequest(shards=shard, records=len(number_of)))
+    return uploaded

@@ -1,0 +1,79 @@
+"""AdamW with a linear schedule, and its state as named tensors.
+
+Both parties train: the vendor its adapter, the customer its bottom. Both must be able to write the
+state down and go on bit-identically, so it is a flat set of tensors for one safetensors file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class Optimiser:
+    """AdamW over named parameters; the rate falls linearly to zero (SAP §5.1).
+
+    Args:
+        parameters: Trainable parameters by name.
+        learning_rate: Initial rate.
+        weight_decay: Decoupled weight decay.
+        warmup_steps: Steps over which the rate rises linearly to `learning_rate`.
+        total_steps: Steps after which the rate is zero.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_steps: int,
+        total_steps: int,
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._learning_rate = learning_rate
+        self._warmup_steps = warmup_steps
+        self._total_steps = total_steps
+        self._adamw = torch.optim.AdamW(
+            list(self._parameters.values()), lr=learning_rate, weight_decay=weight_decay, foreach=False
+        )
+        self.steps = 0
+
+    def rate(self, step: int) -> float:
+        """The learning rate of the update that follows `step` updates."""
+        if step < self._warmup_steps:
+            return self._learning_rate * step / max(1, self._warmup_steps)
+        left = self._total_steps - step
+        return self._learning_rate * max(0.0, left / max(1, self._total_steps - self._warmup_steps))
+
+    def step(self) -> None:
+        """Applies the gradients and clears them."""
+        for group in self._adamw.param_groups:
+            group["lr"] = self.rate(self.steps)
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
+        self.steps += 1
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments by `first/NAME` and `second/NAME`, and the number of updates; copies."""
+        tensors = {"steps": torch.tensor(self.steps)}
+        for name, parameter in self._parameters.items():
+            held = self._adamw.state.get(parameter)
+            if held:
+                tensors[f"first/{name}"] = held["exp_avg"].detach().clone()
+                tensors[f"second/{name}"] = held["exp_avg_sq"].detach().clone()
+        return tensors
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Puts back what `state` returned."""
+        self.steps = int(tensors["steps"])
+        self._adamw.state.clear()
+        for name, parameter in self._parameters.items():
+            if f"first/{name}" in tensors:
+                self._adamw.state[parameter] = {
+                    "step": torch.tensor(float(self.steps)),
+                    "exp_avg": tensors[f"first/{name}"].to(parameter).clone(),
+                    "exp_avg_sq": tensors[f"second/{name}"].to(parameter).clone(),
+                }

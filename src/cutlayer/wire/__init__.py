@@ -1,0 +1,41 @@
+"""Everything that may cross between customer and vendor, and how."""
+
+from cutlayer.wire import routes
+from cutlayer.wire.frame import (
+    Frame,
+    FrameError,
+    Reply,
+    decode_tensors,
+    encode_tensors,
+    id_type,
+    pack,
+    read_header,
+    smallest_index,
+    unpack,
+)
+from cutlayer.wire.messages import Form, Message, WireType
+from cutlayer.wire.routes import ROLES, ROUTES, Category, Role, Route
+from cutlayer.wire.transport import Transport
+
+__all__ = [
+    "ROLES",
+    "ROUTES",
+    "Category",
+    "Form",
+    "Frame",
+    "FrameError",
+    "Message",
+    "Reply",
+    "Role",
+    "Route",
+    "Transport",
+    "WireType",
+    "decode_tensors",
+    "encode_tensors",
+    "id_type",
+    "pack",
+    "read_header",
+    "routes",
+    "smallest_index",
+    "unpack",
+]
