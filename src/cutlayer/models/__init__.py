@@ -1,0 +1,75 @@
+"""Models: where their parts are, cutting them, and what is put on top of a part."""
+
+import torch
+
+from cutlayer.models.adapters import (
+    adapter_state,
+    attach_lora,
+    load_adapter,
+    load_adapter_state,
+    read_notes,
+    save_adapter,
+)
+from cutlayer.models.anatomy import FAMILIES, Family, Kind, family_of
+from cutlayer.models.archive import (
+    MANIFEST,
+    Archive,
+    FileEntry,
+    Manifest,
+    ParameterCounts,
+    candidate_tokens,
+    count_parameters,
+    read_archive,
+    read_manifest,
+    write_archive,
+)
+from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, set_dropout, split
+from cutlayer.models.heads import Head, seeded
+from cutlayer.models.inputs import Inputs, Layout, Template
+from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
+from cutlayer.models.twin import twin
+
+# The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
+# initialisation races); a small one in the importing thread settles it.
+torch.tanh(torch.ones(4))
+
+__all__ = [
+    "FAMILIES",
+    "MANIFEST",
+    "STARTER",
+    "Archive",
+    "Bottom",
+    "Family",
+    "FileEntry",
+    "Head",
+    "Inputs",
+    "Kind",
+    "Layout",
+    "Manifest",
+    "ParameterCounts",
+    "Part",
+    "Parts",
+    "Tail",
+    "Template",
+    "Top",
+    "adapter_state",
+    "attach_lora",
+    "candidate_tokens",
+    "count_parameters",
+    "family_of",
+    "fingerprint",
+    "load_adapter",
+    "load_adapter_state",
+    "load_model",
+    "load_tokenizer",
+    "max_length",
+    "read_archive",
+    "read_manifest",
+    "read_notes",
+    "save_adapter",
+    "seeded",
+    "set_dropout",
+    "split",
+    "twin",
+    "write_archive",
+]

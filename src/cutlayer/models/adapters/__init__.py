@@ -1,0 +1,19 @@
+"""Trainable additions to a frozen part."""
+
+from cutlayer.models.adapters.lora import (
+    adapter_state,
+    attach_lora,
+    load_adapter,
+    load_adapter_state,
+    read_notes,
+    save_adapter,
+)
+
+__all__ = [
+    "adapter_state",
+    "attach_lora",
+    "load_adapter",
+    "load_adapter_state",
+    "read_notes",
+    "save_adapter",
+]

