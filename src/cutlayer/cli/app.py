@@ -1,0 +1,91 @@
+"""The `cutlayer` command: its groups, and how it fails.
+
+Exit codes are stable: 0 done, 2 the command line is wrong, every other one belongs to a class of
+`cutlayer.core.errors`. Errors that a user can cause are one line with the remedy; a traceback means
+a bug in cutlayer.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from cutlayer.cli import adapter, demo, finetune, ledger, privatize, recipe, vendor
+from cutlayer.cli.output import fail
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a wrong command line; it has no public name that all versions share."""
+
+app = typer.Typer(
+    name="cutlayer",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print local variables, and those may hold private text
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"cutlayer {importlib.metadata.version('cutlayer')}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: cutlayer demo")
+def cutlayer(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Fine-tune and query a vendor's language model without showing it your text.
+
+    A vendor keeps the top of the model, you keep text and labels. What leaves is privatized, and written to a ledger
+    first.
+    """
+
+
+demo.register(app)
+finetune.register(app)
+privatize.register(app)
+app.add_typer(adapter.app, name="adapter")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(recipe.app, name="recipe")
+app.add_typer(vendor.app, name="vendor")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and leaves the process.
+
+    Args:
+        arguments: Without the program's name; None: those of the process.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    try:
+        code = get_command(app).main(given, prog_name="cutlayer", standalone_mode=False)
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "cutlayer"
+        message = getattr(error, "format_message", error.__str__)().rstrip(".")
+        code = fail(
+            message if message.endswith("?") else f"{message}.",
+            remedy=f"See `{path} --help`.",
+            exit_code=2,
+            as_json=as_json,
+        )
+    except Exception as error:
+        # The class is looked up, not imported: importing it means importing torch, and where nothing
+        # has imported it, nothing can have raised it.
+        core = sys.modules.get("cutlayer.core.errors")
+        if core is None or not isinstance(error, core.CutlayerError):
+            raise
+        code = fail(error.message, remedy=error.remedy, exit_code=error.exit_code, as_json=as_json)
+    raise SystemExit(code or 0)

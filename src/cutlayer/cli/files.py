@@ -1,0 +1,58 @@
+"""Files that commands write: one row a text, in the order of the input."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import typer
+
+KINDS = (".csv", ".tsv", ".jsonl")
+
+
+def check_kind(path: Path) -> Path:
+    """Refuses an output whose ending says nothing, before any work is done.
+
+    Raises:
+        typer.BadParameter: The ending is not known.
+    """
+    if _kind(path) not in KINDS:
+        endings = ", ".join(KINDS)
+        raise typer.BadParameter(
+            f"{path} must end in one of {endings}, each also with .gz behind it", param_hint="--output"
+        )
+    return path
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Writes a table; `.gz` behind the ending compresses it.
+
+    Raises:
+        StorageError: The file could not be written.
+    """
+    from cutlayer.core import StorageError
+
+    text = io.StringIO(newline="")
+    if _kind(path) == ".jsonl":
+        for row in rows:
+            text.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+    else:
+        table = csv.writer(text, delimiter="\t" if _kind(path) == ".tsv" else ",", lineterminator="\n")
+        table.writerow(columns)
+        table.writerows(rows)
+    content = text.getvalue().encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    except OSError as error:
+        raise StorageError(
+            f"{path} could not be written: {error.strerror}.", remedy="Free some space or choose another place."
+        ) from error
+
+
+def _kind(path: Path) -> str:
+    return (Path(path.stem) if path.suffix == ".gz" else path).suffix.lower()

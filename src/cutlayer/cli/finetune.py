@@ -1,0 +1,367 @@
+"""`cutlayer finetune` and `cutlayer predict`: the customer's two main commands."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutlayer.cli.files import check_kind, write_rows
+from cutlayer.cli.options import (
+    CUT,
+    DATA,
+    DATA_HELP,
+    PRIVACY,
+    TRAINING,
+    ApiKey,
+    AsJson,
+    CaCertificate,
+    Eta,
+    Home,
+    TextColumn,
+    TextPairColumn,
+    UnsafeNoiseSeed,
+    Vendor,
+    require_eta,
+    warn_unprotected,
+)
+from cutlayer.cli.output import Output, checked, fields
+
+if TYPE_CHECKING:
+    from cutlayer.customer import FinetuneResult
+
+# The customer's own enumerations, spelled again: importing those would import torch before `--help` answers.
+
+
+class TrainBottom(StrEnum):
+    """How the bottom is trained."""
+
+    FROZEN = "frozen"
+    REDRAW = "redraw"
+    MEMOISED = "memoised"
+
+
+class WireType(StrEnum):
+    """Element types of boundary rows on the wire."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class Place(StrEnum):
+    """Where the noise goes."""
+
+    TOKENS = "tokens"
+    ACTIVATIONS = "activations"
+
+
+class Mechanism(StrEnum):
+    """What noise makes of a text."""
+
+    TEXT_TO_TEXT = "text-to-text"
+    VECTOR = "vector"
+
+
+class Targets(StrEnum):
+    """Which linear maps LoRA adapts."""
+
+    QUERY_VALUE = "query-value"
+    ALL_LINEAR = "all-linear"
+
+
+def finetune(
+    train: Annotated[
+        str, typer.Option("--train", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
+    ],
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            "--dev",
+            metavar="FILE",
+            help="For early stopping. Default: 1 % of train.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            "--test",
+            metavar="FILE",
+            help="For the accuracy reported. Default: dev.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    text_column: TextColumn = "text",
+    text_pair_column: TextPairColumn = None,
+    label_column: Annotated[
+        str,
+        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
+    ] = "label",
+    vendor: Vendor = None,
+    api_key: ApiKey = None,
+    ca_cert: CaCertificate = None,
+    eta: Eta = None,
+    cti: Annotated[
+        bool,
+        typer.Option(
+            "--cti", help="Less noise on tokens that tell classes apart. No finite guarantee.", rich_help_panel=PRIVACY
+        ),
+    ] = False,
+    cti_class_free: Annotated[
+        bool,
+        typer.Option(
+            "--cti-class-free", help="CTI whose noise does not depend on the text's own label.", rich_help_panel=PRIVACY
+        ),
+    ] = False,
+    mechanism: Annotated[
+        Mechanism | None,
+        typer.Option(
+            help="text-to-text: token ids leave. vector: noisy rows leave. Default: text-to-text.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    place: Annotated[
+        Place, typer.Option(help="Noise on the tokens, or on the bottom's output.", rich_help_panel=PRIVACY)
+    ] = Place.TOKENS,
+    bottom: Annotated[
+        str,
+        typer.Option(
+            metavar="K|text",
+            help="Blocks on your side. 0: the embedding table alone; text: no weights at all (eta inf only).",
+            rich_help_panel=CUT,
+        ),
+    ] = "0",
+    train_bottom: Annotated[
+        TrainBottom,
+        typer.Option(
+            help="redraw: a fresh, charged release each epoch. memoised: one release of the tokens.",
+            rich_help_panel=CUT,
+        ),
+    ] = TrainBottom.FROZEN,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ETA",
+            help="Most eta that one text may be charged over all its releases.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="One of the vendor's models. Default: the vendor's.",
+            show_default=False,
+            rich_help_panel=CUT,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="Epochs at most; early stopping may end sooner.", rich_help_panel=TRAINING)
+    ] = 5,
+    patience: Annotated[
+        int, typer.Option(help="Epochs without a better dev accuracy before stopping.", rich_help_panel=TRAINING)
+    ] = 2,
+    batch_size: Annotated[int, typer.Option(help="Texts per step.", rich_help_panel=TRAINING)] = 32,
+    learning_rate: Annotated[
+        float, typer.Option(help="AdamW's first rate, falling linearly to zero.", rich_help_panel=TRAINING)
+    ] = 3e-4,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.", rich_help_panel=TRAINING)] = 0.01,
+    rank: Annotated[int, typer.Option(help="LoRA's rank.", rich_help_panel=TRAINING)] = 8,
+    alpha: Annotated[float, typer.Option(help="LoRA's scale, times 1/rank.", rich_help_panel=TRAINING)] = 16,
+    lora_dropout: Annotated[
+        float, typer.Option(help="Dropout before LoRA's first matrix.", rich_help_panel=TRAINING)
+    ] = 0,
+    targets: Annotated[
+        Targets, typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING)
+    ] = Targets.QUERY_VALUE,
+    dropout: Annotated[
+        bool, typer.Option(help="The frozen blocks' own dropout while training.", rich_help_panel=TRAINING)
+    ] = True,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per text, special tokens included. Default: the model's limit.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    wire_type: Annotated[
+        WireType, typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
+    ] = WireType.BF16,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Repeats data order, initialisation, dropout; never noise.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    unsafe_noise_seed: UnsafeNoiseSeed = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run's folder; a stopped run in it goes on.", show_default=False),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune the vendor's model on your texts.
+
+    Texts are privatized here before they leave; labels never leave. Interrupt it, run it again, and it goes on.
+    """
+    chosen = require_eta(eta)
+    depth = _depth(bottom)
+    from cutlayer import core, customer, wire
+    from cutlayer.privacy import Mechanism as PrivacyMechanism
+
+    output = Output(as_json=as_json)
+    warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    with checked():
+        training = customer.TrainSpec(
+            epochs=epochs,
+            patience=patience,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            rank=rank,
+            alpha=alpha,
+            lora_dropout=lora_dropout,
+            targets=targets.value,
+            dropout=dropout,
+            max_length=max_length,
+        )
+    client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert)
+    with output.progress() as progress, checked():
+        result = client.finetune(
+            train,
+            eta=chosen,
+            text_column=text_column,
+            text_pair_column=text_pair_column,
+            label_column=label_column,
+            dev=dev,
+            test=test,
+            mechanism=PrivacyMechanism(mechanism.value) if mechanism else None,
+            place=core.Place(place.value),
+            cti=cti,
+            cti_class_free=cti_class_free,
+            bottom=depth,
+            train_bottom=customer.TrainBottom(train_bottom.value),
+            model=model,
+            wire_type=wire.WireType(wire_type.value),
+            training=training,
+            budget=budget,
+            seed=seed,
+            unsafe_noise_seed=unsafe_noise_seed,
+            out=out,
+            progress=progress,
+        )
+    _show(output, result)
+    output.result(fields(result))
+
+
+def predict(
+    adapter: Annotated[str, typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False)],
+    input_file: Annotated[str, typer.Option("--input", metavar="FILE", help=DATA_HELP, show_default=False)],
+    output_file: Annotated[
+        Path,
+        typer.Option(
+            "--output", metavar="FILE", help="Texts, labels, probabilities: .csv, .tsv, .jsonl.", show_default=False
+        ),
+    ],
+    text_column: TextColumn = "text",
+    text_pair_column: TextPairColumn = None,
+    vendor: Vendor = None,
+    api_key: ApiKey = None,
+    ca_cert: CaCertificate = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Label texts with an adapter, privatized in the way it was trained."""
+    check_kind(output_file)
+    from cutlayer.customer import Client, Profile
+    from cutlayer.data import read_dataset
+
+    output = Output(as_json=as_json)
+    client = Client(vendor, api_key, home=home, ca_cert=ca_cert)
+    privacy = Profile.load(client.home, adapter).spec.privacy
+    warn_unprotected(output, eta=privacy.eta, unsafe_noise_seed=privacy.unsafe_noise_seed)
+    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
+    with output.progress() as progress:
+        predictions = client.predict(adapter, texts, progress=progress)
+    names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    write_rows(
+        output_file,
+        [*names, "predicted_label", "probability"],
+        (
+            (*row, prediction.label, prediction.probability)
+            for row, prediction in zip(texts.texts, predictions, strict=True)
+        ),
+    )
+    output.show(f"Labelled {len(predictions)} texts: {output_file}")
+    output.result(
+        {
+            "adapter_id": adapter,
+            "output": str(output_file),
+            "n": len(predictions),
+            "eta": privacy.eta,
+            "no_privacy": math.isinf(privacy.eta),
+            "unsafe_noise": privacy.unsafe_noise_seed is not None,
+        }
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the main app."""
+    app.command(
+        epilog="Example: cutlayer finetune --train notes.csv --test held_out.csv --label-column ward "
+        "--vendor https://vendor.example:8377 --eta 80"
+    )(finetune)
+    app.command(
+        epilog="Example: cutlayer predict --adapter 0f3c… --input new.csv --output labelled.csv "
+        "--vendor https://vendor.example:8377"
+    )(predict)
+
+
+def _share(value: float | None, standard_error: float | None, n: int) -> str:
+    return "-" if value is None else f"{100 * value:.2f} % ± {100 * (standard_error or 0):.2f} (n = {n})"
+
+
+def _show(output: Output, result: FinetuneResult) -> None:
+    claim = result.guarantee
+    promise = f"{claim.claim}, eta {claim.budget:g} per {claim.per}" if math.isfinite(claim.budget) else "none"
+    rows: list[tuple[str, object]] = [
+        ("adapter", result.adapter_id),
+        ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
+        ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
+        ("tokens replaced", "-" if result.replaced is None else f"{100 * result.replaced:.2f} %"),
+        (
+            "labels readable from gradients",
+            "-" if result.label_recovery is None else f"{100 * result.label_recovery:.2f} %",
+        ),
+        ("guarantee", promise),
+        ("tokens released", result.tokens_released),
+        ("sent", ", ".join(f"{name} {size}" for name, size in result.uplink_bytes.items()) + " bytes"),
+        ("received", f"{result.downlink_bytes} bytes"),
+        ("epochs", f"{result.epochs}, the best was {result.best_epoch}"),
+        ("time", f"{result.seconds:.0f} s"),
+    ]
+    output.table("Fine-tuned", ("what", "value"), rows)
+    for line in (result.ep_note, *claim.caveats):
+        if line:
+            output.show(f"- {line}")
+    output.show(f"The run's folder, with the transcript: {result.folder}")
+
+
+def _depth(bottom: str) -> int | None:
+    if bottom == "text":
+        return None
+    if not bottom.isdecimal():
+        raise typer.BadParameter(f"{bottom} is neither a number of blocks nor `text`", param_hint="--bottom")
+    return int(bottom)

@@ -1,0 +1,121 @@
+"""Options that several commands share, worded once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cutlayer.cli.output import Output
+
+DATA, PARTIES, PRIVACY, CUT, TRAINING = "Texts", "Parties", "Privacy", "Model and cut", "Training"
+"""Panels of a command's help."""
+DATA_HELP = "CSV, TSV, JSONL or Parquet, each also .gz; or hub:OWNER/NAME:SPLIT."
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object, the last line of standard output.")
+]
+Vendor = Annotated[
+    str | None,
+    typer.Option(
+        "--vendor",
+        envvar="CUTLAYER_VENDOR",
+        metavar="URL",
+        help="The vendor's address.",
+        show_default=False,
+        rich_help_panel=PARTIES,
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar="CUTLAYER_API_KEY",
+        metavar="KEY",
+        help="Your key at the vendor. The variable keeps it out of the process list.",
+        show_default=False,
+        rich_help_panel=PARTIES,
+    ),
+]
+CaCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-cert",
+        envvar="CUTLAYER_CA_CERT",
+        metavar="FILE",
+        help="The certificate to trust, for a vendor that signed its own.",
+        show_default=False,
+        rich_help_panel=PARTIES,
+    ),
+]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        envvar="CUTLAYER_HOME",
+        metavar="DIR",
+        help="Your folder: secret, ledger, runs. Default: ~/.cutlayer",
+        show_default=False,
+        rich_help_panel=PARTIES,
+    ),
+]
+TextColumn = Annotated[
+    str,
+    typer.Option("--text-column", metavar="NAME", help="The column that holds the text.", rich_help_panel=DATA),
+]
+TextPairColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--text-pair-column",
+        metavar="NAME",
+        help="The column of the second text, for pairs.",
+        show_default=False,
+        rich_help_panel=DATA,
+    ),
+]
+Eta = Annotated[
+    float | None,
+    typer.Option(
+        "--eta",
+        metavar="NUMBER|inf",
+        help="Noise per token in 1/embedding distance: smaller hides more. inf: no privacy. Must be given.",
+        show_default=False,
+        rich_help_panel=PRIVACY,
+    ),
+]
+UnsafeNoiseSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--unsafe-noise-seed",
+        metavar="N",
+        help="UNSAFE: draw privacy noise from this number, so that whoever knows it can undo it. Marks every output.",
+        show_default=False,
+        rich_help_panel=PRIVACY,
+    ),
+]
+DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The vendor's folder.", show_default=False)]
+
+
+def require_eta(eta: float | None) -> float:
+    """The eta given; how much leaves is never decided by a default.
+
+    Raises:
+        typer.BadParameter: None was given.
+    """
+    if eta is None:
+        raise typer.BadParameter(
+            "it has no default. Give a number (smaller hides more; `cutlayer privatize` shows what would leave),"
+            " or `--eta inf` for no privacy",
+            param_hint="--eta",
+        )
+    return eta
+
+
+def warn_unprotected(output: Output, *, eta: float, unsafe_noise_seed: int | None) -> None:
+    """Says before any work that texts leave unprotected, where they do."""
+    if math.isinf(eta):
+        output.warn("eta is inf: no privacy. Every token leaves as it is.")
+    elif unsafe_noise_seed is not None:
+        output.warn("the noise comes from a seed that was given: whoever knows it can undo it.")

@@ -1,0 +1,130 @@
+"""Where a command writes: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: it becomes the word that `--eta` takes."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def fields(record: Any) -> dict[str, Any]:
+    """A typed record as plain values, by field."""
+    if isinstance(record, Mapping):
+        return {str(name): _plain(value) for name, value in record.items()}
+    if hasattr(record, "model_dump_json"):
+        return dict(json.loads(record.model_dump_json()))
+    return {name: _plain(value) for name, value in dataclasses.asdict(record).items()}
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Turns settings that a spec refuses into the one-line error of the command line.
+
+    Raises:
+        ConfigError: With every fault, by setting.
+    """
+    import pydantic
+
+    from cutlayer.core import ConfigError, Fault
+
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        faults = [
+            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], fault["msg"])
+            for fault in error.errors(include_url=False)
+        ]
+        raise ConfigError(faults) from error
+
+
+class Bars:
+    """Progress bars, one for each stage, in the order in which the stages begin."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._stages: dict[str, TaskID] = {}
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Says that `done` of `total` parts of a stage are done."""
+        if stage not in self._stages:
+            self._stages[stage] = self._bars.add_task(stage, total=total, note=note)
+        self._bars.update(self._stages[stage], completed=done, total=total, note=note)
+
+
+class Output:
+    """A command's output.
+
+    Args:
+        as_json: Standard output holds one JSON object and nothing else.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._out = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+        self._messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+    def say(self, message: str) -> None:
+        """A message while the command works."""
+        self._messages.print(escape(message))
+
+    def warn(self, message: str) -> None:
+        """A message that must not be overlooked."""
+        self._messages.print(f"[bold yellow]warning:[/] {escape(message)}")
+
+    def show(self, text: str) -> None:
+        """A line of the result for readers."""
+        self._out.print(escape(text))
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table of the result for readers."""
+        table = Table(*(escape(column) for column in columns), title=escape(title), title_justify="left")
+        for row in rows:
+            table.add_row(*(escape(str(cell)) for cell in row))
+        self._out.print(table, soft_wrap=False)
+
+    def result(self, content: Mapping[str, Any]) -> None:
+        """The result for machines: printed last, and only where it was asked for."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(_plain(content), allow_nan=False, default=str) + "\n")
+            sys.stdout.flush()
+
+    @contextmanager
+    def progress(self) -> Iterator[Bars]:
+        """Bars on standard error while a block runs."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=self._messages) as bars:
+            yield Bars(bars)
+
+
+def fail(message: str, *, remedy: str, exit_code: int, as_json: bool) -> int:
+    """Prints an error in one line, and as JSON where that was asked for; returns the exit code."""
+    line = " ".join(f"{message} {remedy}".split())
+    Console(file=sys.stderr, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(line)}")
+    Output(as_json=as_json).result({"error": message, "remedy": remedy, "exit_code": exit_code})
+    return exit_code

@@ -1,0 +1,96 @@
+"""`cutlayer privatize`: what would leave, without a vendor and without anything leaving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cutlayer.cli.files import check_kind, write_rows
+from cutlayer.cli.options import (
+    DATA_HELP,
+    AsJson,
+    Eta,
+    Home,
+    TextColumn,
+    TextPairColumn,
+    UnsafeNoiseSeed,
+    require_eta,
+    warn_unprotected,
+)
+from cutlayer.cli.output import Output
+
+SHOWN = 5
+
+
+def privatize(
+    input_file: Annotated[str, typer.Option("--input", metavar="FILE", help=DATA_HELP, show_default=False)],
+    output_file: Annotated[
+        Path,
+        typer.Option(
+            "--output", metavar="FILE", help="Originals beside releases: .csv, .tsv, .jsonl.", show_default=False
+        ),
+    ],
+    eta: Eta = None,
+    text_column: TextColumn = "text",
+    text_pair_column: TextPairColumn = None,
+    model: Annotated[
+        str, typer.Option(metavar="SOURCE", help="starter, a local folder or a hub id: the vendor's model.")
+    ] = "starter",
+    unsafe_noise_seed: UnsafeNoiseSeed = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would leave at an eta, side by side with the original. Nothing is sent or charged.
+
+    The draw of a text is the one that `finetune` and `predict` would release at the same eta.
+    """
+    chosen = require_eta(eta)
+    check_kind(output_file)
+    from cutlayer.customer import Client
+
+    output = Output(as_json=as_json)
+    warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    with output.progress() as progress:
+        texts = Client(home=home).privatize(
+            input_file,
+            eta=chosen,
+            model=model,
+            text_column=text_column,
+            text_pair_column=text_pair_column,
+            unsafe_noise_seed=unsafe_noise_seed,
+            progress=progress,
+        )
+    names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
+    rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in texts]
+    if unsafe_noise_seed is not None:
+        columns.append("unsafe_noise_seed")
+        rows = [(*row, unsafe_noise_seed) for row in rows]
+    write_rows(output_file, columns, rows)
+
+    tokens = sum(text.tokens for text in texts)
+    replaced = sum(text.replaced for text in texts) / tokens if tokens else 0.0
+    output.table(
+        f"The first {min(SHOWN, len(texts))} of {len(texts)} texts",
+        ("original", "released"),
+        [(" / ".join(text.original), " / ".join(text.released)) for text in texts[:SHOWN]],
+    )
+    output.show(f"{replaced:.1%} of {tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
+    output.result(
+        {
+            "output": str(output_file),
+            "texts": len(texts),
+            "tokens": tokens,
+            "replaced": replaced,
+            "eta": chosen,
+            "no_privacy": chosen == float("inf"),
+            "unsafe_noise": unsafe_noise_seed is not None,
+        }
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the main app."""
+    app.command(epilog="Example: cutlayer privatize --input notes.csv --output seen_by_vendor.csv --eta 80")(privatize)

@@ -1,0 +1,113 @@
+"""`cutlayer vendor`: make a vendor's folder, run the service, hand out keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cutlayer.cli.options import AsJson, DataDir
+from cutlayer.cli.output import Output, fields
+
+app = typer.Typer(help="Run the side that owns the model.", no_args_is_help=True)
+keys = typer.Typer(help="API keys: one for each customer.", no_args_is_help=True)
+app.add_typer(keys, name="key")
+
+
+@app.command(epilog="Example: cutlayer vendor init --data-dir /srv/cutlayer --model starter")
+def init(
+    data_dir: DataDir,
+    model: Annotated[
+        list[str],
+        typer.Option("--model", metavar="[NAME=]SOURCE", help="starter, a local folder or a hub id; may be repeated."),
+    ] = ["starter"],  # noqa: B006  typer reads the default, nothing writes to it
+    db_url: Annotated[
+        str | None,
+        typer.Option(
+            "--db-url", metavar="URL", help="SQLAlchemy URL. Default: SQLite in the folder.", show_default=False
+        ),
+    ] = None,
+    tls_host: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-host",
+            metavar="NAME",
+            help="Generate a certificate for this host name or address.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the vendor's folder: settings, data base, and a certificate if asked for."""
+    from cutlayer import vendor
+
+    output = Output(as_json=as_json)
+    settings = vendor.init(data_dir, models=model, db_url=db_url, tls_host=tls_host)
+    output.show(f"Made {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
+    output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json")})
+
+
+@app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8377")
+def serve(
+    data_dir: DataDir,
+    host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8377,
+) -> None:
+    """Run the service until it is interrupted. Health is at /healthz, metrics at /metrics, the API at /openapi.json."""
+    from cutlayer import vendor
+
+    vendor.serve(data_dir, host=host, port=port)
+
+
+@keys.command("create", epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer")
+def create_key(
+    name: Annotated[
+        str, typer.Argument(help="The customer's name: lower-case letters, digits, hyphens.", show_default=False)
+    ],
+    data_dir: DataDir,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key for a customer and print it. Only its digest is stored: it cannot be shown again.
+
+    A second key for the same name opens the same customer's things.
+    """
+    from cutlayer.vendor import keys as store
+
+    output = Output(as_json=as_json)
+    key = store.create(data_dir, name)
+    if not as_json:
+        output.say("Hand this key to the customer; it cannot be shown again:")
+        output.show(key)
+    output.result({"name": name, "key": key})
+
+
+@keys.command("list", epilog="Example: cutlayer vendor key list --data-dir /srv/cutlayer")
+def list_keys(data_dir: DataDir, as_json: AsJson = False) -> None:
+    """List keys by their public part. The keys themselves are not stored."""
+    from cutlayer.vendor import keys as store
+
+    output = Output(as_json=as_json)
+    found = store.list(data_dir)
+    output.table(
+        "Keys",
+        ("id", "name", "created", "revoked"),
+        [(key.id, key.tenant, key.created, key.revoked or "") for key in found],
+    )
+    output.result({"keys": [fields(key) for key in found]})
+
+
+@keys.command("revoke", epilog="Example: cutlayer vendor key revoke hospital --data-dir /srv/cutlayer")
+def revoke_key(
+    name: Annotated[
+        str, typer.Argument(help="A key's id, or a customer's name for all of the customer's keys.", show_default=False)
+    ],
+    data_dir: DataDir,
+    as_json: AsJson = False,
+) -> None:
+    """End keys. A running service stops accepting them within seconds; what the customer stored stays."""
+    from cutlayer.vendor import keys as store
+
+    output = Output(as_json=as_json)
+    revoked = store.revoke(data_dir, name)
+    output.show(f"Revoked: {', '.join(key.id for key in revoked)}")
+    output.result({"revoked": [fields(key) for key in revoked]})
