@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutlayer.core import Ragged, Rows, Tokens
+
+sequences = st.lists(st.lists(st.integers(0, 2**31), max_size=5), max_size=6)
+
+
+@given(sequences)
+def test_items_come_back_in_order(lists: list[list[int]]) -> None:
+    packed = Ragged.from_lists(lists)
+    assert len(packed) == len(lists)
+    assert [packed[index].tolist() for index in range(len(packed))] == lists
+
+
+@given(sequences.filter(bool), st.data())
+def test_select_is_indexing(lists: list[list[int]], data: st.DataObject) -> None:
+    packed = Ragged.from_lists(lists)
+    chosen = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+    selected = packed.select(chosen)
+    assert [selected[place].tolist() for place in range(len(selected))] == [lists[index] for index in chosen]
+
+
+@given(sequences.filter(any))
+def test_padding_and_mask_agree(lists: list[list[int]]) -> None:
+    packed = Ragged.from_lists(lists)
+    padded, mask = packed.padded(fill=-1), packed.mask()
+    assert padded.shape == mask.shape
+    assert [row[kept.bool()].tolist() for row, kept in zip(padded, mask, strict=True)] == lists
+    assert (padded[mask == 0] == -1).all()
+
+
+@given(sequences, sequences)
+def test_concatenate_is_list_addition(left: list[list[int]], right: list[list[int]]) -> None:
+    both = Ragged.concatenate([Ragged.from_lists(left), Ragged.from_lists(right)])
+    assert [both[index].tolist() for index in range(len(both))] == left + right
+
+
+def test_lengths_must_describe_the_values() -> None:
+    with pytest.raises(ValueError, match="add up to 3, values has 2"):
+        Ragged(torch.zeros(2), torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="int64"):
+        Ragged(torch.zeros(2), torch.tensor([2], dtype=torch.int32))
+
+
+def test_tokens_have_one_or_two_segments_of_equal_count() -> None:
+    one, two = Ragged.from_lists([[1]]), Ragged.from_lists([[1], [2, 3]])
+    assert Tokens((two, two)).total == 6
+    for segments in ((), (one, two), (one, one, one)):
+        with pytest.raises(ValueError, match="one or two segments"):
+            Tokens(segments)
+
+
+def test_rows_are_counted_by_segment() -> None:
+    packed = Ragged(torch.arange(10.0).reshape(5, 2), torch.tensor([2, 3]))
+    rows = Rows(packed, torch.tensor([[1, 1], [2, 1]]))
+    assert rows.total == 5
+    last = rows.select([1])
+    assert last.packed.values.tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
+    assert last.segment_lengths.tolist() == [[2, 1]]
+    with pytest.raises(ValueError, match="do not add up"):
+        Rows(packed, torch.tensor([[1, 1], [1, 1]]))
