@@ -17,16 +17,27 @@ from cutlayer.models.archive import (
     FileEntry,
     Manifest,
     ParameterCounts,
+    Seq2SeqArchive,
     candidate_tokens,
     count_parameters,
     read_archive,
     read_manifest,
+    read_seq2seq_archive,
     write_archive,
 )
 from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, set_dropout, split
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
 from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
+from cutlayer.models.seq2seq import (
+    Boundary,
+    Seq2SeqBottom,
+    Seq2SeqCache,
+    Seq2SeqParts,
+    Seq2SeqTail,
+    Seq2SeqTop,
+    split_seq2seq,
+)
 from cutlayer.models.twin import twin
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
@@ -39,6 +50,7 @@ __all__ = [
     "STARTER",
     "Archive",
     "Bottom",
+    "Boundary",
     "Family",
     "FileEntry",
     "Head",
@@ -49,6 +61,12 @@ __all__ = [
     "ParameterCounts",
     "Part",
     "Parts",
+    "Seq2SeqArchive",
+    "Seq2SeqBottom",
+    "Seq2SeqCache",
+    "Seq2SeqParts",
+    "Seq2SeqTail",
+    "Seq2SeqTop",
     "Tail",
     "Template",
     "Top",
@@ -66,10 +84,12 @@ __all__ = [
     "read_archive",
     "read_manifest",
     "read_notes",
+    "read_seq2seq_archive",
     "save_adapter",
     "seeded",
     "set_dropout",
     "split",
+    "split_seq2seq",
     "twin",
     "write_archive",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from cutlayer.core import ModelError, UnsupportedArchitectureError
+from cutlayer.core import UnsupportedArchitectureError
 
 
 class Kind(StrEnum):
@@ -86,6 +86,7 @@ class Family:
         optional_classifier: Head modules that a checkpoint may bring along; fresh otherwise.
         positions: How position ids are passed.
         token_types: Whether the model takes `token_type_ids`.
+        aliases: Modules of the model with its head that are further names of the table.
         fan_in_fan_out: Whether linear maps store their weights transposed (`Conv1D`).
     """
 
@@ -97,6 +98,7 @@ class Family:
     optional_classifier: tuple[str, ...] = ()
     positions: Positions = Positions.FROM_ZERO
     token_types: bool = False
+    aliases: tuple[str, ...] = ()
     fan_in_fan_out: bool = False
 
 
@@ -222,6 +224,7 @@ FAMILIES: Mapping[str, Family] = {
         stacks=(_t5_stack("encoder"), _t5_stack("decoder")),
         query_value=("SelfAttention.q", "SelfAttention.v", "EncDecAttention.q", "EncDecAttention.v"),
         positions=Positions.NONE,
+        aliases=("shared",),
     ),
 }
 """Every family that can be cut, by `config.model_type`."""
@@ -266,18 +269,3 @@ def family_of(config: PretrainedConfig) -> Family:
 def _rope_type(config: PretrainedConfig) -> str | None:
     parameters: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     return parameters.get("rope_type", parameters.get("type")) if isinstance(parameters, dict) else None
-
-
-def check_depth(blocks: int, *, bottom: int | None, tail: int | None) -> None:
-    """Checks that a cut leaves the vendor at least one block.
-
-    Raises:
-        ModelError: The cut does not fit into the model.
-    """
-    taken = (bottom or 0) + (tail or 0)
-    if taken >= blocks:
-        raise ModelError(
-            f"A cut with bottom {bottom} and tail {tail} takes {taken} of the model's {blocks} blocks; "
-            "the vendor must keep at least one.",
-            remedy=f"Use at most {blocks - 1} blocks for bottom and tail together.",
-        )

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import safetensors
 import torch
@@ -27,11 +27,12 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTr
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
-from cutlayer.models.anatomy import family_of
+from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import Bottom, Tail, embedding_table, split
 from cutlayer.models.heads import FRESH, Head, frozen, model_class
 from cutlayer.models.inputs import Template
 from cutlayer.models.load import fingerprint, max_length
+from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqTail, split_seq2seq
 
 MANIFEST = "manifest.json"
 _CONFIG = "config.json"
@@ -85,9 +86,19 @@ class Manifest(BaseModel):
     parameters_handed_out: int
     parameters_of_model: int
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the customer holds any part of the model."""
+        return not self.cut.is_text or self.cut.tail is not None
+
+
+B = TypeVar("B")
+T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
+
 
 @dataclass(frozen=True)
-class Archive:
+class _Archive(Generic[B, T]):
     """An archive, read and checked.
 
     Attributes:
@@ -100,19 +111,19 @@ class Archive:
 
     manifest: Manifest
     tokenizer: PreTrainedTokenizerBase
-    bottom: Bottom | None
-    tail: Tail | None
+    bottom: B | None
+    tail: T | None
     candidates: Tensor
+
+    @property
+    def cut(self) -> Cut:
+        """The cut it is for."""
+        return self.manifest.cut
 
     @property
     def template(self) -> Template:
         """Where special tokens stand."""
         return self.manifest.template
-
-    @property
-    def table(self) -> Tensor | None:
-        """The token-embedding table `[vocab, width]`; None for a text cut."""
-        return None if self.bottom is None else self.bottom.table
 
     @property
     def family(self) -> str:
@@ -128,6 +139,26 @@ class Archive:
     def max_length(self) -> int | None:
         """The longest sequence, specials included."""
         return self.manifest.template.max_length
+
+
+@dataclass(frozen=True)
+class Archive(_Archive[Bottom, Tail]):
+    """What a customer holds of a model with one stack of blocks."""
+
+    @property
+    def table(self) -> Tensor | None:
+        """The token-embedding table `[vocab, width]`; None for a text cut."""
+        return None if self.bottom is None else self.bottom.table
+
+
+@dataclass(frozen=True)
+class Seq2SeqArchive(_Archive[Seq2SeqBottom, Seq2SeqTail]):
+    """What a customer holds of an encoder-decoder model."""
+
+    @property
+    def table(self) -> Tensor | None:
+        """The token-embedding table `[vocab, width]`, of both stacks; None for a text cut."""
+        return None if self.bottom is None else self.bottom.table
 
 
 @dataclass(frozen=True)
@@ -172,7 +203,7 @@ def write_archive(
     weights = _customers(model, cut)
     folder.mkdir(parents=True, exist_ok=True)
     _save_tokenizer(tokenizer, folder)
-    if not cut.is_text or cut.tail is not None:
+    if weights:
         (folder / _CONFIG).write_text(_config_json(model.config), encoding="utf-8")
         save_file(
             {key: value.detach().cpu().contiguous() for key, value in weights.items()},
@@ -227,18 +258,22 @@ def read_archive(folder: Path) -> Archive:
         StorageError: A file is missing, damaged or not listed.
         ModelError: The archive does not hold what its cut needs.
     """
-    manifest = read_manifest(folder)
-    _check_files(folder, manifest)
-    tokenizer = _load_tokenizer(folder)
+    manifest, tokenizer, candidates = _read(folder)
     bottom = tail = None
-    if (folder / _CONFIG).exists():
-        whole = _skeleton(folder, manifest)
-        _fill(whole, manifest, folder)
-        parts = split(whole, manifest.cut)
-        bottom, tail = parts.bottom, parts.tail
-        for part in (bottom, tail):
-            _check_filled(part)
-    return Archive(manifest, tokenizer, bottom, tail, candidate_tokens(tokenizer, vocab_size=manifest.vocab_size))
+    if manifest.has_weights:
+        parts = split(_skeleton(folder, manifest), manifest.cut)
+        bottom, tail = _checked(parts.bottom), _checked(parts.tail)
+    return Archive(manifest, tokenizer, bottom, tail, candidates)
+
+
+def read_seq2seq_archive(folder: Path) -> Seq2SeqArchive:
+    """Reads the archive of an encoder-decoder model; see `read_archive`."""
+    manifest, tokenizer, candidates = _read(folder)
+    bottom = tail = None
+    if manifest.has_weights:
+        parts = split_seq2seq(_skeleton(folder, manifest), manifest.cut)
+        bottom, tail = _checked(parts.bottom), _checked(parts.tail)
+    return Seq2SeqArchive(manifest, tokenizer, bottom, tail, candidates)
 
 
 def candidate_tokens(tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> Tensor:
@@ -258,9 +293,17 @@ def candidate_tokens(tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> 
 _UNUSED = re.compile(r"[\[<]unused_?\d+[\]>]")
 
 
+def _read(folder: Path) -> tuple[Manifest, PreTrainedTokenizerBase, Tensor]:
+    manifest = read_manifest(folder)
+    _check_files(folder, manifest)
+    tokenizer = _load_tokenizer(folder)
+    return manifest, tokenizer, candidate_tokens(tokenizer, vocab_size=manifest.vocab_size)
+
+
 def _customers(model: PreTrainedModel, cut: Cut) -> dict[str, nn.Parameter]:
     """The customer's weights by whole-model name, tied ones once."""
-    parts = split(model, cut)
+    seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
+    parts = split_seq2seq(model, cut) if seq2seq else split(model, cut)
     held = {id(value) for part in (parts.bottom, parts.tail) if part is not None for value in part.parameters()}
     return {name: value for name, value in model.named_parameters() if id(value) in held}
 
@@ -301,7 +344,8 @@ def _entry(path: Path) -> FileEntry:
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
     listed = {entry.name for entry in manifest.files}
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    # names that start with a dot are left by interrupted downloads; nothing reads them
+    present = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {MANIFEST}
     if present - listed:
         # an unlisted config or tokenizer file would be read without having been checked
         raise StorageError(
@@ -322,7 +366,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
-    """The whole model without weights: parameters take no memory, buffers are real."""
+    """The whole model with the archive's weights; all others take no memory. Buffers are real."""
     settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     if settings.get("model_type") != manifest.family:
         raise StorageError(
@@ -334,6 +378,7 @@ def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
     with init_empty_weights(include_buffers=False):
         model: PreTrainedModel = model_class(config, manifest.head).from_config(config)
     setattr(model, FRESH, manifest.fresh)
+    _fill(model, manifest, folder)
     return frozen(model)
 
 
@@ -358,10 +403,12 @@ def _fill(model: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
         setattr(model.get_submodule(owner), attribute, filled)
 
 
-def _check_filled(part: nn.Module | None) -> None:
-    lacking = [name for name, parameter in part.named_parameters() if parameter.is_meta] if part is not None else []
+def _checked(part: M | None) -> M | None:
+    """A part, once it has all its weights."""
+    lacking = [] if part is None else [name for name, value in part.named_parameters() if value.is_meta]
     if lacking:
         raise ModelError(
             f"The archive lacks {len(lacking)} weights of its parts, the first is {lacking[0]}.",
             remedy="Ask the vendor for a new archive.",
         )
+    return part

@@ -8,7 +8,7 @@ every adapter put on it, has its whole-model name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
-from cutlayer.models.anatomy import Family, Kind, Positions, Stack, check_depth, family_of
+from cutlayer.models.anatomy import Family, Kind, Positions, Stack, family_of
 from cutlayer.models.heads import Head
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.neutral import REPLACEMENTS, Withheld
@@ -37,8 +37,8 @@ class Part(nn.Module):
         super().__init__()
         self.module = module
         self.has_head = head
-        self.own_dropout = True
         self.family: Family = family_of(self.model.config)
+        self.own_dropout = self.family.kind is not Kind.ENCODER_DECODER
         self.train(module.training)
 
     @property
@@ -56,6 +56,11 @@ class Part(nn.Module):
     def runner(self) -> PreTrainedModel:
         """The module that runs the blocks."""
         return cast(PreTrainedModel, self.model.get_submodule(self.stack.path))
+
+    def block_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the part's blocks, without embeddings and head."""
+        for stack in self.family.stacks:
+            yield from block_list(self.model, stack).parameters()
 
     def new_cache(self) -> Cache:
         """An empty key-value cache for this part's blocks, for decoding step by step."""
@@ -150,21 +155,15 @@ class Tail(Part):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A cut model. The parts share their parameters with the model they were cut from.
+class CutModel:
+    """What all cut models have.
 
     Attributes:
-        cut: Where it was cut.
-        bottom: The customer's lower part; None for a text cut.
-        top: The vendor's part.
-        tail: The customer's upper part, if there is one.
-        tied: Names of parameters that both parties hold.
+        cut: Where the model was cut.
+        tied: Whole-model names of parameters that both parties hold.
     """
 
     cut: Cut
-    bottom: Bottom | None
-    top: Top
-    tail: Tail | None
     tied: tuple[str, ...]
 
     def check_trainable(self, *, customer: bool, vendor: bool) -> None:
@@ -180,8 +179,23 @@ class Parts:
         if self.tied and (customer or vendor):
             raise ModelError(
                 f"Both parties hold {', '.join(self.tied)} (cut {self.cut.slug}), so training it would break the tie.",
-                remedy="Keep it frozen, or choose a cut with a tail so that the customer holds both ends.",
+                remedy="Train adapters instead, or choose a cut at which one party holds both ends.",
             )
+
+
+@dataclass(frozen=True)
+class Parts(CutModel):
+    """A cut model. The parts share their parameters with the model they were cut from.
+
+    Attributes:
+        bottom: The customer's lower part; None for a text cut.
+        top: The vendor's part.
+        tail: The customer's upper part, if there is one.
+    """
+
+    bottom: Bottom | None
+    top: Top
+    tail: Tail | None
 
 
 def split(model: PreTrainedModel, cut: Cut) -> Parts:
@@ -204,7 +218,7 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
         )
     (stack,) = family.stacks
     depth = len(block_list(model, stack))
-    check_depth(depth, bottom=cut.bottom, tail=cut.tail)
+    check_depth(depth, cut)
     lower, upper = cut.bottom or 0, depth - (cut.tail or 0)
     bottom = tail = None
     if cut.bottom is not None:
@@ -215,14 +229,38 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
     )
     if cut.tail is not None:
         tail = Tail(_part(model, stack, upper, depth, head=True), head=True)
-    return Parts(cut, bottom, top, tail, tied_names(model, [top], [part for part in (bottom, tail) if part]))
+    tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
+    return Parts(cut, tied, bottom, top, tail)
+
+
+def check_depth(blocks: int, cut: Cut) -> None:
+    """Checks that a cut leaves the vendor at least one block.
+
+    Raises:
+        ModelError: It does not.
+    """
+    taken = (cut.bottom or 0) + (cut.tail or 0)
+    if taken >= blocks:
+        raise ModelError(
+            f"A cut with bottom {cut.bottom} and tail {cut.tail} takes {taken} of the model's {blocks} blocks; "
+            "the vendor must keep at least one.",
+            remedy=f"Use at most {blocks - 1} blocks for bottom and tail together.",
+        )
 
 
 def set_dropout(part: Part, on: bool) -> None:
     """Says whether the model's own dropout (embeddings, blocks, head) acts while training.
 
     An adapter's dropout follows its own rate either way.
+
+    Raises:
+        UnsupportedArchitectureError: The family uses one dropout module at both ends of its blocks, so a
+            part would drop out at the boundary too.
     """
+    if on and part.family.kind is Kind.ENCODER_DECODER:
+        raise UnsupportedArchitectureError(
+            f"A cut {part.model.config.model_type} model trains without its own dropout.", remedy="Leave it off."
+        )
     part.own_dropout = on
     part.train(part.training)
 
@@ -311,6 +349,12 @@ def behead(model: PreTrainedModel) -> None:
     for name, _ in list(model.named_children()):
         if name not in stacks:
             setattr(model, name, None)
+
+
+def drop_aliases(model: PreTrainedModel) -> None:
+    """Removes, in place, the model's further names for its table; its own code does not run them."""
+    for name in family_of(model.config).aliases:
+        setattr(model, name, None)
 
 
 def _replace(parent: nn.Module, path: str, module: nn.Module | None) -> None:

@@ -144,18 +144,28 @@ class Template(BaseModel):
         """How many special tokens a text of so many segments gets."""
         return self.layout(segments).special_count
 
-    def max_content(self, segments: int) -> int:
+    def max_content(self, segments: int, limit: int | None = None) -> int:
         """How many content tokens of all segments together fit beside the specials.
 
+        Args:
+            segments: 1 for single texts, 2 for pairs.
+            limit: The caller's own limit on a sequence, specials included.
+
         Raises:
-            ModelError: Neither tokenizer nor model has a limit.
+            ModelError: Nobody says how long a text may be, or the limit leaves no room.
         """
-        if self.max_length is None:
+        limits = [length for length in (self.max_length, limit) if length is not None]
+        if not limits:
             raise ModelError(
-                "Neither the tokenizer nor the model says how long a text may be.",
-                remedy="Set model_max_length in tokenizer_config.json.",
+                "Neither the tokenizer nor the model says how long a text may be.", remedy="Set a maximum length."
             )
-        return self.max_length - self.special_count(segments)
+        content = min(limits) - self.special_count(segments)
+        if content < 1:
+            raise ModelError(
+                f"A maximum length of {min(limits)} leaves no room beside the special tokens.",
+                remedy="Raise the maximum length.",
+            )
+        return content
 
     def segment_lengths(self, tokens: Tokens) -> Tensor:
         """`[n, segments]` int64: rows per segment, specials counted with the segment they close."""
@@ -211,7 +221,7 @@ class Template(BaseModel):
             DataError: A segment has fewer rows than the special tokens it must hold.
         """
         layout = self.layout(rows.segment_lengths.shape[1])
-        least = torch.tensor([max(layout.closing(segment), 0) for segment in range(layout.segments)])
+        least = torch.tensor([layout.closing(segment) for segment in range(layout.segments)])
         if (rows.segment_lengths < least).any() or (len(rows) and int(rows.packed.lengths.min()) == 0):
             raise DataError(
                 f"Each text needs at least {least.tolist()} rows per segment, and one in all, for its special tokens.",

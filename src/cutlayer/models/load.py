@@ -97,7 +97,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     Heads are left out: models loaded with different heads from one checkpoint have one fingerprint.
     """
     family = family_of(model.config)
-    base = (*(f"{stack.path}." for stack in family.stacks), "shared.")
+    base = tuple(f"{path}." for path in (*(stack.path for stack in family.stacks), *family.aliases))
     heads = tuple(f"{path}." for path in head_modules(model))
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters(), key=lambda item: item[0]):
