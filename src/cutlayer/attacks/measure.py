@@ -1,0 +1,119 @@
+"""From a recorded transcript to a number that may be printed, or the reason why there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.attacks.attack import ATTACKS
+from cutlayer.attacks.controls import Control, run_controls
+from cutlayer.attacks.truth import LabelTruth, TokenTruth, Truth
+from cutlayer.attacks.view import Inapplicable, Knowledge, Transcript, View
+from cutlayer.core import Cut, Proportion
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attack: str
+
+
+class Measured(_Result):
+    """An attack that passed its controls.
+
+    Attributes:
+        success: The share that it recovered (X in SAP §5.1), with n and standard error.
+        looks: The most releases of one text that it saw.
+        controls: What it did where the answer is known.
+    """
+
+    status: Literal["measured"] = "measured"
+    success: Proportion
+    looks: int
+    controls: tuple[Control, ...]
+
+    @property
+    def privacy(self) -> Proportion:
+        """Empirical privacy, 1 - X (SAP §5.1)."""
+        return self.success.complement()
+
+
+class ControlFailed(_Result):
+    """An attack that failed a control: it has no number.
+
+    Attributes:
+        controls: All controls, passed and failed.
+    """
+
+    status: Literal["control failed"] = "control failed"
+    controls: tuple[Control, ...]
+
+    @property
+    def reason(self) -> str:
+        """Which controls failed, and by how much."""
+        return "control failed: " + "; ".join(str(control) for control in self.controls if not control.passed)
+
+
+class NotApplicable(_Result):
+    """An attack that has no meaning for what was sent.
+
+    Attributes:
+        reason: Why.
+    """
+
+    status: Literal["not applicable"] = "not applicable"
+    reason: str
+
+
+Outcome: TypeAlias = Measured | ControlFailed | NotApplicable
+
+
+def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Outcome:
+    """Runs a registered attack on a transcript, checks it, and scores it.
+
+    The attack is called with a view and nothing else; the truth is used to score its guesses and to
+    make the traffic of its controls.
+
+    Args:
+        attack: The name of an attack.
+        transcript: What the vendor saw.
+        knowledge: What else the attacker is granted.
+        truth: What it was about.
+
+    Raises:
+        ConfigError: There is no such attack.
+        DataError: Transcript and truth do not belong together.
+    """
+    run = ATTACKS[attack]
+    try:
+        score = truth.score(run(View(transcript, knowledge)))
+        controls = run_controls(run, truth.sample(), transcript, knowledge, looks=score.looks)
+    except Inapplicable as answer:
+        return NotApplicable(attack=attack, reason=answer.reason)
+    if not all(control.passed for control in controls):
+        return ControlFailed(attack=attack, controls=controls)
+    return Measured(attack=attack, success=score.success, looks=score.looks, controls=controls)
+
+
+def measure_empirical_privacy(recording: Path | str, *, knowledge: Knowledge, truth: TokenTruth) -> Outcome:
+    """Empirical privacy against the paper's embedding inversion: `Measured.privacy` is EP (SAP §5.1).
+
+    Args:
+        recording: Folder of the recorded transcript.
+        knowledge: Cut, and for boundary rows the initial table and the template.
+        truth: The texts' tokens and where they were released.
+    """
+    return measure("nearest-neighbour", Transcript.recorded(recording), knowledge=knowledge, truth=truth)
+
+
+def measure_label_recovery(recording: Path | str, *, truth: LabelTruth) -> Outcome:
+    """The share of labels that the vendor can read from the output gradients it was sent.
+
+    Args:
+        recording: Folder of the recorded transcript.
+        truth: The texts' labels and the texts of each step.
+    """
+    # logits and their gradients look the same at every cut
+    return measure("output-gradient", Transcript.recorded(recording), knowledge=Knowledge(Cut()), truth=truth)

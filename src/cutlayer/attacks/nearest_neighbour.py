@@ -1,0 +1,85 @@
+"""Embedding inversion by nearest neighbour: SAP's EIA against a bottom of embeddings.
+
+"For the case where the bottom model only has the embedding layer, the nearest neighbor of each
+perturbed embedding is searched in the embedding space as a prediction of the original token."
+Ref: SAP §5.1 and, for a trainable bottom, Appendix A.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks.attack import ATTACKS, Guesses
+from cutlayer.attacks.view import Inapplicable, Knowledge, View
+from cutlayer.core import Ragged, Rows, Tokens
+
+_ROWS_AT_ONCE = 16_384
+
+
+class NearestNeighbour:
+    """Guesses each released token as the nearest row of the embedding table as it was handed out.
+
+    A released id is the nearest neighbour of its own row, so against ids the guess is the id itself.
+    This is the paper's attack and the one that its EP is measured by; it uses neither how likely a
+    token is nor several looks together, so it is a lower bound of what a vendor could recover.
+    """
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses every released text.
+
+        Raises:
+            Inapplicable: The boundary holds hidden states, or rows of another space than the table's.
+        """
+        depth = view.knowledge.cut.bottom
+        if depth:
+            raise Inapplicable(
+                f"The boundary after {depth} block{'' if depth == 1 else 's'} holds hidden states, which are no rows "
+                "of the embedding table: nearest-neighbour search would miss them and call that privacy."
+            )
+        for release in view.transcript.releases():
+            payload = release.payload
+            guess = payload if isinstance(payload, Tokens) else _invert(payload, view.knowledge)
+            yield release.source, release.number, guess
+
+
+ATTACKS.add("nearest-neighbour")(NearestNeighbour())
+
+
+def _invert(rows: Rows, knowledge: Knowledge) -> Tokens:
+    search = knowledge.search
+    if search is None:
+        raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table to search.")
+    width, expected = rows.packed.values.shape[1], search.table.shape[1]
+    if width != expected:
+        raise Inapplicable(f"Boundary rows are {width} wide, rows of the embedding table {expected}.")
+    values, lengths = content_rows(rows, knowledge)
+    ids = torch.cat([search.nearest(block.double()) for block in values.split(_ROWS_AT_ONCE)])
+    # a pair's segments lie one behind the other, text by text
+    owner = torch.arange(lengths.shape[1]).repeat(len(lengths)).repeat_interleave(lengths.flatten())
+    return Tokens(tuple(Ragged(ids[owner == side], lengths[:, side].contiguous()) for side in range(lengths.shape[1])))
+
+
+def content_rows(rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """Rows of content tokens: special tokens stand at places that the vendor's own template tells.
+
+    Returns:
+        `[total, width]`, text by text, and their number `[n, segments]`.
+    """
+    if knowledge.template is None:
+        raise Inapplicable("Boundary rows were sent, and the attacker was not told where special tokens stand.")
+    layout = knowledge.template.layout(rows.segment_lengths.shape[1])
+    closing = torch.tensor([layout.closing(side) for side in range(layout.segments)])
+    lengths = rows.segment_lengths - closing
+    # a text assembled from ids that no tokenizer has shows where content stands
+    marked = Tokens(
+        tuple(
+            Ragged(torch.full((int(side.sum()),), -1, dtype=torch.int64), side.contiguous())
+            for side in lengths.unbind(1)
+        )
+    )
+    ids = cast(Tensor, knowledge.template.assemble(marked).input_ids)
+    content = knowledge.template.unpad(ids, marked).packed.values < 0
+    return rows.packed.values[content], lengths

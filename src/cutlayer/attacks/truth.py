@@ -1,0 +1,280 @@
+"""What the attacked data really was: held by whoever measures, never by an attack.
+
+A truth scores guesses. It also makes the traffic that an attack is checked with: about the same
+texts and in the same form, but unprotected, pure noise, or shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, Self, cast
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks.attack import Guess
+from cutlayer.attacks.scoring import Score, chance_of_match, clustered
+from cutlayer.attacks.view import Inapplicable, Knowledge, SeenFrame, Transcript
+from cutlayer.core import DataError, Payload, Rows, Tokens
+from cutlayer.wire import WireType, pack, routes
+from cutlayer.wire.recording import Direction
+
+CONTROL_ITEMS = 4096
+"""Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
+
+_CONTROL = "control"
+_OTHER_RUN = "Give the transcript of the same run."
+
+
+class Traffic(StrEnum):
+    """What a control's traffic holds."""
+
+    UNPROTECTED = "unprotected"
+    """The truth itself: an attack that works recovers it."""
+    NOISE = "noise"
+    """Nothing: an attack that recovers more than chance knows the truth from elsewhere."""
+    SHUFFLED = "shuffled"
+    """The truth's values, each at another's place: so must a score that counts right."""
+
+
+class Truth(Protocol):
+    """What a measurement needs of the truth."""
+
+    def score(self, guesses: Iterable[Guess]) -> Score:
+        """Compares guesses with the truth."""
+        ...
+
+    def sample(self) -> Self:
+        """About `CONTROL_ITEMS` items of it."""
+        ...
+
+    def traffic(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, Self]:
+        """A control's transcript, and the truth to score it with."""
+        ...
+
+    def ceiling(self, knowledge: Knowledge) -> float:
+        """The share of items that an attack may guess at all."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenTruth:
+    """Which tokens the texts had, and where in the transcript each text was released.
+
+    A token counts as recovered if any look at its text recovers it: "the union of the results of
+    performing E attacks" (SAP, Appendix A). Only texts that the transcript shows are counted.
+
+    Attributes:
+        tokens: Content tokens of `n` texts.
+        records: By record set, `[n]` int64: the number of the record that holds each text, counted
+            through the set's shards. Texts may share a record.
+        steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
+    """
+
+    tokens: Tokens
+    records: Mapping[str, Tensor] = field(default_factory=dict)
+    steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def score(self, guesses: Iterable[Guess]) -> Score:
+        """Compares guesses with the truth.
+
+        Raises:
+            DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
+        """
+        truth, places = _flat(self.tokens), _places(self.tokens)
+        right = torch.zeros(len(truth), dtype=torch.bool)
+        looks = torch.zeros(len(truth), dtype=torch.int64)
+        guessed: list[Tensor] = []
+        for looked_at, guess in self._aligned(places, guesses):
+            items, values = _flat(looked_at), _flat(guess)
+            right[items[truth[items] == values]] = True
+            looks[items] += 1
+            guessed.append(values)
+        if not guessed:
+            raise DataError("The transcript shows none of the texts that the truth names.", remedy=_OTHER_RUN)
+        seen = looks > 0
+        owners = _owners(self.tokens)
+        success = clustered(
+            torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, owners, right.long()),
+            torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, owners, seen.long()),
+        )
+        chance = chance_of_match(truth[seen], torch.cat(guessed), looks=looks[seen])
+        return Score(success, chance, int(looks.max()))
+
+    def _aligned(self, places: Tokens, guesses: Iterable[Guess]) -> Iterable[tuple[Tokens, Tokens]]:
+        """Guesses beside the places in the truth that they are about."""
+        shards: dict[str, dict[int, Tokens]] = {}
+        for source, number, guess in guesses:
+            kind, _, name = source.partition("/")
+            if kind == "record-set" and name in self.records and isinstance(guess, Tokens):
+                shards.setdefault(name, {})[number] = guess
+            elif kind == "job" and (name, number) in self.steps and isinstance(guess, Tokens):
+                yield _fitting(places.select(self.steps[name, number]), guess)
+        for name, found in shards.items():
+            records = _joined([found[number] for number in sorted(found)])
+            if sorted(found) != list(range(len(found))) or int(self.records[name].max()) >= len(records):
+                raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
+            yield _fitting(places, records.select(self.records[name]))
+
+    def sample(self) -> TokenTruth:
+        """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""
+        stride = -(-self.tokens.total // CONTROL_ITEMS)
+        return TokenTruth(self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1))))
+
+    def traffic(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, TokenTruth]:
+        """These texts released `looks` times, as ids or rows like those in `like`."""
+        form = next((release.payload for release in like.releases()), None)
+        if form is None:
+            raise Inapplicable("The transcript holds no released text.")
+        frames = []
+        for step in range(1, looks + 1):
+            tokens = _altered(self.tokens, kind, knowledge, rng)
+            payload = _as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
+            bf16 = isinstance(form, Rows) and form.packed.values.dtype is torch.bfloat16
+            tensors = pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
+            frames.append(_frame(Direction.UP, step, tensors))
+        steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
+        return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps)
+
+    def ceiling(self, knowledge: Knowledge) -> float:
+        """The share of tokens that are candidates."""
+        if knowledge.candidates is None:
+            return 1.0
+        return float(knowledge.candidates[_flat(self.tokens)].double().mean())
+
+
+@dataclass(frozen=True)
+class LabelTruth:
+    """Which labels the texts had, and which texts each step was about.
+
+    Attributes:
+        labels: `[n]` int64.
+        num_labels: Outputs of the head.
+        steps: By job and step, `[rows]` int64: each row's text.
+    """
+
+    labels: Tensor
+    num_labels: int
+    steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def score(self, guesses: Iterable[Guess]) -> Score:
+        """Compares guesses with the truth; each row of each step is one trial, clustered by text.
+
+        Raises:
+            DataError: Guesses and steps differ in length: transcript and truth do not belong together.
+        """
+        texts, guessed = [], []
+        for source, number, guess in guesses:
+            kind, _, name = source.partition("/")
+            if kind == "job" and (name, number) in self.steps and isinstance(guess, Tensor):
+                if len(guess) != len(self.steps[name, number]):
+                    raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=_OTHER_RUN)
+                texts.append(self.steps[name, number])
+                guessed.append(guess)
+        if not texts:
+            raise DataError("The transcript shows none of the steps that the truth names.", remedy=_OTHER_RUN)
+        rows, values = torch.cat(texts), torch.cat(guessed)
+        right = self.labels[rows] == values
+        looks = torch.bincount(rows, minlength=len(self.labels))
+        success = clustered(torch.zeros_like(looks).index_add(0, rows, right.long()), looks)
+        chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
+        return Score(success, chance, int(looks.max()))
+
+    def sample(self) -> LabelTruth:
+        """Texts spread evenly over all, at most `CONTROL_ITEMS`."""
+        return LabelTruth(self.labels[:: -(-len(self.labels) // CONTROL_ITEMS)], self.num_labels)
+
+    def traffic(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, LabelTruth]:
+        """One step about these texts: random logits, and the gradient of their cross-entropy."""
+        if next(iter(like.steps()), None) is None:
+            raise Inapplicable("The transcript holds no output gradient.")
+        output = torch.randn(len(self.labels), self.num_labels, generator=rng)
+        labels = (
+            self.labels[torch.randperm(len(self.labels), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
+        )
+        gradient = torch.softmax(output, 1) - torch.nn.functional.one_hot(labels, self.num_labels)
+        if kind is Traffic.NOISE:
+            gradient = torch.randn(gradient.shape, generator=rng)
+        frames = [
+            _frame(Direction.DOWN, 1, {"output": output}),
+            _frame(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
+        ]
+        steps = {(_CONTROL, 1): torch.arange(len(labels))}
+        return Transcript(lambda: frames), LabelTruth(self.labels, self.num_labels, steps)
+
+    def ceiling(self, knowledge: Knowledge) -> float:
+        """All of them."""
+        return 1.0
+
+
+# ---------------------------------------------------------------- tokens, flat
+
+
+def _flat(tokens: Tokens) -> Tensor:
+    return torch.cat([segment.values for segment in tokens.segments])
+
+
+def _unflat(values: Tensor, like: Tokens) -> Tokens:
+    parts = values.split([len(segment.values) for segment in like.segments])
+    return Tokens(tuple(segment.with_values(part) for segment, part in zip(like.segments, parts, strict=True)))
+
+
+def _places(tokens: Tokens) -> Tokens:
+    """In each token's place the number of that place."""
+    return _unflat(torch.arange(tokens.total), tokens)
+
+
+def _owners(tokens: Tokens) -> Tensor:
+    """For each token its text."""
+    return torch.cat([torch.arange(len(tokens)).repeat_interleave(segment.lengths) for segment in tokens.segments])
+
+
+def _joined(parts: list[Tokens]) -> Tokens:
+    columns = zip(*(part.segments for part in parts), strict=True)
+    return Tokens(tuple(type(column[0]).concatenate(column) for column in columns))
+
+
+def _fitting(places: Tokens, guess: Tokens) -> tuple[Tokens, Tokens]:
+    pairs = zip(places.segments, guess.segments, strict=False)
+    if len(places.segments) != len(guess.segments) or not all(torch.equal(a.lengths, b.lengths) for a, b in pairs):
+        raise DataError("Texts in the transcript are not as long as those they are compared with.", remedy=_OTHER_RUN)
+    return places, guess
+
+
+# ---------------------------------------------------------------- control traffic
+
+
+def _frame(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
+    return SeenFrame(direction, routes.STEP, {"job": _CONTROL, "step": step}, lambda: tensors)
+
+
+def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:
+    values = _flat(tokens)
+    if kind is Traffic.SHUFFLED:
+        values = values[torch.randperm(len(values), generator=rng)]
+    elif kind is Traffic.NOISE:
+        if knowledge.candidates is not None:
+            allowed = knowledge.candidates.nonzero()[:, 0]
+        else:
+            allowed = torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + int(values.max()))
+        values = allowed[torch.randint(len(allowed), values.shape, generator=rng)]
+    return _unflat(values, tokens)
+
+
+def _as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Payload:
+    """The tokens' rows of the table with special tokens around them; for noise, rows of nothing but noise."""
+    if knowledge.table is None or knowledge.template is None:
+        raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table to search.")
+    # with a table, a batch is made of rows
+    hidden = cast(Tensor, knowledge.template.assemble(tokens, table=knowledge.table).inputs_embeds)
+    if kind is Traffic.NOISE:
+        hidden = torch.randn(hidden.shape, generator=rng) * knowledge.table.std()
+    return knowledge.template.unpad(hidden, tokens)

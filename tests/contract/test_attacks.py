@@ -1,0 +1,234 @@
+"""One suite over all registered attacks: promise 4, with faults planted."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+import torch
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
+
+from cutlayer.attacks import (
+    ATTACKS,
+    ControlFailed,
+    Knowledge,
+    LabelTruth,
+    Measured,
+    TokenTruth,
+    Traffic,
+    Transcript,
+    View,
+    measure,
+)
+from cutlayer.core import ConfigError, Cut, Tokens
+
+TEXTS = 400
+LABELS = 3
+
+
+@dataclasses.dataclass
+class World:
+    transcript: Transcript
+    knowledge: Knowledge
+    truth: object
+
+
+def token_world(folder, kind, *, form, segments=1):
+    """A recorded upload: `kind` is what was sent instead of the texts' own tokens."""
+    tokens = worlds.random_tokens(TEXTS, segments=segments)
+    sent = tokens
+    if kind is Traffic.NOISE:
+        sent = Tokens(
+            tuple(
+                side.with_values(torch.randint(10, worlds.VOCAB, side.values.shape, generator=worlds.generator(9)))
+                for side in tokens.segments
+            )
+        )
+    elif kind is Traffic.SHUFFLED:
+        sent = Tokens(
+            tuple(
+                side.with_values(side.values[torch.randperm(len(side.values), generator=worlds.generator(9))])
+                for side in tokens.segments
+            )
+        )
+    shards = worlds.pieces(sent, 150, 150, 100)
+    payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
+    record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
+    truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(TEXTS)})
+    return World(Transcript.recorded(folder), KNOWLEDGE, truth)
+
+
+def label_world(folder, kind):
+    """A recorded run of two epochs: `kind` is what the gradients were about."""
+    rng = worlds.generator(5)
+    labels = torch.randint(LABELS, (TEXTS,), generator=rng)
+    told = labels[torch.randperm(TEXTS, generator=rng)] if kind is Traffic.SHUFFLED else labels
+    frames, outputs, steps = [], {}, {}
+    for order in (torch.randperm(TEXTS, generator=rng) for _ in range(2)):
+        for texts in order.split(50):
+            number = len(steps) + 1
+            logits = torch.randn(len(texts), LABELS, generator=rng, requires_grad=True)
+            torch.nn.functional.cross_entropy(logits, told[texts], label_smoothing=0.1).backward()
+            slope = torch.randn(len(texts), LABELS, generator=rng) if kind is Traffic.NOISE else logits.grad
+            frames.append(worlds.step(number, records=texts.to(torch.uint16)))
+            frames.append(worlds.gradient(number, slope))
+            outputs[number] = logits.detach()
+            steps[JOB, number] = texts
+    record(folder, frames, outputs)
+    return World(Transcript.recorded(folder), Knowledge(Cut()), LabelTruth(labels, LABELS, steps))
+
+
+WORLDS = {
+    "nearest-neighbour": [
+        lambda folder, kind: token_world(folder, kind, form="ids"),
+        lambda folder, kind: token_world(folder, kind, form="rows"),
+        lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
+    ],
+    "output-gradient": [label_world],
+}
+"""Each attack's worlds: a new attack needs a line here."""
+
+CASES = [pytest.param(name, make, id=f"{name}-{number}") for name in WORLDS for number, make in enumerate(WORLDS[name])]
+
+
+def test_every_attack_has_a_world():
+    assert set(ATTACKS) == set(WORLDS)
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """Puts another attack in the place of a registered one."""
+
+    def plant(name, attack):
+        monkeypatch.setitem(ATTACKS._parts, name, attack)
+
+    return plant
+
+
+@pytest.mark.parametrize(("name", "make"), CASES)
+def test_unprotected_traffic_is_recovered(tmp_path, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, Measured)
+    assert outcome.success.value == 1
+    assert outcome.privacy.value == 0
+    assert {control.traffic for control in outcome.controls} == set(Traffic)
+
+
+@pytest.mark.parametrize("kind", [Traffic.NOISE, Traffic.SHUFFLED])
+@pytest.mark.parametrize(("name", "make"), CASES)
+def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make, kind):
+    world = make(tmp_path, kind)
+    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, Measured)
+    score = world.truth.score(ATTACKS[name](View(world.transcript, world.knowledge)))
+    assert abs(outcome.success.value - score.chance) < 5 * outcome.success.standard_error + 1e-3
+
+
+@pytest.mark.parametrize(("name", "make"), CASES)
+def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    real, calls = ATTACKS[name], []
+    planted(name, lambda *arguments, **options: calls.append((arguments, options)) or real(*arguments, **options))
+    measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert len(calls) == 1 + len(Traffic)
+    for arguments, options in calls:
+        (view,) = arguments
+        assert not options
+        assert type(view) is View
+        assert view.knowledge is world.knowledge
+    assert {field.name for field in dataclasses.fields(View)} == {"transcript", "knowledge"}
+    assert list(inspect.signature(type(real).__call__).parameters) == ["self", "view"]
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def blind(real, world):
+    """Finds nothing: without controls it would read as perfect privacy."""
+
+    def attack(view):
+        for source, number, guess in real(view):
+            if isinstance(guess, Tokens):
+                yield source, number, Tokens(tuple(side.with_values(side.values * 0) for side in guess.segments))
+            else:
+                yield source, number, guess * 0
+
+    return attack
+
+
+def off_by_one(real, world):
+    """Compares each item with its neighbour: a bug of alignment."""
+
+    def attack(view):
+        for source, number, guess in real(view):
+            if isinstance(guess, Tokens):
+                rolled = tuple(side.with_values(side.values.roll(1)) for side in guess.segments)
+                yield source, number, Tokens(rolled)
+            else:
+                yield source, number, guess.roll(1)
+
+    return attack
+
+
+def told_the_truth(real, world):
+    """Knows the answer from elsewhere, one time in four."""
+
+    def attack(view):
+        sample = world.truth.sample()
+        for source, number, guess in real(view):
+            if source != "job/control":
+                yield source, number, guess
+            elif isinstance(guess, Tokens):
+                sides = zip(guess.segments, sample.tokens.segments, strict=True)
+                yield source, number, Tokens(tuple(peek(a, b) for a, b in sides))
+            else:
+                yield source, number, torch.where(torch.arange(len(guess)) % 4 == 0, sample.labels, guess)
+
+    def peek(guessed, true):
+        known = torch.arange(len(true.values)) % 4 == 0
+        return guessed.with_values(torch.where(known, true.values, guessed.values))
+
+    return attack
+
+
+FAULTS = [
+    (blind, {Traffic.UNPROTECTED}),
+    (off_by_one, {Traffic.UNPROTECTED}),
+    (told_the_truth, {Traffic.NOISE, Traffic.SHUFFLED}),
+]
+
+
+@pytest.mark.parametrize(("fault", "caught_by"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+@pytest.mark.parametrize(("name", "make"), CASES)
+def test_a_broken_attack_has_no_number(tmp_path, planted, name, make, fault, caught_by):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    planted(name, fault(ATTACKS[name], world))
+    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, ControlFailed)
+    assert {control.traffic for control in outcome.controls if not control.passed} == caught_by
+    assert outcome.reason.startswith("control failed: ")
+    assert "success" not in outcome.model_dump()
+    assert not hasattr(outcome, "privacy")
+
+
+def test_candidates_bound_what_unprotected_traffic_can_give(tmp_path):
+    """Rows outside the public list cannot be guessed: that lowers the ceiling, it is no failed control."""
+    world = token_world(tmp_path, Traffic.UNPROTECTED, form="rows")
+    most = torch.arange(worlds.VOCAB) != 11
+    outcome = measure(
+        "nearest-neighbour",
+        world.transcript,
+        knowledge=dataclasses.replace(world.knowledge, candidates=most),
+        truth=world.truth,
+    )
+    assert isinstance(outcome, Measured)
+    assert 0.5 < outcome.success.value < 1
+
+
+def test_an_unknown_attack_suggests_a_known_one(tmp_path):
+    world = token_world(tmp_path, Traffic.UNPROTECTED, form="ids")
+    with pytest.raises(ConfigError, match="nearest-neighbour"):
+        measure("nearest-neighbor", world.transcript, knowledge=world.knowledge, truth=world.truth)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.attacks.worlds import generator
+
+from cutlayer.attacks import clustered
+from cutlayer.attacks.scoring import chance_of_match
+from cutlayer.core import DataError
+
+
+def test_clusters_of_one_give_the_binomial_standard_error():
+    hits = torch.tensor([1, 0, 0, 1, 1, 0, 1, 1, 1, 1] * 10)
+    found = clustered(hits, torch.ones_like(hits))
+    assert found.value == pytest.approx(0.7)
+    assert found.n == 100
+    assert found.standard_error == pytest.approx(math.sqrt(0.7 * 0.3 / 99))
+
+
+def test_whole_texts_right_or_wrong_count_as_one_trial_each():
+    sizes = torch.full((40,), 25)
+    hits = torch.where(torch.arange(40) % 2 == 0, 25, 0)
+    found = clustered(hits, sizes)
+    assert found.n == 1000
+    # 1,000 independent tokens would claim 0.016
+    assert found.standard_error == pytest.approx(math.sqrt(0.25 / 39))
+
+
+def test_the_standard_error_is_the_spread_that_repetition_shows():
+    rng = generator(3)
+    estimates, claims = [], []
+    for _ in range(400):
+        sizes = torch.randint(1, 30, (60,), generator=rng)
+        rates = torch.rand(60, generator=rng)
+        found = clustered(torch.binomial(sizes.float(), rates, generator=rng).long(), sizes)
+        estimates.append(found.value)
+        claims.append(found.standard_error)
+    spread = float(torch.tensor(estimates).std())
+    assert sum(claims) / len(claims) == pytest.approx(spread, rel=0.15)
+
+
+def test_empty_texts_do_not_count():
+    with_empty = clustered(torch.tensor([1, 0, 2]), torch.tensor([2, 0, 2]))
+    assert with_empty == clustered(torch.tensor([1, 2]), torch.tensor([2, 2]))
+
+
+def test_nothing_to_score():
+    with pytest.raises(DataError, match="nothing to score"):
+        clustered(torch.zeros(3), torch.zeros(3))
+
+
+def test_one_text():
+    assert clustered(torch.tensor([3]), torch.tensor([4])).standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_one_look_hits_by_the_product_of_both_frequencies(truth, guesses):
+    expected = sum(guesses.count(value) / len(guesses) for value in truth) / len(truth)
+    found = chance_of_match(torch.tensor(truth), torch.tensor(guesses), looks=torch.ones(len(truth)))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("looks", [1, 3, 8])
+def test_chance_is_what_shuffled_guesses_hit(looks):
+    rng = generator(looks)
+    truth = torch.multinomial(1 / torch.arange(1, 50), 4000, replacement=True, generator=rng)
+    guesses = [
+        torch.multinomial(torch.rand(80, generator=rng), 4000, replacement=True, generator=rng) for _ in range(looks)
+    ]
+    hit = torch.stack([each[torch.randperm(4000, generator=rng)] == truth for each in guesses]).any(0)
+    expected = chance_of_match(truth, torch.cat(guesses), looks=torch.full((4000,), looks))
+    assert float(hit.double().mean()) == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import torch
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, RECORD_SET, record
+
+from cutlayer.attacks import Transcript
+from cutlayer.core import Rows, Tokens
+from cutlayer.wire import Frame, routes
+
+
+def test_releases_name_where_they_went(tmp_path):
+    tokens = worlds.random_tokens(6)
+    first, second = worlds.pieces(tokens, 4, 2)
+    query = worlds.tensors(second)
+    adapter = {"adapter": "c" * 32}
+    record(
+        tmp_path,
+        [
+            worlds.shard(0, first),
+            worlds.shard(1, worlds.as_rows(second)),
+            worlds.step(3, second),
+            Frame(routes.JOB_INFER, {"job": JOB}, tensors=query),
+            Frame(routes.ADAPTER_INFER, adapter, tensors=query),
+            Frame(routes.ADAPTER_INFER, adapter, tensors=worlds.tensors(first)),
+        ],
+    )
+    seen = list(Transcript.recorded(tmp_path).releases())
+    assert [(release.source, release.number) for release in seen] == [
+        (f"record-set/{RECORD_SET}", 0),
+        (f"record-set/{RECORD_SET}", 1),
+        (f"job/{JOB}", 3),
+        (f"job/{JOB}/infer", 0),
+        (f"adapter/{'c' * 32}/infer", 0),
+        (f"adapter/{'c' * 32}/infer", 1),
+    ]
+    assert isinstance(seen[1].payload, Rows)
+    assert isinstance(seen[2].payload, Tokens)
+    assert torch.equal(seen[0].payload.segments[0].values, first.segments[0].values)
+
+
+def test_a_repeated_frame_is_no_second_look_but_other_bytes_are(tmp_path):
+    one, other = worlds.random_tokens(4, seed=1), worlds.random_tokens(4, seed=2)
+    record(tmp_path, [worlds.shard(0, one), worlds.shard(0, one), worlds.step(1, one), worlds.step(1, other)])
+    assert len(list(Transcript.recorded(tmp_path).releases())) == 3
+
+
+def test_frames_that_name_stored_records_release_nothing(tmp_path):
+    records = torch.tensor([0, 1], dtype=torch.uint8)
+    frames = [worlds.step(1, records=records), Frame(routes.JOB_INFER, {"job": JOB}, tensors={"records": records})]
+    assert not list(Transcript.recorded(record(tmp_path, frames)).releases())
+
+
+def test_gradients_meet_the_output_of_their_own_step(tmp_path):
+    records = torch.tensor([0, 1], dtype=torch.uint8)
+    outputs = {n: torch.full((2, 3), float(n)) for n in (1, 2, 3)}
+    slopes = {n: torch.full((2, 3), -float(n)) for n in (1, 2, 3)}
+    frames = [
+        worlds.step(1, records=records),
+        worlds.step(2, records=records, gradient=slopes[1]),
+        worlds.step(3, records=records, gradient=slopes[2]),
+        worlds.gradient(3, slopes[3]),
+    ]
+    seen = list(Transcript.recorded(record(tmp_path, frames, outputs)).steps())
+    assert [step.number for step in seen] == [1, 2, 3]
+    for step in seen:
+        assert torch.equal(step.output, outputs[step.number])
+        assert torch.equal(step.gradient, slopes[step.number])
+
+
+def test_a_gradient_without_its_output_is_still_seen(tmp_path):
+    (step,) = Transcript.recorded(record(tmp_path, [worlds.gradient(1, torch.ones(2, 3))])).steps()
+    assert step.output is None

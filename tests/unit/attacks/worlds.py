@@ -1,0 +1,92 @@
+"""Small worlds for attacks: texts, a table, a template, and recorded transcripts about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from cutlayer.attacks import Knowledge
+from cutlayer.core import Cut, Ragged, Tokens
+from cutlayer.models import Layout, Template
+from cutlayer.wire import Frame, Reply, WireType, pack, routes
+from cutlayer.wire.transports import RecordingTransport
+
+VOCAB, WIDTH = 200, 12
+RECORD_SET, JOB = "a" * 32, "b" * 32
+TEMPLATE = Template(
+    single=Layout(specials=((1,), (2,)), special_types=((0,), (0,)), segment_types=(0,)),
+    pair=Layout(specials=((1,), (2, 2), (2,)), special_types=((0,), (0, 0), (1,)), segment_types=(0, 1)),
+    typed=True,
+)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_tokens(texts, *, segments=1, seed=0, longest=12):
+    """Texts of 0 to `longest` ordinary ids per segment, with the uneven frequencies of words."""
+    rng = generator(seed)
+    weights = 1 / torch.arange(1, VOCAB - 10 + 1)
+    sides = []
+    for _ in range(segments):
+        lengths = torch.randint(0, longest + 1, (texts,), generator=rng)
+        ids = 10 + torch.multinomial(weights, int(lengths.sum()), replacement=True, generator=rng)
+        sides.append(Ragged(ids, lengths))
+    return Tokens(tuple(sides))
+
+
+TABLE = torch.randn(VOCAB, WIDTH, generator=generator(7))
+KNOWLEDGE = Knowledge(cut=Cut(bottom=0), table=TABLE, template=TEMPLATE)
+
+
+def as_rows(tokens, table=TABLE, *, sigma=0.0, seed=0):
+    inputs = TEMPLATE.assemble(tokens, table=table)
+    noise = torch.randn(inputs.inputs_embeds.shape, generator=generator(seed))
+    return TEMPLATE.unpad(inputs.inputs_embeds + sigma * noise, tokens)
+
+
+@dataclass
+class Silent:
+    """A vendor that only answers with what it was told to answer."""
+
+    outputs: dict = field(default_factory=dict)
+
+    def send(self, frame):
+        output = self.outputs.get(frame.where.get("step"))
+        answers = "output" in frame.route.reply_tensors and output is not None
+        return Reply(tensors={"output": output} if answers else {})
+
+    def close(self):
+        pass
+
+
+def record(folder, frames, outputs=None):
+    transport = RecordingTransport(Silent(outputs or {}), folder)
+    for frame in frames:
+        transport.send(frame)
+    transport.close()
+    return folder
+
+
+def tensors(payload, wire_type=WireType.BF16):
+    return pack(payload, vocab_size=VOCAB, wire_type=wire_type)
+
+
+def shard(number, payload, wire_type=WireType.BF16):
+    return Frame(routes.SHARD_PUT, {"record_set": RECORD_SET, "shard": number}, tensors=tensors(payload, wire_type))
+
+
+def step(number, payload=None, **roles):
+    body = tensors(payload) if payload is not None else roles
+    return Frame(routes.STEP, {"job": JOB, "step": number}, tensors=body)
+
+
+def gradient(number, value):
+    return Frame(routes.GRADIENT, {"job": JOB, "step": number}, tensors={"gradient": value})
+
+
+def pieces(tokens, *sizes):
+    """Consecutive texts, as shards hold them."""
+    return [tokens.select(part) for part in torch.arange(len(tokens)).split(list(sizes))]
