@@ -108,7 +108,7 @@ class StorageError(CutlayerError):
     exit_code = 9
 
 
-class Stopped(CutlayerError):
+class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 
     exit_code = 130

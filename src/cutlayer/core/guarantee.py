@@ -59,7 +59,8 @@ class Guarantee(BaseModel):
             return Guarantee.nothing(*dict.fromkeys(self.caveats + other.caveats))
         if (self.unit, self.per) != (other.unit, other.per):
             raise PrivacyError(
-                f"Budgets of unlike units cannot be added: {self.unit} per {self.per} and {other.unit} per {other.per}.",
+                f"Budgets of unlike units cannot be added: {self.unit} per {self.per} "
+                f"and {other.unit} per {other.per}.",
                 remedy="Report them apart.",
             )
         return self.model_copy(

@@ -68,10 +68,9 @@ class Ragged:
 
     def padded(self, fill: float = 0) -> Tensor:
         """`[n, longest, ...]`, padded on the right with `fill`."""
-        rows = torch.nn.utils.rnn.pad_sequence(
+        return torch.nn.utils.rnn.pad_sequence(
             list(self.values.split(self.lengths.tolist())), batch_first=True, padding_value=fill
         )
-        return rows
 
     def mask(self) -> Tensor:
         """`[n, longest]` int64: 1 where `padded` holds an item."""

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core.errors import ConfigError
 
-
 T = TypeVar("T")
 
 

@@ -18,11 +18,12 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from cutlayer.core import ConfigError, Cut, Payload, Place, Rows, Tokens
-from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec
+from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home
@@ -33,15 +34,17 @@ from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.trainer import EVALUATION_BATCH
+from cutlayer.customer.trainer import padded_batches
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Archive
-from cutlayer.privacy import CtiSpec, Ledger, Mechanism, PrivacySpec, build_privatizer
+from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer
 from cutlayer.wire import Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
 
+Mechanism = Literal["none", "text-to-text", "vector"]
+"""How texts are privatized: not at all, to other tokens, or to rows of noise."""
 Source = str | Path | Dataset
 """Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), or a `Dataset`."""
 
@@ -153,7 +156,7 @@ class Client:
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
         progress = progress or Silent()
-        privacy = _privacy(eta, mechanism, place, cti, cti_class_free, unsafe_noise_seed)
+        privacy = _privacy(eta, mechanism, place, cti, cti_class_free)
         columns = {
             "text_column": text_column,
             "text_pair_column": text_pair_column,
@@ -177,6 +180,7 @@ class Client:
                 wire_type=wire_type,
                 budget=budget,
                 seed=seed,
+                unsafe_noise_seed=unsafe_noise_seed,
             )
 
         check_spec(spec_with(0))
@@ -186,7 +190,7 @@ class Client:
         corpora = Corpora.of(read["train"], read["dev"], read["test"], dev_share=settings.dev_share, seed=seed)
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=corpora.digest(data_key), spec=spec_with(seed))
         gate = Gate(
-            RecordingTransport(self._transport, folder / "transcript"),
+            RecordingTransport(self._transport, run.transcript),
             self.home.ledger,
             run=run.state.run,
             vocab_size=chosen.vocab_size,
@@ -261,7 +265,7 @@ class Client:
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
         predictions: list[Prediction] = []
         with torch.no_grad():
-            for indices in torch.arange(len(dataset)).split(EVALUATION_BATCH):
+            for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1)):
                 probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
                 predictions += [
                     Prediction(label=profile.labels[label], probability=probability)
@@ -313,8 +317,8 @@ class Client:
         progress = progress or Silent()
         archive = local_archive(self.home, model, Cut(bottom=0))
         privatizer = build_privatizer(
-            _privacy(eta, None, Place.TOKENS, False, False, unsafe_noise_seed),
-            secret=self.home.secret,
+            _privacy(eta, None, Place.TOKENS, False, False),
+            secret=noise_secret(self.home, unsafe_noise_seed),
             table=archive.table,
             candidates=archive.candidates,
             table_fingerprint=archive.fingerprint,
@@ -333,9 +337,7 @@ class Client:
 def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: int) -> PrivatizedText:
     if isinstance(released, Rows):
         raise ConfigError("Only text-to-text releases can be read as text.")
-    pairs = [
-        (before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)
-    ]
+    pairs = [(before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)]
     return PrivatizedText(
         original=tuple(archive.tokenizer.decode(before) for before, _ in pairs),
         released=tuple(archive.tokenizer.decode(after) for _, after in pairs),
@@ -350,17 +352,15 @@ def _privacy(
     place: Place,
     cti: bool,
     cti_class_free: bool,
-    unsafe_noise_seed: int | None,
 ) -> PrivacySpec:
     """The privacy settings; the mechanism follows from eta where it is not named."""
     if mechanism is None:
-        mechanism = Mechanism.NONE if eta == math.inf else Mechanism.TEXT_TO_TEXT
+        mechanism = "none" if eta == math.inf else "text-to-text"
     return PrivacySpec(
         mechanism=mechanism,
         eta=eta,
         place=place,
         cti=CtiSpec(class_free=cti_class_free) if cti or cti_class_free else None,
-        unsafe_noise_seed=unsafe_noise_seed,
     )
 
 

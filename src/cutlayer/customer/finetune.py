@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cutlayer.attacks import NotApplicable, measure_empirical_privacy, measure_label_recovery
+from cutlayer.attacks import (
+    Knowledge,
+    LabelTruth,
+    Measured,
+    Outcome,
+    TokenTruth,
+    measure_empirical_privacy,
+    measure_label_recovery,
+)
 from cutlayer.core import ConfigError, Cut, Fault, Proportion, Stopped
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.handout import choose_model, fetch_archive
+from cutlayer.customer.handout import fetch_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink, Link
 from cutlayer.customer.profile import Profile
@@ -28,8 +33,9 @@ from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.data import Dataset, LabelNames, tokenise
-from cutlayer.models import Archive, Optimiser
-from cutlayer.privacy import Mechanism, Privatizer, UtilityImportance, build_privatizer
+from cutlayer.models import Archive
+from cutlayer.models.optimiser import Optimiser
+from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -81,29 +87,28 @@ class Corpora:
 
 def form_of(spec: RunSpec) -> Form:
     """Ids where everything below the cut is a frozen lookup of drawn tokens, else rows."""
-    ids = (
-        not spec.bottom
-        and spec.train_bottom is TrainBottom.FROZEN
-        and spec.privacy.mechanism is not Mechanism.VECTOR
-    )
+    ids = not spec.bottom and spec.train_bottom is TrainBottom.FROZEN and spec.privacy.mechanism != "vector"
     return Form.IDS if ids else Form.ROWS
 
 
 def check_spec(spec: RunSpec) -> None:
     """Refuses combinations that have no meaning, with all faults at once."""
     faults = []
-    if spec.bottom is None and spec.privacy.mechanism is not Mechanism.NONE:
-        faults.append(
-            Fault("bottom", "text", "has no embedding table, which noise needs: use 0, or eta inf")
-        )
+    if spec.bottom is None and spec.privacy.mechanism != "none":
+        faults.append(Fault("bottom", "text", "has no embedding table, which noise needs: use 0, or eta inf"))
     if spec.bottom is None and spec.train_bottom is not TrainBottom.FROZEN:
         faults.append(Fault("train_bottom", spec.train_bottom, "needs weights at the customer: use bottom 0 or more"))
-    if spec.train_bottom is not TrainBottom.FROZEN and spec.privacy.mechanism is Mechanism.VECTOR:
+    if spec.train_bottom is not TrainBottom.FROZEN and spec.privacy.mechanism == "vector":
         faults.append(Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text"))
     if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
     if faults:
         raise ConfigError(faults)
+
+
+def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
+    """What noise derives from: the customer's secret, or a seed that protects nothing."""
+    return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed)
 
 
 def build_session(
@@ -114,9 +119,9 @@ def build_session(
     link: Link | AdapterLink | None,
 ) -> Session:
     """The road for these settings."""
-    privatizer: Privatizer = build_privatizer(
+    privatizer = build_privatizer(
         spec.privacy,
-        secret=home.secret,
+        secret=noise_secret(home, spec.unsafe_noise_seed),
         table=archive.table,
         candidates=archive.candidates,
         table_fingerprint=archive.fingerprint,
@@ -158,11 +163,28 @@ class Finetuning:
         self.form = form_of(self.spec)
         self.names = LabelNames.of(corpora.train.labels or ())
         self.archive = fetch_archive(gate, home, model, Cut(bottom=self.spec.bottom), progress)
-        self.max_content = self.archive.template.max_content(corpora.train.segments, self.spec.train.max_length)
+        self.max_content = self._max_content(corpora.train.segments)
         self.labels = self.names.encode(corpora.train.labels or ())
         self.tokens = tokenise(corpora.train, self.archive.tokenizer, max_content=self.max_content)
         self.importance = self._importance()
         self.session = build_session(self.archive, home, self.spec, self.importance, None)
+
+    def _max_content(self, segments: int) -> int:
+        template, longest = self.archive.template, self.spec.train.max_length
+        fits = template.max_content(segments)
+        if longest is None:
+            return fits
+        if longest <= template.special_count(segments):
+            raise ConfigError(
+                [
+                    Fault(
+                        "max_length",
+                        longest,
+                        f"leaves no room beside {template.special_count(segments)} special tokens",
+                    )
+                ]
+            )
+        return min(fits, longest - template.special_count(segments))
 
     def _importance(self) -> UtilityImportance | None:
         if self.spec.privacy.cti is None:
@@ -172,7 +194,7 @@ class Finetuning:
             self.labels,
             vocab_size=self.model.vocab_size,
             num_labels=len(self.names),
-            smoothing=self.spec.privacy.cti.smoothing,
+            spec=self.spec.privacy.cti,
         )
 
     def execute(self) -> FinetuneResult:
@@ -199,12 +221,18 @@ class Finetuning:
         link = Link(self.gate, job)
         self.session.link = link
         trainer = Trainer(
-            self.session, link, train, dev, self.run, optimiser=self._optimiser(link, len(train)), progress=self.progress
+            self.session,
+            link,
+            train,
+            dev,
+            self.run,
+            optimiser=self._optimiser(link, len(train)),
+            progress=self.progress,
         )
         best = trainer.fit()
-        adapter = self.gate.send(
-            routes.FINISH, {"job": link.job}, control=SnapshotRequest(step=best)
-        ).expect(AdapterInfo)
+        adapter = self.gate.send(routes.FINISH, {"job": link.job}, control=SnapshotRequest(step=best)).expect(
+            AdapterInfo
+        )
         bottom = self._best_bottom(best)
         profile = Profile(
             adapter=adapter.adapter,
@@ -217,7 +245,8 @@ class Finetuning:
         self.session.load_trained(bottom)
         self.session.link = AdapterLink(self.gate, adapter.adapter)
         accuracy, measured_on = self._accuracy(trainer)
-        result = self._result(trainer, adapter, accuracy, measured_on, uploaded, time.monotonic() - started)
+        seconds = self.run.state.seconds + time.monotonic() - started
+        result = self._result(trainer, adapter, accuracy, measured_on, uploaded, seconds)
         self.run.state.adapter = adapter.adapter
         return result
 
@@ -226,19 +255,22 @@ class Finetuning:
     def _texts(self, dataset: Dataset) -> Examples:
         """A dataset as it is queried: without labels in the noise."""
         tokens = tokenise(dataset, self.archive.tokenizer, max_content=self.max_content)
-        return Examples(Texts(tokens), self.names.encode(dataset.labels or ()))
+        return self._labelled(Texts(tokens), self.names.encode(dataset.labels or ()))
+
+    def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
+        return Examples(texts, labels, self.archive.template.segment_lengths(texts.tokens).sum(1))
 
     def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
         cti = self.spec.privacy.cti
         classes = self.labels if cti is not None and not cti.class_free else None
-        train, dev = Examples(Texts(self.tokens, classes), self.labels), self._texts(self.corpora.dev)
+        train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.corpora.dev)
         if self.spec.train_bottom is not TrainBottom.FROZEN:
             return train, dev, None
         train_up, dev_up = self._upload(train, "train"), self._upload(dev, "dev")
         return (
-            Examples(train_up.stored(0), train.labels),
-            Examples(dev_up.stored(len(train_up.first_text)), dev.labels),
+            replace(train, texts=train_up.stored(0)),
+            replace(dev, texts=dev_up.stored(len(train_up.first_text))),
             train_up,
         )
 
@@ -332,3 +364,100 @@ class Finetuning:
             return Proportion.of(round(best * len(trainer.dev)), len(trainer.dev)), "dev"
         test = self._texts(self.corpora.test)
         return evaluate(self.session, test, progress=self.progress, stage="test"), "test"
+
+    def _result(
+        self,
+        trainer: Trainer,
+        adapter: AdapterInfo,
+        accuracy: Proportion,
+        measured_on: str,
+        uploaded: Uploaded | None,
+        seconds: float,
+    ) -> FinetuneResult:
+        inversion = self._inversion(trainer, uploaded)
+        labels = measure_label_recovery(
+            self.run.transcript, truth=LabelTruth(self.labels, len(self.names), self._texts_of_steps(trainer))
+        )
+        measured = inversion if isinstance(inversion, Measured) else None
+        replaced = self._replaced(trainer) if uploaded is None else uploaded.replaced
+        spent = self.gate.spent()
+        privatizer = self.session.privatizer
+        return FinetuneResult(
+            adapter_id=adapter.adapter,
+            adapter_sha256=adapter.sha256,
+            ua=accuracy.value,
+            ua_on=measured_on,
+            ua_n=accuracy.n,
+            ua_standard_error=accuracy.standard_error,
+            ep=measured.privacy.value if measured else None,
+            ep_n=measured.privacy.n if measured else 0,
+            ep_standard_error=measured.privacy.standard_error if measured else None,
+            ep_note=_note(inversion),
+            replaced=None if replaced is None else replaced / max(1, self.tokens.total),
+            label_recovery=labels.success.value if isinstance(labels, Measured) else None,
+            n_train=len(self.corpora.train),
+            n_dev=len(self.corpora.dev),
+            n_test=len(self.corpora.test or ()),
+            uplink_bytes={str(category): size for category, size in spent.items()} | {"total": sum(spent.values())},
+            downlink_bytes=self.gate.received(),
+            tokens_released=self.gate.tokens_released(),
+            seconds=seconds,
+            steps=trainer.link.step,
+            epochs=len(self.run.state.dev),
+            best_epoch=self.run.state.best_epoch,
+            dev=tuple(self.run.state.dev),
+            eta=self.spec.privacy.eta,
+            no_privacy=self.spec.privacy.mechanism == "none",
+            unsafe_noise=self.spec.unsafe_noise_seed is not None,
+            guarantee=privatizer.guarantee,
+            deviations=privatizer.deviations + self.spec.train.deviations(),
+            spec=self.spec,
+            folder=self.run.folder,
+        )
+
+    def _replaced(self, trainer: Trainer) -> int | None:
+        """Tokens that the first epoch's draws replaced; they are made again, not charged again."""
+        changed = 0
+        for step, batch in enumerate(trainer.order(0).split(self.spec.train.batch_size), start=1):
+            texts, _ = trainer.train.batch(batch)
+            if isinstance(texts, Texts):
+                drawn = self.session.count_replaced(texts, look=trainer.look(0, step))
+                if drawn is None:
+                    return None
+                changed += drawn
+        return changed
+
+    def _texts_of_steps(self, trainer: Trainer) -> dict[tuple[str, int], Tensor]:
+        """Which texts each step was about: the customer knows, an attack does not."""
+        batches = [
+            batch
+            for epoch in range(len(self.run.state.dev))
+            for batch in trainer.order(epoch).split(self.spec.train.batch_size)
+        ]
+        return {(trainer.link.job, step): batch for step, batch in enumerate(batches, start=1)}
+
+    def _inversion(self, trainer: Trainer, uploaded: Uploaded | None) -> Outcome:
+        """Embedding inversion of what was recorded (SAP §5.1; for a trainable bottom, Appendix A)."""
+        if uploaded is not None:
+            records = {self.run.identifier("train"): torch.tensor(uploaded.record_of)}
+            truth = TokenTruth(self.tokens, records=records)
+        else:
+            truth = TokenTruth(self.tokens, steps=self._texts_of_steps(trainer))
+        initial = fetch_archive(self.gate, self.home, self.model, Cut(bottom=self.spec.bottom), self.progress)
+        return measure_empirical_privacy(
+            self.run.transcript,
+            knowledge=Knowledge(
+                cut=self.job_cut, table=initial.table, candidates=initial.candidates, template=initial.template
+            ),
+            truth=truth,
+        )
+
+
+def _note(outcome: Outcome) -> str:
+    """What the number of an attack covers, in a sentence."""
+    if isinstance(outcome, Measured):
+        return (
+            "1 - share of training tokens that nearest-neighbour inversion recovered from the recorded transcript "
+            f"({outcome.looks} release{'s' if outcome.looks > 1 else ''} of each text); stronger attacks exist."
+        )
+    return outcome.reason

@@ -123,6 +123,14 @@ class Gate:
         """Uplink bytes of this run by what they were spent on, envelopes included."""
         return {Category(name): size for name, size in self._ledger.spent(self._run).items()}
 
+    def received(self) -> int:
+        """Downlink bytes of this run."""
+        return self._ledger.downlink(self._run)
+
+    def tokens_released(self) -> int:
+        """Content tokens in this run's distinct releases."""
+        return self._ledger.tokens_released(self._run)
+
     def close(self) -> None:
         """Gives the transport's connections back."""
         self._transport.close()

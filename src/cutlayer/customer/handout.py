@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from pathlib import Path
 
 from cutlayer.core import Cut, ModelError, StorageError
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.progress import Progress
-from cutlayer.models import Archive, read_archive
+from cutlayer.models import (
+    Archive,
+    Head,
+    fingerprint,
+    load_model,
+    load_tokenizer,
+    read_archive,
+    write_archive,
+)
 from cutlayer.wire import routes
 from cutlayer.wire.messages import ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
@@ -57,6 +66,24 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
                 )
             write_bytes(path, content)
         progress.update("fetch bottom", number + 1, len(manifest.files))
+    return read_archive(folder)
+
+
+def local_archive(home: Home, source: str, cut: Cut) -> Archive:
+    """The bottom of a model that the customer can load itself, without a vendor.
+
+    Args:
+        home: The customer's folder, where the archive is kept.
+        source: `starter`, a local folder or a hub id.
+        cut: Which bottom.
+    """
+    model = load_model(source, head=Head.CLASSIFICATION)
+    folder = home.archives / f"local-{fingerprint(model)[:24]}-{cut.slug}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=home.path) as temporary:
+            write_archive(model, load_tokenizer(source), cut, Path(temporary) / "archive", name="local")
+            home.archives.mkdir(exist_ok=True)
+            (Path(temporary) / "archive").rename(folder)
     return read_archive(folder)
 
 

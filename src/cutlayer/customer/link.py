@@ -55,6 +55,11 @@ class Link:
         self._pending: Tensor | None = None
         self.step = job.step if job.gradient_applied or job.step == 0 else job.step - 1
 
+    @property
+    def moment(self) -> str:
+        """A name for the state of the weights that the next frame will meet."""
+        return f"{self.job}/{self.step}"
+
     def _where(self) -> dict[str, str | int]:
         return {"job": self.job, "step": self.step}
 
@@ -99,6 +104,11 @@ class AdapterLink:
     def __init__(self, gate: Gate, adapter: str) -> None:
         self.gate = gate
         self.adapter = adapter
+
+    @property
+    def moment(self) -> str:
+        """A name for the state of the weights, which no longer changes."""
+        return self.adapter
 
     def infer(self, sent: Release) -> Tensor:
         """The adapted top's output `[texts, labels]`."""

@@ -88,6 +88,11 @@ class Run:
             )
         return cls(folder, state)
 
+    @property
+    def transcript(self) -> Path:
+        """Where the run's messages are recorded."""
+        return self.folder / "transcript"
+
     @staticmethod
     def seed_in(folder: Path) -> int | None:
         """The seed of the run in a folder, or `None` where there is no run."""

@@ -121,9 +121,7 @@ class Session(nn.Module):
             boundary = torch.zeros((), requires_grad=True)  # frozen: see Exchange.forward
         return Exchange.apply(boundary, self.link, texts)
 
-    def loss(
-        self, texts: Texts | Stored, labels: Tensor, *, look: tuple[int, int] | None = None
-    ) -> Tensor:
+    def loss(self, texts: Texts | Stored, labels: Tensor, *, look: tuple[int, int] | None = None) -> Tensor:
         """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass."""
         return nn.functional.cross_entropy(self(texts, look=look), labels)
 
@@ -131,6 +129,11 @@ class Session(nn.Module):
     def release(self, texts: Texts, *, look: tuple[int, int] | None = None) -> Drawn:
         """What would leave for these texts: the first half of `forward`."""
         return self._draw(texts, look)
+
+    def count_replaced(self, texts: Texts, *, look: tuple[int, int] | None = None) -> int | None:
+        """How many tokens a draw replaces; nothing is computed from it or sent."""
+        drawn = self.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        return replaced_tokens(texts.tokens, drawn.payload)
 
     def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
@@ -140,7 +143,10 @@ class Session(nn.Module):
             return Drawn(drawn, replaced)
         if self.train_bottom:
             rows = self._bottom(drawn.payload)
-            return Drawn(self.privatizer.activations(drawn, rows), replaced, rows.packed.values)
+            moved = self.privatizer.activations(drawn, rows)
+            # the bottom changes with every step, so the same draw has other bytes, and another identity
+            moved = moved.carried_as(moved.payload, f"{self.link.moment}/{self.training}".encode())
+            return Drawn(moved, replaced, rows.packed.values)
         return Drawn(self._kept(drawn), replaced)
 
     def _bottom(self, tokens: Payload) -> Rows:
@@ -155,8 +161,8 @@ class Session(nn.Module):
         The bits of a boundary depend on the batch it was computed in, so rows are kept (sealed) and
         an identity gives the same bytes for ever.
         """
-        context = f"{self.archive.cut.slug}/{self.wire_type}".encode()
-        identities = drawn.carried_identities(context)
+        context = f"{self.archive.manifest.cut.slug}/{self.wire_type}".encode()
+        identities = drawn.carried_as(drawn.payload, context).identities
         kept = self.vault.get_many(identities)
         missing = [place for place, identity in enumerate(identities) if identity not in kept]
         for chosen in torch.tensor(missing, dtype=torch.int64).split(BOTTOM_BATCH):

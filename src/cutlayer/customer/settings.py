@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from cutlayer.core import Deviation, Spec
 from cutlayer.privacy import PrivacySpec
@@ -99,7 +99,10 @@ class RunSpec(Spec):
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta per text, or `None`.
         seed: Data order, initialisation, dropout. Never privacy noise.
+        unsafe_noise_seed: What noise was drawn from instead of the customer's secret; protects nothing.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
     privacy: PrivacySpec
     train: TrainSpec
@@ -109,3 +112,4 @@ class RunSpec(Spec):
     wire_type: WireType
     budget: float | None
     seed: int
+    unsafe_noise_seed: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,9 @@ from cutlayer.models import Optimiser
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
-
-EVALUATION_BATCH = 1024
-"""Texts per frame when nothing is trained: large enough to hide headers."""
+EVALUATION_POSITIONS = 2**15
+"""Positions of one evaluation frame, padding included: large enough to hide headers, and within what
+a vendor takes."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,12 @@ class Examples:
     Attributes:
         texts: `n` texts.
         labels: `[n]` int64.
+        lengths: `[n]` int64, positions of each text with its special tokens.
     """
 
     texts: Texts | Stored
     labels: Tensor
+    lengths: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,12 +45,24 @@ class Examples:
         return self.texts.select(indices), self.labels[indices]
 
 
+def padded_batches(lengths: Tensor) -> Iterator[Tensor]:
+    """Consecutive texts' numbers whose padded batch stays within `EVALUATION_POSITIONS`."""
+    start = longest = 0
+    for number, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if number > start and longest * (number + 1 - start) > EVALUATION_POSITIONS:
+            yield torch.arange(start, number)
+            start, longest = number, length
+    if start < len(lengths):
+        yield torch.arange(start, len(lengths))
+
+
 @torch.no_grad()
 def evaluate(session: Session, examples: Examples, *, progress: Progress, stage: str) -> Proportion:
     """Utility accuracy (SAP §5.1) of the vendor's answers, with its standard error."""
     session.eval()
     right = 0
-    for indices in torch.arange(len(examples)).split(EVALUATION_BATCH):
+    for indices in padded_batches(examples.lengths):
         texts, labels = examples.batch(indices)
         right += int((session(texts).argmax(1) == labels).sum())
         progress.update(stage, int(indices[-1]) + 1, len(examples))
@@ -119,13 +134,16 @@ class Trainer:
         generator = torch.Generator().manual_seed((self.spec.seed * 1_000_003 + epoch) % 2**63)
         return torch.randperm(len(self.train), generator=generator)
 
+    def look(self, epoch: int, step: int) -> tuple[int, int] | None:
+        """Which fresh release a step takes; `None` for the memoised one."""
+        return (epoch, step) if self.spec.train_bottom is TrainBottom.REDRAW else None
+
     def _epoch(self, epoch: int) -> None:
         batches = self.order(epoch).split(self.spec.train.batch_size)
         self.session.train()
         for number in range(self.link.step - epoch * self.steps_per_epoch, len(batches)):
             texts, labels = self.train.batch(batches[number])
-            look = (epoch, self.link.step + 1) if self.spec.train_bottom is TrainBottom.REDRAW else None
-            loss = self.session.loss(texts, labels, look=look)
+            loss = self.session.loss(texts, labels, look=self.look(epoch, self.link.step + 1))
             loss.backward()
             if self.optimiser is not None:
                 self.optimiser.step()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+
 from cutlayer.core import PrivacyError, Tokens
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.link import Stored

@@ -242,7 +242,9 @@ def unpack(tensors: Mapping[str, Tensor]) -> Payload:
     form = Form.ROWS if "rows" in tensors else Form.IDS
     values = tensors[form.value]
     if int(lengths.sum()) != len(values) or lengths.shape[1] not in (1, 2):
-        raise FrameError(f"lengths {list(lengths.shape)} add up to {int(lengths.sum())}, {form} has {len(values)} items.")
+        raise FrameError(
+            f"lengths {list(lengths.shape)} add up to {int(lengths.sum())}, {form} has {len(values)} items."
+        )
     if form is Form.ROWS:
         return Rows(Ragged(values, lengths.sum(1)), lengths)
     ids = values.to(torch.int64)

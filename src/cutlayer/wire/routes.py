@@ -101,7 +101,9 @@ RECORD_SET_DELETE = Route("record-set.delete", "DELETE", "/v1/record-sets/{recor
 SHARD_PUT = Route(
     "shard.put", "PUT", "/v1/record-sets/{record_set}/shards/{shard}", tensors=_sets(*INLINE), reply=m.ShardInfo
 )
-SEAL = Route("record-set.seal", "POST", "/v1/record-sets/{record_set}/seal", control=m.SealRequest, reply=m.RecordSetInfo)
+SEAL = Route(
+    "record-set.seal", "POST", "/v1/record-sets/{record_set}/seal", control=m.SealRequest, reply=m.RecordSetInfo
+)
 
 JOB_PUT = Route("job.put", "PUT", "/v1/jobs/{job}", control=m.JobSpec, reply=m.JobInfo)
 JOB_GET = Route("job.get", "GET", "/v1/jobs/{job}", reply=m.JobInfo)
@@ -125,9 +127,7 @@ GRADIENT = Route(
     tensors=_sets("gradient"),
     reply_tensors=frozenset({"boundary_gradient"}),
 )
-JOB_INFER = Route(
-    "job.infer", "POST", "/v1/jobs/{job}/infer", tensors=_sets("records", *INLINE), reply_tensors=_OUTPUT
-)
+JOB_INFER = Route("job.infer", "POST", "/v1/jobs/{job}/infer", tensors=_sets("records", *INLINE), reply_tensors=_OUTPUT)
 SNAPSHOT = Route("job.snapshot", "POST", "/v1/jobs/{job}/snapshot", control=m.SnapshotRequest, reply=m.JobInfo)
 ROLLBACK = Route("job.rollback", "POST", "/v1/jobs/{job}/rollback", control=m.SnapshotRequest, reply=m.JobInfo)
 FINISH = Route("job.finish", "POST", "/v1/jobs/{job}/finish", control=m.SnapshotRequest, reply=m.AdapterInfo)
@@ -139,6 +139,4 @@ ADAPTER_INFER = Route(
     "adapter.infer", "POST", "/v1/adapters/{adapter}/infer", tensors=_sets(*INLINE), reply_tensors=_OUTPUT
 )
 
-ROUTES: Mapping[str, Route] = {
-    route.name: route for route in list(globals().values()) if isinstance(route, Route)
-}
+ROUTES: Mapping[str, Route] = {route.name: route for route in list(globals().values()) if isinstance(route, Route)}

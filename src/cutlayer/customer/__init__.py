@@ -1,0 +1,28 @@
+"""The customer: one road to the vendor, one door on it, and an SDK around both."""
+
+from cutlayer.customer.client import Client, Mechanism, Source
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.home import Home, default_home
+from cutlayer.customer.progress import Progress, Silent
+from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
+from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
+
+__all__ = [
+    "Client",
+    "FinetuneResult",
+    "Gate",
+    "Home",
+    "Mechanism",
+    "Prediction",
+    "PrivatizedText",
+    "Progress",
+    "RunSpec",
+    "Session",
+    "Silent",
+    "Source",
+    "Texts",
+    "TrainBottom",
+    "TrainSpec",
+    "default_home",
+]
