@@ -1,9 +1,199 @@
-"""`cutlayer demo`: both parties and an attacker on this machine."""
+"""`cutlayer demo`: both parties and an attacker on this machine, over a real connection."""
 
 from __future__ import annotations
 
+import http.client
+import math
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from cutlayer.cli.options import AsJson
+from cutlayer.cli.output import Output, fields
+
+if TYPE_CHECKING:
+    from cutlayer.customer import Client, FinetuneResult, Progress
+    from cutlayer.data import Dataset
+
+SHOWN = 4
+SEED = 1
+START_SECONDS = 90.0
+
+
+def demo(
+    eta: Annotated[float, typer.Option(help="Noise per token in 1/embedding distance: smaller hides more.")] = 80,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep both parties' folders here. Default: removed.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the whole road on made-up support messages: a vendor, a customer, an attack on what the vendor saw.
+
+    Everything runs on this machine, with the embedded model, and needs no network.
+    """
+    started = time.monotonic()
+    output = Output(as_json=as_json)
+    with _folder(out) as folder, _vendor(folder / "vendor", output) as (url, key):
+        content = _customer(url, key, folder / "customer", eta=eta, output=output)
+    content["seconds"] = time.monotonic() - started
+    output.show(f"Done in {content['seconds']:.0f} s." + (f" Both parties' folders are in {out}." if out else ""))
+    output.result(content)
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the main app."""
+    app.command(epilog="Example: cutlayer demo --eta 60")(demo)
+
+
+# ---------------------------------------------------------------- the vendor
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield out.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="cutlayer-demo-") as temporary:
+        yield Path(temporary)
+
+
+@contextmanager
+def _vendor(folder: Path, output: Output) -> Iterator[tuple[str, str]]:
+    """A vendor's own process on loopback, and a key for it."""
+    from cutlayer import vendor
+    from cutlayer.core import VendorError
+
+    output.say("The vendor makes its folder and a key for the customer.")
+    vendor.init(folder, models=["starter"])
+    key = vendor.keys.create(folder, "demo-customer")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = folder / "serve.log"
+    command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve", "--data-dir", str(folder), "--port", str(port)]
+    with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT) as process:
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not _is_healthy(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                    raise VendorError(f"The vendor did not start: {' '.join(last) or 'it wrote nothing'}.")
+                time.sleep(0.1)
+            output.say(f"It serves the embedded model at http://127.0.0.1:{port}.")
+            yield f"http://127.0.0.1:{port}", key
+        finally:
+            process.terminate()
+
+
+def _is_healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+# ---------------------------------------------------------------- the customer
+
+
+def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> dict[str, object]:
+    from cutlayer.customer import Client
+    from cutlayer.data import read_dataset, sample_path
+
+    train = read_dataset(sample_path("train"), text_column="text", label_column="label")
+    train, dev = train.split_off(0.1, seed=SEED)
+    test = read_dataset(sample_path("test"), text_column="text", label_column="label")
+    client = Client(url, key, home=home)
+    results = {}
+    for each in (eta, math.inf):
+        output.say(f"The customer fine-tunes on {len(train)} messages at eta {each:g}.")
+        with output.progress() as progress:
+            results[each] = _finetune(client, train, dev, test, eta=each, progress=progress)
+    private, bare = results[eta], results[math.inf]
+
+    texts = _side_by_side(client, train, private, bare, eta=eta)
+    output.table(
+        f"What the vendor saw, and what an attacker makes of it (eta {eta:g} above, no privacy below)",
+        ("original", "left as", "attacker's guess"),
+        [
+            row
+            for text in texts
+            for row in (
+                (text["original"], text["released"], text["guess"]),
+                ("", "(as it is)", text["guess_without_privacy"]),
+            )
+        ],
+    )
+    output.table(
+        "What privacy cost and bought",
+        ("", f"eta {eta:g}", "no privacy"),
+        [
+            ("utility accuracy on test (UA)", _percent(private.ua), _percent(bare.ua)),
+            ("tokens not recovered (EP)", _percent(private.ep), _percent(bare.ep)),
+            ("tokens replaced", _percent(private.replaced), _percent(bare.replaced)),
+            ("labels read from gradients", _percent(private.label_recovery), _percent(bare.label_recovery)),
+            ("bytes sent", private.uplink_bytes["total"], bare.uplink_bytes["total"]),
+        ],
+    )
+    summary = fields(client.ledger.summary())
+    output.table("The customer's ledger", ("what", "value"), list(summary.items()))
+    client.close()
+    return {"eta": eta, "private": fields(private), "no_privacy": fields(bare), "texts": texts, "ledger": summary}
+
+
+def _finetune(
+    client: Client, train: Dataset, dev: Dataset, test: Dataset, *, eta: float, progress: Progress
+) -> FinetuneResult:
+    from cutlayer.customer import TrainSpec
+
+    # A small model needs a larger rate than the paper's, and the demo few epochs.
+    training = TrainSpec(epochs=3, learning_rate=2e-3)
+    return client.finetune(train, eta=eta, dev=dev, test=test, training=training, seed=SEED, progress=progress)
+
+
+def _side_by_side(
+    client: Client, train: Dataset, private: FinetuneResult, bare: FinetuneResult, *, eta: float
+) -> list[dict[str, str]]:
+    """The first texts as they are, as they left, and as the attack reads them from each run's transcript."""
+    first = train.select(range(SHOWN))
+    shown = client.privatize(first, eta=eta)
+    guesses = [_guesses(result.folder / "transcript") for result in (private, bare)]
+    return [
+        {
+            "original": first.texts[row][0],
+            "released": shown[row].released[0],
+            "guess": guesses[0][row],
+            "guess_without_privacy": guesses[1][row],
+        }
+        for row in range(SHOWN)
+    ]
+
+
+def _guesses(transcript: Path) -> list[str]:
+    """The attack's reading of the first texts that a transcript released."""
+    from cutlayer.attacks import ATTACKS, Knowledge, Transcript, View
+    from cutlayer.core import Cut, Tokens
+    from cutlayer.models import load_tokenizer
+
+    tokenizer = load_tokenizer("starter")
+    view = View(Transcript.recorded(transcript), Knowledge(Cut(bottom=None)))
+    _, _, guess = next(ATTACKS["nearest-neighbour"](view))
+    if not isinstance(guess, Tokens):
+        raise TypeError(f"the attack guessed {type(guess).__name__}, not tokens")
+    return [str(tokenizer.decode(guess.segments[0][row])) for row in range(SHOWN)]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

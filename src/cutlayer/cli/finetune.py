@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,44 +31,6 @@ from cutlayer.cli.output import Output, checked, fields
 
 if TYPE_CHECKING:
     from cutlayer.customer import FinetuneResult
-
-# The customer's own enumerations, spelled again: importing those would import torch before `--help` answers.
-
-
-class TrainBottom(StrEnum):
-    """How the bottom is trained."""
-
-    FROZEN = "frozen"
-    REDRAW = "redraw"
-    MEMOISED = "memoised"
-
-
-class WireType(StrEnum):
-    """Element types of boundary rows on the wire."""
-
-    BF16 = "bf16"
-    FP32 = "fp32"
-
-
-class Place(StrEnum):
-    """Where the noise goes."""
-
-    TOKENS = "tokens"
-    ACTIVATIONS = "activations"
-
-
-class Mechanism(StrEnum):
-    """What noise makes of a text."""
-
-    TEXT_TO_TEXT = "text-to-text"
-    VECTOR = "vector"
-
-
-class Targets(StrEnum):
-    """Which linear maps LoRA adapts."""
-
-    QUERY_VALUE = "query-value"
-    ALL_LINEAR = "all-linear"
 
 
 def finetune(
@@ -119,7 +80,7 @@ def finetune(
         ),
     ] = False,
     mechanism: Annotated[
-        Mechanism | None,
+        Literal["text-to-text", "vector"] | None,
         typer.Option(
             help="text-to-text: token ids leave. vector: noisy rows leave. Default: text-to-text.",
             show_default=False,
@@ -127,8 +88,9 @@ def finetune(
         ),
     ] = None,
     place: Annotated[
-        Place, typer.Option(help="Noise on the tokens, or on the bottom's output.", rich_help_panel=PRIVACY)
-    ] = Place.TOKENS,
+        Literal["tokens", "activations"],
+        typer.Option(help="Noise on the tokens, or on the bottom's output.", rich_help_panel=PRIVACY),
+    ] = "tokens",
     bottom: Annotated[
         str,
         typer.Option(
@@ -138,12 +100,12 @@ def finetune(
         ),
     ] = "0",
     train_bottom: Annotated[
-        TrainBottom,
+        Literal["frozen", "redraw", "memoised"],
         typer.Option(
             help="redraw: a fresh, charged release each epoch. memoised: one release of the tokens.",
             rich_help_panel=CUT,
         ),
-    ] = TrainBottom.FROZEN,
+    ] = "frozen",
     budget: Annotated[
         float | None,
         typer.Option(
@@ -179,8 +141,9 @@ def finetune(
         float, typer.Option(help="Dropout before LoRA's first matrix.", rich_help_panel=TRAINING)
     ] = 0,
     targets: Annotated[
-        Targets, typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING)
-    ] = Targets.QUERY_VALUE,
+        Literal["query-value", "all-linear"],
+        typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING),
+    ] = "query-value",
     dropout: Annotated[
         bool, typer.Option(help="The frozen blocks' own dropout while training.", rich_help_panel=TRAINING)
     ] = True,
@@ -193,8 +156,8 @@ def finetune(
         ),
     ] = None,
     wire_type: Annotated[
-        WireType, typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
-    ] = WireType.BF16,
+        Literal["bf16", "fp32"], typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
+    ] = "bf16",
     seed: Annotated[
         int | None,
         typer.Option(
@@ -219,7 +182,6 @@ def finetune(
     chosen = require_eta(eta)
     depth = _depth(bottom)
     from cutlayer import core, customer, wire
-    from cutlayer.privacy import Mechanism as PrivacyMechanism
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
@@ -233,12 +195,12 @@ def finetune(
             rank=rank,
             alpha=alpha,
             lora_dropout=lora_dropout,
-            targets=targets.value,
+            targets=targets,
             dropout=dropout,
             max_length=max_length,
         )
     client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert)
-    with output.progress() as progress, checked():
+    with output.progress() as progress:
         result = client.finetune(
             train,
             eta=chosen,
@@ -247,14 +209,14 @@ def finetune(
             label_column=label_column,
             dev=dev,
             test=test,
-            mechanism=PrivacyMechanism(mechanism.value) if mechanism else None,
-            place=core.Place(place.value),
+            mechanism=mechanism,
+            place=core.Place(place),
             cti=cti,
             cti_class_free=cti_class_free,
             bottom=depth,
-            train_bottom=customer.TrainBottom(train_bottom.value),
+            train_bottom=customer.TrainBottom(train_bottom),
             model=model,
-            wire_type=wire.WireType(wire_type.value),
+            wire_type=wire.WireType(wire_type),
             training=training,
             budget=budget,
             seed=seed,
@@ -285,7 +247,8 @@ def predict(
 ) -> None:
     """Label texts with an adapter, privatized in the way it was trained."""
     check_kind(output_file)
-    from cutlayer.customer import Client, Profile
+    from cutlayer.customer import Client
+    from cutlayer.customer.profile import Profile
     from cutlayer.data import read_dataset
 
     output = Output(as_json=as_json)
