@@ -344,17 +344,18 @@ def trim(
 
 
 def behead(model: PreTrainedModel) -> None:
-    """Removes, in place, all that stands beside the stacks: the head and aliases of the table."""
-    stacks = {stack.path.partition(".")[0] for stack in family_of(model.config).stacks}
+    """Removes, in place, the head: all that stands beside the stacks."""
+    family = family_of(model.config)
+    kept = {stack.path.partition(".")[0] for stack in family.stacks} | set(family.aliases)
     for name, _ in list(model.named_children()):
-        if name not in stacks:
+        if name not in kept:
             setattr(model, name, None)
 
 
 def drop_aliases(model: PreTrainedModel) -> None:
-    """Removes, in place, the model's further names for its table; its own code does not run them."""
+    """Withholds, in place, the model's further names for its table; its forward pass does not use them."""
     for name in family_of(model.config).aliases:
-        setattr(model, name, None)
+        setattr(model, name, Withheld())
 
 
 def _replace(parent: nn.Module, path: str, module: nn.Module | None) -> None:

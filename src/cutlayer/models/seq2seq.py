@@ -8,7 +8,6 @@ it too, so it travels down beside the decoder's hidden states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from cutlayer.core import Cut, UnsupportedArchitectureError
-from cutlayer.models.anatomy import Kind, Stack, family_of
+from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import (
     CutModel,
     Part,
@@ -190,23 +189,19 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
         raise UnsupportedArchitectureError(
             f"A {model.config.model_type} model has one stack of blocks.", remedy="Cut it with split."
         )
-    encoder, decoder = family.stacks
     depth, target_depth = (len(block_list(model, stack)) for stack in family.stacks)
     check_depth(depth, Cut(bottom=cut.bottom))
     check_depth(target_depth, Cut(tail=cut.tail))
     lower, upper = cut.bottom or 0, target_depth - (cut.tail or 0)
-    whole, nothing = cut.tail is None, _Span(0, 0)
+    whole = cut.tail is None
     bottom = tail = None
     if cut.bottom is not None:
-        spans = {encoder: _Span(0, lower, table=True), decoder: _Span(0, 0, table=True)}
+        spans = (_Span(0, lower, table=True), _Span(0, 0, table=True))
         bottom = Seq2SeqBottom(_part(model, spans, head=False), head=False)
-    spans = {
-        encoder: _Span(lower, depth, table=cut.is_text, after=True),
-        decoder: _Span(0, upper, table=cut.is_text, after=whole),
-    }
+    spans = (_Span(lower, depth, table=cut.is_text, after=True), _Span(0, upper, table=cut.is_text, after=whole))
     top = Seq2SeqTop(_part(model, spans, head=whole), head=whole)
     if not whole:
-        spans = {encoder: nothing, decoder: _Span(upper, target_depth, after=True)}
+        spans = (_Span(0, 0), _Span(upper, target_depth, after=True))
         tail = Seq2SeqTail(_part(model, spans, head=True), head=True)
     tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
     return Seq2SeqParts(cut, tied, bottom, top, tail)
@@ -222,12 +217,11 @@ class _Span:
     after: bool = False
 
 
-def _part(model: PreTrainedModel, spans: Mapping[Stack, _Span], *, head: bool) -> PreTrainedModel:
+def _part(model: PreTrainedModel, spans: tuple[_Span, _Span], *, head: bool) -> PreTrainedModel:
     part = twin(model)
-    for stack, span in spans.items():
+    for stack, span in zip(family_of(model.config).stacks, spans, strict=True):
         trim(part, stack, span.first, span.last, table=span.table, before=span.table, after=span.after)
-    if head:
-        drop_aliases(part)
-    else:
+    drop_aliases(part)
+    if not head:
         behead(part)
     return part

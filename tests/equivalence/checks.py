@@ -1,0 +1,320 @@
+"""What "split equals whole" means, as functions that raise: the tests call them, and so do the planted faults."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from cutlayer.core import Cut
+from cutlayer.models import (
+    Boundary,
+    Head,
+    Inputs,
+    Part,
+    Parts,
+    Seq2SeqParts,
+    adapter_state,
+    attach_lora,
+    split,
+    split_seq2seq,
+)
+from tests.equivalence.zoo import PAD, SEQ2SEQ, VOCAB
+
+FP32 = 1e-5
+FP64 = 1e-6
+
+AnyParts = Parts | Seq2SeqParts
+Fault = Callable[[Any], None]
+"""Damages parts in place, as a wrong cut would have made them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: which model, where cut, on what batch."""
+
+    name: str
+    head: Head
+    cut: Cut
+    lengths: tuple[int, ...] = (7, 3, 5)
+    padding: str = "right"
+    attention: str = "sdpa"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    inputs: Inputs
+    target: Inputs | None
+    labels: Tensor
+
+
+def make_batch(case: Case, *, target_lengths: Sequence[int] | None = None) -> Batch:
+    generator = torch.Generator().manual_seed(case.seed)
+    inputs = _side(case.lengths, case.padding, generator)
+    if case.name.startswith("bert"):
+        inputs = replace(inputs, token_type_ids=torch.randint(0, 2, inputs.position_ids.shape, generator=generator))
+    if case.head is Head.CLASSIFICATION:
+        return Batch(inputs, None, torch.randint(0, 3, (len(case.lengths),), generator=generator))
+    target = None
+    if case.name in SEQ2SEQ:
+        target = _side(target_lengths or [1 + length // 2 for length in case.lengths], "right", generator)
+    side = inputs if target is None else target
+    assert side.input_ids is not None
+    return Batch(inputs, target, torch.where(side.attention_mask.bool(), side.input_ids, -100))
+
+
+def _side(lengths: Sequence[int], padding: str, generator: torch.Generator) -> Inputs:
+    longest = max(lengths)
+    columns = torch.arange(longest)
+    counts = torch.tensor(lengths)[:, None]
+    mask = ((columns < counts) if padding == "right" else (columns >= longest - counts)).to(torch.int64)
+    ids = torch.randint(PAD + 1, VOCAB, (len(lengths), longest), generator=generator)
+    return Inputs(
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        input_ids=torch.where(mask.bool(), ids, PAD),
+    )
+
+
+# ---------------------------------------------------------------- forward
+
+
+def cut_up(model: PreTrainedModel, cut: Cut, name: str) -> AnyParts:
+    return split_seq2seq(model, cut) if name in SEQ2SEQ else split(model, cut)
+
+
+def whole_logits(model: PreTrainedModel, case: Case, batch: Batch) -> Tensor:
+    """Hugging Face's own forward pass, head and pooling included."""
+    inputs, extra = batch.inputs, {}
+    if batch.target is not None:
+        extra = {
+            "decoder_input_ids": batch.target.input_ids,
+            "decoder_attention_mask": batch.target.attention_mask,
+        }
+    else:
+        extra["position_ids"] = inputs.position_ids
+        if case.name == "roberta":
+            del extra["position_ids"]  # it derives them from the ids and its padding id
+        if inputs.token_type_ids is not None:
+            extra["token_type_ids"] = inputs.token_type_ids
+    logits: Tensor = model(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **extra).logits
+    return logits
+
+
+def split_logits(parts: AnyParts, batch: Batch, *, cross: bool = True) -> Tensor:
+    """The same through the parts; `cross` hides the ids from those who would not have them."""
+    inputs = batch.inputs
+    beyond = replace(inputs, input_ids=None) if cross and parts.bottom is not None else inputs
+    if isinstance(parts, Seq2SeqParts):
+        assert batch.target is not None
+        target = batch.target
+        hidden: Tensor | Boundary | None = None if parts.bottom is None else parts.bottom(inputs, target)
+        upper = parts.top(beyond, target, hidden)
+        return upper if parts.tail is None else parts.tail(upper, beyond, target)
+    up = None if parts.bottom is None else parts.bottom(inputs)
+    logits = parts.top(beyond, up)
+    return logits if parts.tail is None else parts.tail(logits, beyond)
+
+
+def loss_of(logits: Tensor, labels: Tensor, case: Case) -> Tensor:
+    if case.head is Head.CLASSIFICATION:
+        return cross_entropy(logits, labels)
+    if case.name in SEQ2SEQ:
+        return cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def compare_step(model: PreTrainedModel, case: Case, *, fault: Fault | None = None) -> dict[str, float]:
+    """Largest differences of logits, loss and all gradients between the whole model and its parts."""
+    batch = make_batch(case)
+    reference = copy.deepcopy(model).requires_grad_(True)
+    model = copy.deepcopy(model).requires_grad_(True)
+    expected = whole_logits(reference, case, batch)
+    expected_loss = loss_of(expected, batch.labels, case)
+    expected_loss.backward()
+    parts = cut_up(model, case.cut, case.name)
+    if fault is not None:
+        fault(parts)
+    logits = split_logits(parts, batch)
+    loss = loss_of(logits, batch.labels, case)
+    loss.backward()
+    logits, expected = logits.detach(), expected.detach()
+    real = torch.ones(logits.shape[:-1], dtype=torch.bool)
+    if case.head is Head.LANGUAGE:
+        real = (batch.target or batch.inputs).attention_mask.bool()
+    return {
+        "logits": float((logits - expected)[real].abs().max()),
+        "loss": abs(loss.item() - expected_loss.item()),
+        "gradients": _difference(_gradients(model), _gradients(reference)),
+    }
+
+
+def check_step(model: PreTrainedModel, case: Case, *, limit: float = FP32, fault: Fault | None = None) -> None:
+    found = compare_step(model, case, fault=fault)
+    assert max(found.values()) <= limit, (case, found)
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+
+
+def _difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    assert left.keys() == right.keys(), left.keys() ^ right.keys()
+    return max((left[name] - right[name]).detach().abs().max().item() for name in left)
+
+
+# ---------------------------------------------------------------- twenty steps
+
+
+def compare_training(
+    model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 1e-3, fault: Fault | None = None
+) -> dict[str, float]:
+    """Trains the whole model and the cut one, all parameters, and compares losses and parameters."""
+    reference = copy.deepcopy(model).requires_grad_(True)
+    model = copy.deepcopy(model).requires_grad_(True)
+    parts = cut_up(model, case.cut, case.name)
+    if fault is not None:
+        fault(parts)
+    held = {
+        id(value): value
+        for part in (parts.bottom, parts.top, parts.tail)
+        if part is not None
+        for value in part.parameters()
+    }
+    losses = _train(
+        list(reference.parameters()), lambda batch: whole_logits(reference, case, batch), case, steps=steps, rate=rate
+    )
+    found = _train(list(held.values()), lambda batch: split_logits(parts, batch), case, steps=steps, rate=rate)
+    return {
+        "loss": max(abs(left - right) for left, right in zip(losses, found, strict=True)),
+        "parameters": _difference(dict(model.named_parameters()), dict(reference.named_parameters())),
+    }
+
+
+def compare_lora(model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 1e-3) -> dict[str, float]:
+    """Trains a low-rank adapter on the whole model and one on each part, and compares adapters."""
+    labels = 3 if case.head is Head.CLASSIFICATION else None
+    model = copy.deepcopy(model).requires_grad_(False)
+    whole = cut_up(model, Cut(bottom=None), case.name)
+    whole_top = adapted(whole.top, labels)
+    parts = cut_up(model, case.cut, case.name)
+    parts = replace(parts, **{name: adapted(getattr(parts, name), labels) for name in ("bottom", "top", "tail")})
+    expected = _train(
+        _trainable(whole_top), lambda batch: split_logits(replace(whole, top=whole_top), batch), case, steps=steps,
+        rate=rate,
+    )  # fmt: skip
+    mine = [part for part in (parts.bottom, parts.top, parts.tail) if part is not None]
+    found = _train(
+        [value for part in mine for value in _trainable(part)], lambda batch: split_logits(parts, batch), case,
+        steps=steps, rate=rate,
+    )  # fmt: skip
+    state: dict[str, Tensor] = {}
+    for part in mine:
+        if _trainable(part):
+            state |= adapter_state(part)
+    return {
+        "loss": max(abs(left - right) for left, right in zip(expected, found, strict=True)),
+        "parameters": _difference(state, adapter_state(whole_top)),
+    }
+
+
+def adapted(part: Part | None, labels: int | None) -> Part | None:
+    """The part with an adapter, if it has anything to adapt."""
+    if part is None or not any(True for _ in part.block_parameters()):
+        return part
+    return attach_lora(
+        part, rank=2, alpha=4, dropout=0.0, targets="all-linear", num_labels=labels if part.has_head else None, seed=7
+    )
+
+
+def _trainable(part: nn.Module) -> list[nn.Parameter]:
+    return [value for value in part.parameters() if value.requires_grad]
+
+
+def _train(
+    parameters: list[nn.Parameter], forward: Callable[[Batch], Tensor], case: Case, *, steps: int, rate: float
+) -> list[float]:
+    optimiser = torch.optim.AdamW(parameters, lr=rate)
+    losses = []
+    for step in range(steps):
+        batch = make_batch(replace(case, seed=case.seed + step))
+        loss = loss_of(forward(batch), batch.labels, case)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+# ---------------------------------------------------------------- generation
+
+
+def generate_whole(model: PreTrainedModel, case: Case, *, tokens: int) -> Tensor:
+    """Hugging Face's own greedy generation with its cache; new tokens only."""
+    batch = make_batch(case)
+    start = batch.inputs.attention_mask.shape[1] if case.name not in SEQ2SEQ else 1
+    model = copy.deepcopy(model)
+    model.config.eos_token_id = None
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        produced = model.generate(
+            input_ids=batch.inputs.input_ids,
+            attention_mask=batch.inputs.attention_mask,
+            max_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=PAD,
+        )
+    return produced[:, start:]
+
+
+def generate_split(
+    model: PreTrainedModel, case: Case, *, tokens: int, fault: Callable[[Any], None] | None = None
+) -> Tensor:
+    """Greedy generation through three parts, each with a cache of its own blocks."""
+    parts = cut_up(model, case.cut, case.name)
+    if fault is not None:
+        fault(parts)
+    batch = make_batch(case)
+    with torch.no_grad():
+        if isinstance(parts, Seq2SeqParts):
+            return _generate_seq2seq(parts, batch.inputs, tokens)
+        return _generate(parts, batch.inputs, tokens)
+
+
+def _generate(parts: Parts, inputs: Inputs, tokens: int) -> Tensor:
+    caches = [None if part is None else part.new_cache() for part in (parts.bottom, parts.top, parts.tail)]
+    produced: list[Tensor] = []
+    for _ in range(tokens):
+        up = None if parts.bottom is None else parts.bottom(inputs, caches[0])
+        result = parts.top(inputs, up, caches[1])
+        logits = result if parts.tail is None else parts.tail(result, inputs, caches[2])
+        newest = logits[:, -1].argmax(-1, keepdim=True)
+        produced.append(newest)
+        inputs = Inputs(
+            attention_mask=torch.cat([inputs.attention_mask, torch.ones_like(newest)], 1),
+            position_ids=inputs.position_ids[:, -1:] + 1,
+            input_ids=newest,
+        )
+    return torch.cat(produced, 1)
+
+
+def _generate_seq2seq(parts: Seq2SeqParts, inputs: Inputs, tokens: int) -> Tensor:
+    newest = torch.full((len(inputs.attention_mask), 1), PAD)
+    caches = [None if part is None else part.new_seq2seq_cache() for part in (parts.top, parts.tail)]
+    produced: list[Tensor] = []
+    for step in range(tokens):
+        seen = torch.ones(len(newest), step + 1, dtype=torch.int64)
+        target = Inputs(attention_mask=seen, position_ids=torch.full_like(newest, step), input_ids=newest)
+        up = None if parts.bottom is None else parts.bottom(inputs, target, encode=step == 0)
+        result = parts.top(inputs, target, up, caches[0])
+        logits = result if parts.tail is None else parts.tail(result, inputs, target, caches[1])
+        newest = logits[:, -1].argmax(-1, keepdim=True)
+        produced.append(newest)
+    return torch.cat(produced, 1)
