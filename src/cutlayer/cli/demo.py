@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import math
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 SHOWN = 4
 SEED = 1
-START_SECONDS = 90.0
 
 
 def demo(
@@ -40,10 +35,20 @@ def demo(
 
     Everything runs on this machine, with the embedded model, and needs no network.
     """
+    if not math.isfinite(eta):
+        raise typer.BadParameter("give a number: the demo compares it with no privacy anyway", param_hint="--eta")
     started = time.monotonic()
     output = Output(as_json=as_json)
-    with _folder(out) as folder, _vendor(folder / "vendor", output) as (url, key):
-        content = _customer(url, key, folder / "customer", eta=eta, output=output)
+    from cutlayer import vendor
+    from cutlayer.vendor.process import VendorProcess
+
+    with _folder(out) as folder:
+        output.say("The vendor makes its folder and a key for the customer, and starts its service.")
+        vendor.init(folder / "vendor", models=["starter"])
+        key = vendor.keys.create(folder / "vendor", "demo-customer")
+        with VendorProcess(folder / "vendor") as process:
+            output.say(f"It serves the embedded model at {process.url}.")
+            content = _customer(process.url, key, folder / "customer", eta=eta, output=output)
     content["seconds"] = time.monotonic() - started
     output.show(f"Done in {content['seconds']:.0f} s." + (f" Both parties' folders are in {out}." if out else ""))
     output.result(content)
@@ -54,9 +59,6 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: cutlayer demo --eta 60")(demo)
 
 
-# ---------------------------------------------------------------- the vendor
-
-
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
     if out is not None:
@@ -64,48 +66,6 @@ def _folder(out: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="cutlayer-demo-") as temporary:
         yield Path(temporary)
-
-
-@contextmanager
-def _vendor(folder: Path, output: Output) -> Iterator[tuple[str, str]]:
-    """A vendor's own process on loopback, and a key for it."""
-    from cutlayer import vendor
-    from cutlayer.core import VendorError
-
-    output.say("The vendor makes its folder and a key for the customer.")
-    vendor.init(folder, models=["starter"])
-    key = vendor.keys.create(folder, "demo-customer")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = folder / "serve.log"
-    command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve", "--data-dir", str(folder), "--port", str(port)]
-    with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT) as process:
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while not _is_healthy(port):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                    raise VendorError(f"The vendor did not start: {' '.join(last) or 'it wrote nothing'}.")
-                time.sleep(0.1)
-            output.say(f"It serves the embedded model at http://127.0.0.1:{port}.")
-            yield f"http://127.0.0.1:{port}", key
-        finally:
-            process.terminate()
-
-
-def _is_healthy(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
-# ---------------------------------------------------------------- the customer
 
 
 def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> dict[str, object]:

@@ -1,0 +1,148 @@
+"""How every command behaves: help, errors, exit codes, start-up."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from cutlayer.cli.reference import Command, commands
+from cutlayer.core import BudgetError, ConfigError, CutlayerError, Fault, StorageError
+from tests.unit.cli.conftest import Run
+
+COMMANDS = list(commands())
+SERVES = {"cutlayer vendor serve"}
+"""Runs until it is interrupted, so it has no result."""
+
+
+def by_name(command: Command) -> str:
+    return command.name
+
+
+def test_the_commands_are_those_of_the_plan() -> None:
+    assert {command.name.removeprefix("cutlayer ") for command in COMMANDS} == {
+        "demo",
+        "finetune",
+        "predict",
+        "privatize",
+        "vendor init",
+        "vendor serve",
+        "vendor key create",
+        "vendor key list",
+        "vendor key revoke",
+        "recipe list",
+        "recipe show",
+        "recipe run",
+        "adapter list",
+        "adapter show",
+        "adapter delete",
+        "ledger show",
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=by_name)
+def test_help_has_an_example_that_the_command_takes(command: Command, run: Run) -> None:
+    words = command.name.split()[1:]
+    shown = run(*words, "--help")
+    assert shown.code == 0
+    assert "Example:" in shown.out
+    example = shlex.split(command.example)
+    assert " ".join(example).startswith(command.name)
+    known = {name for parameter in command.parameters for name in parameter.names}
+    assert {word for word in example if word.startswith("--")} <= known
+    required = {parameter.names[0] for parameter in command.parameters if parameter.default == "required"}
+    assert {name for name in required if name.startswith("--")} <= set(example)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=by_name)
+def test_every_command_has_a_result_for_machines(command: Command) -> None:
+    names = {name for parameter in command.parameters for name in parameter.names}
+    assert ("--json" in names) == (command.name not in SERVES)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=by_name)
+def test_every_option_says_what_it_means(command: Command) -> None:
+    assert command.text
+    assert not [parameter.names for parameter in command.parameters if not parameter.text]
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    program = (
+        "import sys\nfrom cutlayer.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print('\\n' + ' '.join(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return set(ran.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("finetune", "--help"), ("finetune", "--train", "x")])
+def test_nothing_heavy_is_imported_before_it_is_needed(arguments: tuple[str, ...]) -> None:
+    assert not loaded_by(*arguments) & {"torch", "transformers", "fastapi", "pyarrow", "matplotlib"}
+
+
+def test_leaving_eta_out_is_an_error_that_names_the_way_out(run: Run) -> None:
+    for arguments in (("finetune", "--train", "x.csv"), ("privatize", "--input", "x.csv", "--output", "y.csv")):
+        failed = run(*arguments)
+        assert failed.code == 2
+        assert "`--eta inf` for no privacy" in failed.err
+        assert len(failed.err.strip().splitlines()) == 1
+        assert not failed.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("fintune",), ("finetune",), ("finetune", "--train", "x", "--eta", "much"), ("ledger", "show", "--lmit", "3")],
+)
+def test_a_wrong_command_line_is_one_line_with_code_2(arguments: tuple[str, ...], run: Run) -> None:
+    failed = run(*arguments)
+    assert failed.code == 2
+    assert len(failed.err.strip().splitlines()) == 1
+    assert "--help`" in failed.err
+
+
+ERRORS = [
+    ConfigError([Fault("eta", -1.0, "must be above 0"), Fault("rank", 0, "must be at least 1")], remedy="Change them."),
+    BudgetError("A text would be charged 160 of 100.", remedy="Raise --budget."),
+    StorageError("The folder is full."),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_our_errors_are_one_line_with_their_code(
+    error: CutlayerError, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def client(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cutlayer.customer.Client", client)
+    for extra in ((), ("--json",)):
+        failed = run("adapter", "list", *extra)
+        assert failed.code == error.exit_code
+        assert failed.err.strip() == f"error: {error}"
+    assert failed.result == {"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}
+    assert len(failed.out.splitlines()) == 1
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cutlayer.cli import main
+
+    def client(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("cutlayer.customer.Client", client)
+    with pytest.raises(ZeroDivisionError):
+        main(["adapter", "list"])
+
+
+def test_a_bug_does_not_print_local_variables() -> None:
+    """Rich tracebacks with locals would print private text."""
+    from cutlayer.cli import app
+
+    assert not app.pretty_exceptions_enable
+    assert not app.pretty_exceptions_show_locals
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out.startswith("cutlayer ")

@@ -1,0 +1,175 @@
+"""What `finetune`, `predict` and `privatize` hand to the SDK, and what they print."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cutlayer.cli.finetune import finetune
+from cutlayer.core import Place
+from cutlayer.customer import Client, Prediction, PrivatizedText, TrainBottom, TrainSpec
+from cutlayer.wire import WireType
+from tests.unit.cli.conftest import Run
+
+EARLY = SystemExit(0)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of the call to the SDK, which is not made."""
+    calls: dict[str, Any] = {}
+
+    def record(_: Client, train: object, **options: Any) -> None:
+        calls.update(options, train=train)
+        raise EARLY
+
+    monkeypatch.setattr(Client, "finetune", record)
+    return calls
+
+
+def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
+    run("finetune", "--train", "x.csv", "--eta", "80")
+    sdk = inspect.signature(inspect.unwrap(Client.__init__)).parameters
+    assert "home" in sdk
+    assert asked["eta"] == 80
+    assert asked["training"] == TrainSpec()
+    assert asked["bottom"] == 0
+    assert asked["train_bottom"] is TrainBottom.FROZEN
+    assert asked["wire_type"] is WireType.BF16
+    assert asked["place"] is Place.TOKENS
+    assert asked["mechanism"] is None
+    assert asked["seed"] is None
+    assert asked["unsafe_noise_seed"] is None
+
+
+def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path: Path) -> None:
+    settings = {
+        "--dev": "dev.csv",
+        "--test": "test.csv",
+        "--text-column": "a",
+        "--text-pair-column": "b",
+        "--label-column": "c",
+        "--mechanism": "vector",
+        "--place": "activations",
+        "--bottom": "3",
+        "--train-bottom": "memoised",
+        "--budget": "160",
+        "--model": "house",
+        "--epochs": "7",
+        "--patience": "4",
+        "--batch-size": "16",
+        "--learning-rate": "0.001",
+        "--weight-decay": "0.1",
+        "--rank": "4",
+        "--alpha": "8",
+        "--lora-dropout": "0.2",
+        "--targets": "all-linear",
+        "--max-length": "64",
+        "--wire-type": "fp32",
+        "--seed": "5",
+        "--unsafe-noise-seed": "6",
+        "--out": str(tmp_path),
+    }
+    flags = [word for pair in settings.items() for word in pair] + ["--cti", "--cti-class-free", "--no-dropout"]
+    ran = run("finetune", "--train", "x.csv", "--eta", "60", *flags)
+    assert "whoever knows it can undo it" in ran.err
+    given = {name: asked[name] for name in ("dev", "test", "text_column", "text_pair_column", "label_column")}
+    assert list(given.values()) == ["dev.csv", "test.csv", "a", "b", "c"]
+    assert (asked["mechanism"], asked["place"], asked["bottom"]) == ("vector", Place.ACTIVATIONS, 3)
+    assert (asked["train_bottom"], asked["wire_type"]) == (TrainBottom.MEMOISED, WireType.FP32)
+    assert (asked["budget"], asked["model"], asked["seed"], asked["unsafe_noise_seed"]) == (160, "house", 5, 6)
+    assert (asked["cti"], asked["cti_class_free"], asked["out"]) == (True, True, tmp_path)
+    assert asked["training"] == TrainSpec(
+        epochs=7,
+        patience=4,
+        batch_size=16,
+        learning_rate=0.001,
+        weight_decay=0.1,
+        rank=4,
+        alpha=8,
+        lora_dropout=0.2,
+        targets="all-linear",
+        max_length=64,
+        dropout=False,
+    )
+
+
+def test_the_command_has_every_setting_of_training() -> None:
+    """A setting of the SDK that the command line cannot reach would be found here."""
+    out_of_reach = {
+        "dev_share",  # given as a --dev file
+        "checkpoint_every",  # of the machine, not of the result
+    }
+    assert set(TrainSpec.model_fields) - out_of_reach <= set(inspect.signature(finetune).parameters)
+
+
+def test_infinite_eta_is_said(asked: dict[str, Any], run: Run) -> None:
+    ran = run("finetune", "--train", "x.csv", "--eta", "inf")
+    assert math.isinf(asked["eta"])
+    assert "no privacy" in ran.err
+
+
+def test_the_text_cut(asked: dict[str, Any], run: Run) -> None:
+    run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "text")
+    assert asked["bottom"] is None
+    assert run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "-1").code == 2
+
+
+def test_settings_that_mean_nothing_are_all_named(run: Run) -> None:
+    failed = run("finetune", "--train", "x.csv", "--eta", "80", "--rank", "0", "--learning-rate", "-1")
+    assert failed.code == 3
+    assert "rank = 0" in failed.err
+    assert "learning_rate = -1" in failed.err
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes.csv"
+    path.write_text('text,label\n"one, two",a\nthree,b\n')
+    return path
+
+
+def test_predictions_stand_beside_their_texts(
+    notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    privacy = SimpleNamespace(eta=80.0, unsafe_noise_seed=None)
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=privacy))
+    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
+    answers = [Prediction(label="a", probability=0.75), Prediction(label="b", probability=0.5)]
+    monkeypatch.setattr(Client, "predict", lambda *_, **__: answers)
+    output = tmp_path / "labelled.csv"
+    ran = run("predict", "--adapter", "0f", "--input", notes, "--output", output, "--json")
+    assert ran.result["n"] == 2
+    assert ran.result["no_privacy"] is False
+    with output.open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [
+        {"text": "one, two", "predicted_label": "a", "probability": "0.75"},
+        {"text": "three", "predicted_label": "b", "probability": "0.5"},
+    ]
+
+
+def test_an_output_of_unknown_kind_is_refused_before_anything_is_asked(notes: Path, run: Run) -> None:
+    assert run("predict", "--adapter", "0f", "--input", notes, "--output", "x.xlsx").code == 2
+    assert run("privatize", "--input", notes, "--output", "x.xlsx", "--eta", "80").code == 2
+
+
+def test_privatize_counts_what_was_replaced(
+    notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [
+        PrivatizedText(original=("one, two",), released=("one, six",), replaced=1, tokens=3),
+        PrivatizedText(original=("three",), released=("three",), replaced=0, tokens=1),
+    ]
+    monkeypatch.setattr(Client, "privatize", lambda *_, **__: shown)
+    output = tmp_path / "seen.jsonl"
+    ran = run("privatize", "--input", notes, "--output", output, "--eta", "80", "--unsafe-noise-seed", "1", "--json")
+    assert (ran.result["replaced"], ran.result["tokens"], ran.result["unsafe_noise"]) == (0.25, 4, True)
+    assert '"text_released": "one, six"' in output.read_text()
+    assert output.read_text().count('"unsafe_noise_seed": 1') == 2
