@@ -97,7 +97,8 @@ class Output:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table of the result for readers."""
-        table = Table(*(escape(column) for column in columns), title=escape(title), title_justify="left")
+        self._out.print(f"[bold]{escape(title)}[/]")
+        table = Table(*(escape(column) for column in columns))
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
         self._out.print(table, soft_wrap=False)
