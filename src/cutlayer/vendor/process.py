@@ -56,7 +56,9 @@ class VendorProcess:
         command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve"]
         command += ["--data-dir", str(self.data_dir), "--host", "127.0.0.1", "--port", str(self.port)]
         with (self.data_dir / _LOG).open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, arguments from code
+                command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
+            )
         deadline = time.monotonic() + _START_SECONDS
         while wait and not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:

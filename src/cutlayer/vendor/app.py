@@ -1,0 +1,396 @@
+"""The vendor's service: every route of the protocol, health, metrics and its own description."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Path, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse, JSONResponse, Response
+
+from cutlayer.core import ConfigError
+from cutlayer.vendor import problems
+from cutlayer.vendor.adapters import Adapters
+from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
+from cutlayer.vendor.compute import ComputeThread
+from cutlayer.vendor.database import Database
+from cutlayer.vendor.door import Door
+from cutlayer.vendor.files import remove_leftovers
+from cutlayer.vendor.jobs import Jobs
+from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.metrics import Metrics
+from cutlayer.vendor.problems import not_found
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload
+from cutlayer.wire import Route, routes
+from cutlayer.wire.messages import (
+    AdapterInfo,
+    AdapterList,
+    ArchiveManifest,
+    Digest,
+    Identifier,
+    JobInfo,
+    JobSpec,
+    ModelList,
+    ModelName,
+    Problem,
+    RecordSetInfo,
+    RecordSetSpec,
+    SealRequest,
+    ServiceInfo,
+    ShardInfo,
+    SnapshotRequest,
+)
+from cutlayer.wire.transports.answer import DIGEST_HEADER, TENSOR_MEDIA_TYPE
+
+StepNumber = Annotated[int, Path(ge=1, le=2**53)]
+ShardNumber = Annotated[int, Path(ge=0, lt=10**8)]
+_WRITE_BYTES = 2**20
+
+
+class Vendor:
+    """The parts of a running vendor.
+
+    Args:
+        settings: Its settings.
+
+    Raises:
+        ConfigError: Another process serves the same data folder.
+        StorageError: Database or data folder cannot be used.
+    """
+
+    def __init__(self, settings: VendorSettings) -> None:
+        self.settings = settings
+        self._lock = _lock(settings.data_dir)
+        try:
+            remove_leftovers(settings.data_dir)
+            self.database = Database(settings.url)
+            self.catalogue = Catalogue(settings, pick_device(settings.device))
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.store = RecordStore(settings, self.database, self.catalogue)
+        self.jobs = Jobs(settings, self.database, self.catalogue, self.store)
+        self.adapters = Adapters(settings, self.database, self.catalogue)
+        self.compute = ComputeThread(settings.compute_threads)
+        self.doorkeeper = Doorkeeper(self.database)
+        self.metrics = Metrics()
+        self.metrics.live_jobs.set_function(lambda: self.jobs.live)
+
+    def close(self) -> None:
+        """Writes jobs to disk and lets go of everything."""
+        self.compute.close(self.jobs.close)
+        self.database.close()
+        os.close(self._lock)
+
+
+def create_app(settings: VendorSettings) -> FastAPI:
+    """The vendor's service as an ASGI application.
+
+    Args:
+        settings: The vendor's settings, of a data folder that `init` made.
+    """
+    vendor = Vendor(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(vendor.close)
+
+    app = FastAPI(
+        title="cutlayer vendor",
+        version=_version(),
+        description="Fine-tune and query the top of a model without showing the vendor your text.",
+        lifespan=lifespan,
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.vendor = vendor
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    problems.install(app)
+    _add_control(app, vendor)
+    _add_records(app, vendor)
+    _add_jobs(app, vendor)
+    _add_operations(app, vendor)
+    app.add_middleware(Door, doorkeeper=vendor.doorkeeper, limits=settings.limits, metrics=vendor.metrics)
+    return app
+
+
+# ---------------------------------------------------------------- service, models, adapters
+
+
+def _add_control(app: FastAPI, vendor: Vendor) -> None:
+    @app.api_route(**_at(routes.SERVICE))
+    def service() -> ServiceInfo:
+        """What this vendor is."""
+        settings = vendor.settings
+        return ServiceInfo(
+            version=_version(),
+            default_model=settings.default_model,
+            max_body_bytes=settings.limits.max_body_bytes,
+            max_rows_per_step=settings.limits.max_rows_per_step,
+            threads=settings.compute_threads,
+        )
+
+    @app.api_route(**_at(routes.MODELS))
+    def models() -> ModelList:
+        """The models on offer."""
+        return ModelList(models=tuple(card.info for card in vendor.catalogue.cards.values()))
+
+    @app.api_route(**_at(routes.ARCHIVE))
+    async def archive(model: ModelName, cut: str) -> ArchiveManifest:
+        """What a customer receives of a model for a cut."""
+        manifest, _ = await vendor.compute.run(vendor.catalogue.archive, model, cut_of(cut))
+        return manifest
+
+    @app.api_route(**_at(routes.ARCHIVE_FILE))
+    async def archive_file(model: ModelName, cut: str, file: str) -> Response:
+        """One file of an archive."""
+        manifest, folder = await vendor.compute.run(vendor.catalogue.archive, model, cut_of(cut))
+        if file not in {entry.name for entry in manifest.files}:
+            raise not_found("file", file if file.isalnum() else "of that name")
+        return FileResponse(folder / file, media_type=TENSOR_MEDIA_TYPE)
+
+    @app.api_route(**_at(routes.ADAPTERS))
+    def adapters(request: Request) -> AdapterList:
+        """The tenant's adapters."""
+        return vendor.adapters.list(_tenant(request))
+
+    @app.api_route(**_at(routes.ADAPTER_GET))
+    def adapter(request: Request, adapter: Identifier) -> AdapterInfo:
+        """One adapter."""
+        return vendor.adapters.info(_tenant(request), adapter)
+
+    @app.api_route(**_at(routes.ADAPTER_DELETE))
+    async def delete_adapter(request: Request, adapter: Identifier) -> None:
+        """Deletes an adapter."""
+        await run_in_threadpool(vendor.adapters.delete, _tenant(request), adapter)
+        await vendor.compute.run(vendor.adapters.forget, _tenant(request), adapter)
+
+    @app.api_route(**_at(routes.ADAPTER_INFER))
+    async def infer(request: Request, adapter: Identifier) -> Response:
+        """The adapted top's output for a release."""
+        body = await request.body()
+        return _tensors(await vendor.compute.run(vendor.adapters.infer, _tenant(request), adapter, body))
+
+
+# ---------------------------------------------------------------- record sets
+
+
+def _add_records(app: FastAPI, vendor: Vendor) -> None:
+    store = vendor.store
+
+    @app.api_route(**_at(routes.RECORD_SET_PUT))
+    def put(request: Request, record_set: Identifier, spec: RecordSetSpec) -> RecordSetInfo:
+        """Opens a record set, or finds it open."""
+        return store.put(_tenant(request), record_set, spec)
+
+    @app.api_route(**_at(routes.RECORD_SET_GET))
+    def info(request: Request, record_set: Identifier) -> RecordSetInfo:
+        """A record set; shards that it does not list are to be sent again."""
+        return store.info(_tenant(request), record_set)
+
+    @app.api_route(**_at(routes.RECORD_SET_DELETE))
+    def delete(request: Request, record_set: Identifier) -> None:
+        """Deletes a record set."""
+        store.delete(_tenant(request), record_set)
+
+    @app.api_route(**_at(routes.SEAL))
+    def seal(request: Request, record_set: Identifier, sealing: SealRequest) -> RecordSetInfo:
+        """Closes a record set."""
+        return store.seal(_tenant(request), record_set, sealing)
+
+    @app.api_route(**_at(routes.SHARD_PUT))
+    async def put_shard(
+        request: Request,
+        record_set: Identifier,
+        shard: ShardNumber,
+        sha256: Annotated[Digest, Header(alias=DIGEST_HEADER, description="SHA-256 of the body")],
+    ) -> ShardInfo:
+        """Stores a shard, or finds it stored."""
+        size = int(request.headers.get("content-length", 0))
+        upload = await run_in_threadpool(store.receive, _tenant(request), record_set, shard, size=size, sha256=sha256)
+        if isinstance(upload, ShardInfo):
+            async for _ in request.stream():
+                pass
+            return upload
+        async with AsyncExitStack() as stack:
+            await run_in_threadpool(upload.__enter__)
+            stack.push_async_exit(_in_threadpool(upload))
+            buffer = bytearray()
+            checked = False
+            async for chunk in request.stream():
+                buffer += chunk
+                if not checked and len(buffer) >= min(size, HEAD_BYTES):
+                    upload.check_head(bytes(buffer[:HEAD_BYTES]))
+                    checked = True
+                if checked and len(buffer) >= _WRITE_BYTES:
+                    await run_in_threadpool(upload.write, bytes(buffer))
+                    buffer.clear()
+            if not checked:
+                upload.check_head(bytes(buffer))
+            await run_in_threadpool(upload.write, bytes(buffer))
+            return await run_in_threadpool(upload.finish)
+
+
+def _in_threadpool(upload: Upload) -> Any:
+    async def leave(*exception: object) -> None:
+        await run_in_threadpool(upload.__exit__, *exception)
+
+    return leave
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
+    run, jobs = vendor.compute.run, vendor.jobs
+
+    @app.api_route(**_at(routes.JOB_PUT))
+    async def put(request: Request, job: Identifier, spec: JobSpec) -> JobInfo:
+        """Starts a job, or finds it started."""
+        return await run(jobs.put, _tenant(request), job, spec)
+
+    @app.api_route(**_at(routes.JOB_GET))
+    async def info(request: Request, job: Identifier) -> JobInfo:
+        """Where a job stands."""
+        return await run(jobs.info, _tenant(request), job)
+
+    @app.api_route(**_at(routes.JOB_DELETE))
+    async def delete(request: Request, job: Identifier) -> None:
+        """Deletes a job."""
+        await run(jobs.delete, _tenant(request), job)
+
+    @app.api_route(**_at(routes.STEP))
+    async def step(request: Request, job: Identifier, step: StepNumber) -> Response:
+        """Takes the next step, or answers a repetition."""
+        return _tensors(await run(jobs.step, _tenant(request), job, step, await request.body()))
+
+    @app.api_route(**_at(routes.STEP_GET))
+    async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
+        """The output of the last step again."""
+        return _tensors(await run(jobs.output, _tenant(request), job, step))
+
+    @app.api_route(**_at(routes.GRADIENT))
+    async def gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
+        """Takes the gradient of the last step alone."""
+        return _tensors(await run(jobs.gradient, _tenant(request), job, step, await request.body()))
+
+    @app.api_route(**_at(routes.JOB_INFER))
+    async def infer(request: Request, job: Identifier) -> Response:
+        """A job's output in evaluation mode."""
+        return _tensors(await run(jobs.infer, _tenant(request), job, await request.body()))
+
+    @app.api_route(**_at(routes.SNAPSHOT))
+    async def snapshot(request: Request, job: Identifier, at: SnapshotRequest) -> JobInfo:
+        """Keeps the adapter as it is."""
+        return await run(jobs.snapshot, _tenant(request), job, at.step)
+
+    @app.api_route(**_at(routes.ROLLBACK))
+    async def rollback(request: Request, job: Identifier, to: SnapshotRequest) -> JobInfo:
+        """Takes a job back to a checkpoint."""
+        return await run(jobs.rollback, _tenant(request), job, to.step)
+
+    @app.api_route(**_at(routes.FINISH))
+    async def finish(request: Request, job: Identifier, at: SnapshotRequest) -> AdapterInfo:
+        """Publishes the adapter and ends the job."""
+        info = await run(jobs.finish, _tenant(request), job, at.step)
+        await run(vendor.adapters.forget, _tenant(request), job)
+        return info
+
+
+# ---------------------------------------------------------------- operations
+
+
+def _add_operations(app: FastAPI, vendor: Vendor) -> None:
+    @app.get("/healthz", operation_id="health", responses=_PROBLEMS)
+    def health() -> dict[str, str]:
+        """Whether the vendor is up and reaches its database."""
+        vendor.database.check()
+        return {"status": "ok"}
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        """Prometheus metrics, for this machine only unless the settings say otherwise: they name tenants."""
+        host = request.client.host if request.client is not None else ""
+        if not vendor.settings.metrics_from_anywhere and host not in ("127.0.0.1", "::1"):
+            raise not_found("page", "metrics")
+        return Response(vendor.metrics.render(), media_type="text/plain; version=0.0.4")
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The service's OpenAPI description, with its keys."""
+    if app.openapi_schema is None:
+        described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = described
+    return app.openapi_schema
+
+
+_PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The vendor refuses, and says what to do.", **_PROBLEM},
+    "5XX": {"description": "The vendor cannot, and says what to do.", **_PROBLEM},
+}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+
+
+def _at(route: Route) -> dict[str, Any]:
+    """How a route of the protocol is added, so that path, method and description cannot drift from it."""
+    responses = dict(_PROBLEMS)
+    described: dict[str, Any] = {"security": [{"key": []}]}
+    if route.tensors:
+        roles: Sequence[str] = sorted(" + ".join(sorted(names)) for names in route.tensors)
+        described["requestBody"] = {
+            "required": True,
+            "description": f"A safetensors block with the tensors {', or '.join(roles)}.",
+            "content": {TENSOR_MEDIA_TYPE: _BYTES},
+        }
+    if route.reply_tensors or route.raw_reply:
+        responses[200] = {"description": "Bytes", "content": {TENSOR_MEDIA_TYPE: _BYTES}}
+    return {
+        "path": route.path,
+        "methods": [route.method],
+        "operation_id": route.name,
+        "responses": responses,
+        "openapi_extra": described,
+        "response_class": JSONResponse if route.reply is not None else Response,
+        "response_model": route.reply,
+        "status_code": 200 if route.reply or route.reply_tensors or route.raw_reply else 204,
+    }
+
+
+def _tensors(body: bytes) -> Response:
+    return Response(body, media_type=TENSOR_MEDIA_TYPE)
+
+
+def _tenant(request: Request) -> str:
+    tenant: str = request.state.tenant
+    return tenant
+
+
+def _lock(data_dir: FilePath) -> int:
+    """Holds the data folder for this process: two would overwrite each other's jobs."""
+    handle = os.open(data_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ConfigError(
+            f"Another process serves {data_dir}.", remedy="Stop it first, or give this one its own data folder."
+        ) from error
+    return handle
+
+
+def _version() -> str:
+    try:
+        return version("cutlayer")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,229 @@
+"""The models on offer: what is known of them without loading, their tops, and what customers receive."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from transformers import PreTrainedModel
+
+from cutlayer.core import ConfigError, Cut, ModelError, StorageError
+from cutlayer.models import (
+    MANIFEST,
+    Head,
+    Template,
+    Top,
+    family_of,
+    fingerprint,
+    load_model,
+    load_tokenizer,
+    max_length,
+    read_manifest,
+    split,
+    write_archive,
+)
+from cutlayer.models.cutting import block_list, embedding_table
+from cutlayer.vendor.files import whole_folder, write_whole
+from cutlayer.vendor.problems import not_found, unacceptable
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.wire import Form
+from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, ModelInfo
+
+
+class ModelCard(BaseModel):
+    """A model as the vendor knows it without loading it.
+
+    Attributes:
+        info: What customers are told.
+        source: Where it is loaded from.
+        table_width: Width of a row of the token-embedding table, the boundary of a cut at depth 0.
+        template: Where special tokens stand.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    info: ModelInfo
+    source: str
+    table_width: int
+    template: Template
+
+    @classmethod
+    def draw_up(cls, name: str, source: str, *, max_bottom: int | None) -> ModelCard:
+        """Loads a model once and writes down what matters.
+
+        Raises:
+            ModelError: It cannot be loaded, or cannot be cut.
+            ConfigError: `max_bottom` is deeper than the model.
+        """
+        model = load_model(source, head=Head.CLASSIFICATION)
+        (stack,) = family_of(model.config).stacks
+        blocks = len(block_list(model, stack))
+        if max_bottom is not None and max_bottom > blocks:
+            raise ConfigError(
+                f"max_bottom = {max_bottom}, but {source} has {blocks} blocks.",
+                remedy=f"Choose at most {blocks}, or leave it out for {blocks // 2}.",
+            )
+        table = embedding_table(model)
+        template = Template.from_tokenizer(load_tokenizer(source), max_length=max_length(model.config))
+        info = ModelInfo(
+            name=name,
+            family=model.config.model_type,
+            fingerprint=fingerprint(model),
+            blocks=blocks,
+            width=model.config.hidden_size,
+            vocab_size=len(table),
+            max_length=template.max_content(1) + template.special_count(1),
+            max_bottom=blocks // 2 if max_bottom is None else max_bottom,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+        )
+        return cls(info=info, source=source, table_width=table.shape[1], template=template)
+
+    def row_width(self, cut: Cut) -> int:
+        """Elements of one boundary row at a cut."""
+        return self.table_width if cut.bottom == 0 else self.info.width
+
+    def check(self, cut: Cut, form: Form) -> None:
+        """Refuses cuts that this vendor does not offer.
+
+        Raises:
+            Refusal: The cut is too deep, has a tail, or does not go with the form of its releases.
+        """
+        if cut.tail is not None:
+            raise unacceptable(
+                "cut-not-offered",
+                f"cut.tail = {cut.tail}: classification jobs keep their head in the top.",
+                remedy="Leave the tail out.",
+            )
+        if cut.bottom is not None and cut.bottom > self.info.max_bottom:
+            raise unacceptable(
+                "cut-not-offered",
+                f"cut.bottom = {cut.bottom}: bottoms of {self.info.name} are handed out "
+                f"down to depth {self.info.max_bottom}.",
+                remedy="Choose a shallower cut.",
+            )
+        if cut.is_text != (form is Form.IDS):
+            raise unacceptable(
+                "form-does-not-fit",
+                f"form = {form} at cut {cut.slug}: token ids travel at the text cut, rows at all others.",
+                remedy="Set cut.bottom to null for ids, or form to rows.",
+            )
+
+
+class Catalogue:
+    """The models of a vendor.
+
+    What loads or cuts runs in the compute thread.
+
+    Args:
+        settings: The vendor's settings.
+        device: Where tops are computed.
+
+    Raises:
+        StorageError: A model has no card, or one of another version.
+    """
+
+    def __init__(self, settings: VendorSettings, device: torch.device) -> None:
+        self._settings = settings
+        self.device = device
+        self.cards: Mapping[str, ModelCard] = {name: read_card(settings, name) for name in sorted(settings.models)}
+        self._models: dict[str, PreTrainedModel] = {}
+        self._tops: dict[tuple[str, str], Top] = {}
+
+    def card(self, name: str) -> ModelCard:
+        """A model's card.
+
+        Raises:
+            Refusal: There is no such model.
+        """
+        if name not in self.cards:
+            raise not_found("model", name)
+        return self.cards[name]
+
+    def top(self, name: str, cut: Cut) -> Top:
+        """The vendor's part of a model; shared, so callers adapt a twin of it."""
+        key = name, cut.slug
+        if key not in self._tops:
+            self._tops[key] = split(self._model(name), cut).top
+        return self._tops[key]
+
+    def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
+        """What a customer receives for a cut, and the folder with its files; made at the first request."""
+        card = self.card(name)
+        card.check(cut, Form.IDS if cut.is_text else Form.ROWS)
+        # A model that changed at its source has another fingerprint, and older archives are not its own.
+        folder = self._settings.model(name) / "archives" / f"{cut.slug}-{card.info.fingerprint[:16]}"
+        if not folder.is_dir():
+            with whole_folder(folder) as temporary:
+                write_archive(self._model(name), load_tokenizer(card.source), cut, temporary, name=name)
+        written = read_manifest(folder)
+        own = (folder / MANIFEST).read_bytes()
+        files = [ArchiveFile(name=MANIFEST, sha256=hashlib.sha256(own).hexdigest(), size=len(own))]
+        files += [ArchiveFile(name=file.name, sha256=file.sha256, size=file.size) for file in written.files]
+        manifest = ArchiveManifest(
+            model=name,
+            fingerprint=card.info.fingerprint,
+            family=card.info.family,
+            cut=cut,
+            files=tuple(files),
+            parameters_handed_out=written.parameters_handed_out,
+            parameters_of_model=written.parameters_of_model,
+        )
+        return manifest, folder
+
+    def _model(self, name: str) -> PreTrainedModel:
+        if name not in self._models:
+            card = self.card(name)
+            model = load_model(card.source, head=Head.CLASSIFICATION)
+            if fingerprint(model) != card.info.fingerprint:
+                raise ModelError(
+                    f"The weights of {name} are not those that the vendor was set up with.",
+                    remedy="Ask the vendor to restore them, or to run vendor init again.",
+                )
+            torch.nn.Module.to(model, self.device)
+            self._models[name] = model
+        return self._models[name]
+
+
+def write_card(settings: VendorSettings, card: ModelCard) -> None:
+    """Keeps a card in the data folder."""
+    write_whole(settings.model(card.info.name) / "card.json", card.model_dump_json(indent=2).encode())
+
+
+def read_card(settings: VendorSettings, name: str) -> ModelCard:
+    """The card that `write_card` kept.
+
+    Raises:
+        StorageError: There is none, or one of another version.
+    """
+    path = settings.model(name) / "card.json"
+    try:
+        return ModelCard.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StorageError(f"{path} cannot be read.", remedy="Run cutlayer vendor init again.") from error
+
+
+def cut_of(slug: str) -> Cut:
+    """The cut that a slug names.
+
+    Raises:
+        Refusal: It names none.
+    """
+    match = re.fullmatch(r"(text|\d{1,4})(?:-t(\d{1,4}))?", slug)
+    cut = None
+    if match is not None:
+        bottom, tail = match.groups()
+        cut = Cut(bottom=None if bottom == "text" else int(bottom), tail=None if tail is None else int(tail))
+    if cut is None or cut.slug != slug:
+        raise not_found("cut", slug if slug.isalnum() else "of that name")
+    return cut
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a setting names."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

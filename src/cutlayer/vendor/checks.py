@@ -1,0 +1,179 @@
+"""What arrives is what the job or the record set says it is, checked from the outside in.
+
+Shapes are checked from a body's first bytes, before the rest is read; values are checked before
+anything is computed from them. Checks of stored shards use numpy: torch belongs to the compute thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cutlayer.core import Payload
+from cutlayer.vendor.catalogue import ModelCard
+from cutlayer.vendor.problems import unacceptable
+from cutlayer.wire import Form, WireType, unpack
+from cutlayer.wire.messages import AdapterInfo, JobSpec, RecordSetSpec
+
+Agreed = JobSpec | RecordSetSpec | AdapterInfo
+"""What says how releases look: model, cut, form, segments, element type."""
+
+Header = Mapping[str, tuple[str, tuple[int, ...]]]
+_BLOCK = 2**22
+_BF16_EXPONENT = 0x7F80
+_F32_EXPONENT = 0x7F800000
+
+
+def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
+    """Checks the element types and shapes of a release.
+
+    Args:
+        card: The model it is for.
+        spec: Form, cut, element type and number of segments that were agreed.
+        header: Element types and shapes by role.
+
+    Raises:
+        Refusal: The release is of another form, width, element type or number of segments.
+    """
+    if spec.form.value not in header:
+        raise unacceptable(
+            "wrong-form", f"The frame holds {'+'.join(sorted(header))}; the form agreed on is {spec.form}."
+        )
+    dtype, shape = header[spec.form.value]
+    texts, segments = header["lengths"][1]
+    if segments != spec.segments:
+        raise unacceptable(
+            "wrong-shape", f"lengths has {segments} columns; {spec.segments} segments a text were agreed on."
+        )
+    if texts == 0:
+        raise unacceptable("wrong-shape", "The frame holds no texts.", remedy="Send at least one.")
+    if spec.form is Form.IDS:
+        return
+    width = card.row_width(spec.cut)
+    agreed = "BF16" if spec.wire_type is WireType.BF16 else "F32"
+    if dtype != agreed or shape[1] != width:
+        raise unacceptable(
+            "wrong-shape", f"rows is {dtype}{list(shape)}; {agreed}[n, {width}] is what cut {spec.cut.slug} takes."
+        )
+
+
+def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], items: int) -> None:
+    """Checks how a release is divided into texts.
+
+    Args:
+        card: The model it is for.
+        spec: Form and number of segments that were agreed.
+        lengths: `[texts, segments]`.
+        items: How many ids or rows there are.
+
+    Raises:
+        Refusal: The lengths do not add up, or a text is too long for the model or too short for its
+            special tokens.
+    """
+    if int(lengths.sum()) != items:
+        raise unacceptable(
+            "wrong-lengths", f"lengths add up to {int(lengths.sum())}, but there are {items} {spec.form}."
+        )
+    layout = card.template.layout(spec.segments)
+    added = 0
+    if spec.form is Form.IDS:
+        added = layout.special_count
+    else:
+        least = np.array([layout.closing(segment) for segment in range(spec.segments)])
+        if (lengths < least).any():
+            raise unacceptable(
+                "wrong-lengths",
+                f"A text has fewer rows than the {least.tolist()} that its special tokens take.",
+                remedy="Send the rows of special tokens with each segment.",
+            )
+    totals = lengths.sum(1) + added
+    if int(totals.min()) == 0:
+        raise unacceptable("wrong-lengths", "A text holds nothing and this model adds no special tokens.")
+    if int(totals.max()) > card.info.max_length:
+        raise unacceptable(
+            "text-too-long",
+            f"A text takes {int(totals.max())} positions; {card.info.name} has {card.info.max_length}.",
+            remedy="Truncate before privatizing.",
+        )
+
+
+def check_ids(card: ModelCard, ids: NDArray[np.integer]) -> None:
+    """Checks that token ids are in the vocabulary.
+
+    Raises:
+        Refusal: One is not.
+    """
+    if len(ids) and int(ids.max()) >= card.info.vocab_size:
+        raise unacceptable(
+            "id-out-of-range",
+            f"A token id is {int(ids.max())}; {card.info.name} has ids 0 to {card.info.vocab_size - 1}.",
+            remedy="Tokenise with the tokenizer of the model's archive.",
+        )
+
+
+def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
+    """Checks stored floats by their bits, a block at a time.
+
+    Args:
+        bits: The floats' bits, flat.
+        exponent: Mask of the exponent: all ones there means infinite or no number.
+
+    Raises:
+        Refusal: A value is not finite.
+    """
+    for start in range(0, len(bits), _BLOCK):
+        block = bits[start : start + _BLOCK]
+        if ((block & exponent) == exponent).any():
+            raise unacceptable("not-finite", "rows holds values that are not finite.")
+
+
+def check_stored_rows(bits: NDArray[np.integer], wire_type: WireType) -> None:
+    """Checks that rows of a shard are finite.
+
+    Raises:
+        Refusal: A value is not finite.
+    """
+    check_finite(bits, exponent=_BF16_EXPONENT if wire_type is WireType.BF16 else _F32_EXPONENT)
+
+
+def check_positions(texts: int, longest: int, limit: int) -> None:
+    """Checks the size of a padded batch.
+
+    Raises:
+        Refusal: It is larger than one forward pass may be.
+    """
+    if texts * longest > limit:
+        raise unacceptable(
+            "batch-too-large",
+            f"{texts} texts of up to {longest} positions make {texts * longest}; one pass takes {limit}.",
+            remedy="Send fewer texts at a time.",
+        )
+
+
+def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Payload:
+    """The release in a frame, checked. Runs in the compute thread.
+
+    Args:
+        card: The model it is for.
+        spec: What was agreed.
+        tensors: A frame's tensors, decoded.
+        limit: Most positions of a padded batch.
+
+    Raises:
+        Refusal: It is not what was agreed, or too large.
+    """
+    names = {torch.bfloat16: "BF16", torch.float32: "F32"}
+    header = {role: (names.get(t.dtype, str(t.dtype)), tuple(t.shape)) for role, t in tensors.items()}
+    check_shapes(card, spec, header)
+    lengths = tensors["lengths"].to(torch.int64).numpy()
+    values = tensors[spec.form.value]
+    check_lengths(card, spec, lengths, len(values))
+    if spec.form is Form.IDS:
+        check_ids(card, values.to(torch.int64).numpy())
+    added = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
+    check_positions(len(lengths), int(lengths.sum(1).max()) + added, limit)
+    return unpack(tensors)

@@ -1,0 +1,55 @@
+"""The one thread in which the vendor touches torch.
+
+Two threads of a process that both enter OpenMP slow each other down by 1.5 to 3.8 times on a small
+machine, and dropout draws from a generator that a process has one of. So everything that computes,
+loading models included, runs here, one call after the other; that also is the lock which makes jobs
+repeat exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ComputeThread:
+    """Runs calls one after the other in its own thread.
+
+    Args:
+        threads: Threads of a matrix product.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="compute", initializer=_start, initargs=(threads,))
+
+    async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Waits for its turn and for the result.
+
+        A caller that goes away does not stop the call: what was accepted is finished.
+        """
+        return await asyncio.shield(asyncio.wrap_future(self._executor.submit(call, *arguments, **options)))
+
+    def close(self, last: Callable[[], object]) -> None:
+        """Finishes what waits, then `last`, and ends the thread."""
+        self._executor.submit(last).result()
+        self._executor.shutdown()
+
+
+def use_threads(count: int) -> None:
+    """Sets the number of threads of matrix products, which bits depend on, in the calling thread."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+def _start(threads: int) -> None:
+    # Set in this thread: worker threads do not inherit it for matrix products.
+    torch.set_num_threads(threads)
+    # The first multi-threaded tanh of a process can be wrong in one thread's share.
+    torch.tanh(torch.ones(4))

@@ -1,0 +1,203 @@
+"""What every request passes before anything of it is read: key, length, quota of requests; and after: the books.
+
+Plain ASGI, because the framework would read a body before it asks whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.metrics import Metrics
+from cutlayer.vendor.problems import Refusal, refusal_for
+from cutlayer.vendor.settings import Limits
+from cutlayer.wire import ROUTES, Route
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger("cutlayer.vendor.requests")
+
+_PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES.values()]
+_KEPT = "Bearer "
+
+
+class Door:
+    """Wraps the application.
+
+    Args:
+        app: The application.
+        doorkeeper: Whose keys are whose.
+        limits: What one request and one tenant may take.
+        metrics: Where requests are counted.
+    """
+
+    def __init__(self, app: App, *, doorkeeper: Doorkeeper, limits: Limits, metrics: Metrics) -> None:
+        self._app = app
+        self._doorkeeper = doorkeeper
+        self._limits = limits
+        self._metrics = metrics
+        self._in_progress: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        route = _route(request.method, request.url.path)
+        visit = _Visit(receive, send, self._limits.body_seconds)
+        started = time.perf_counter()
+        tenant = ""
+        try:
+            if request.url.path.startswith("/v1"):
+                tenant = await self._tenant(request)
+                scope.setdefault("state", {})["tenant"] = tenant
+            visit.announced = self._check_length(request, route)
+            self._enter(tenant)
+            try:
+                await self._app(scope, visit.receive, visit.send)
+            finally:
+                self._leave(tenant)
+        except Exception as error:
+            if not visit.answering:
+                await refusal_for(error).response()(scope, visit.receive, visit.send)
+        finally:
+            name = route.name if route is not None else "other"
+            seconds = time.perf_counter() - started
+            self._metrics.requests.labels(tenant, name, visit.status).inc()
+            self._metrics.bytes.labels(tenant, name, "up").inc(visit.received)
+            self._metrics.bytes.labels(tenant, name, "down").inc(visit.sent)
+            self._metrics.seconds.labels(name).observe(seconds)
+            log.info("%s %s %s %.1f ms", tenant or "-", name, visit.status, 1000 * seconds)
+
+    async def _tenant(self, request: Request) -> str:
+        header = request.headers.get("authorization", "")
+        if header.startswith(_KEPT):
+            key = header.removeprefix(_KEPT)
+            tenant = self._doorkeeper.remembered(key) or await run_in_threadpool(self._doorkeeper.tenant, key)
+            if tenant is not None:
+                return tenant
+        raise Refusal(
+            401,
+            "wrong-key",
+            "The request has no API key." if not header else "The API key is not one of this vendor's, or was revoked.",
+            remedy="Send `Authorization: Bearer KEY` with a key that the vendor made for you.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _check_length(self, request: Request, route: Route | None) -> int:
+        """The announced length of the body, 0 if there is none."""
+        limits = self._limits
+        limit = limits.max_control_bytes
+        if route is not None and route.tensors:
+            limit = limits.max_body_bytes if route.name == "shard.put" else limits.max_step_bytes
+        if "transfer-encoding" in request.headers:
+            raise Refusal(
+                411,
+                "length-required",
+                "The request does not say how long its body is.",
+                remedy="Send Content-Length.",
+                headers={"Connection": "close"},
+            )
+        text = request.headers.get("content-length", "0")
+        length = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        if length < 0 or length > limit:
+            raise Refusal(
+                413,
+                "too-large",
+                f"The body has {text[:20]} bytes; this route takes {limit}.",
+                remedy="Send less at a time.",
+                headers={"Connection": "close"},
+            )
+        return length
+
+    def _enter(self, tenant: str) -> None:
+        if tenant and self._in_progress[tenant] >= self._limits.requests_per_tenant:
+            raise Refusal(
+                429,
+                "too-many-requests",
+                f"{self._in_progress[tenant]} requests of this tenant are in progress.",
+                remedy="Wait for some of them.",
+                headers={"Retry-After": "1"},
+            )
+        self._in_progress[tenant] += 1
+        self._metrics.in_progress.inc()
+
+    def _leave(self, tenant: str) -> None:
+        self._in_progress[tenant] -= 1
+        self._metrics.in_progress.dec()
+
+
+class _Visit:
+    """One request's way in and out, counted.
+
+    A refusal that leaves a body unread would close the connection under the customer's hands, who
+    would see a broken pipe and no reason. So what was announced (and is within limits) is read to
+    its end before a refusal is sent.
+    """
+
+    def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._deadline = time.monotonic() + seconds
+        self.announced = 0
+        self.received = 0
+        self.sent = 0
+        self.status = 0
+        self.answering = False
+        self._whole = False
+
+    async def receive(self) -> Event:
+        if self._whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                event = await self._receive()
+        except TimeoutError:
+            self.announced = 0
+            raise Refusal(
+                408,
+                "too-slow",
+                "The body did not arrive in time.",
+                remedy="Send it again, in smaller parts.",
+                headers={"Connection": "close"},
+            ) from None
+        if event["type"] == "http.request":
+            self.received += len(event.get("body", b""))
+            self._whole = not event.get("more_body", False)
+        else:
+            self._whole = True
+        return event
+
+    async def send(self, event: Event) -> None:
+        if event["type"] == "http.response.start":
+            if event["status"] >= 400:
+                await self._drain()
+            self.answering = True
+            self.status = event["status"]
+        self.sent += len(event.get("body", b""))
+        await self._send(event)
+
+    async def _drain(self) -> None:
+        while not self._whole and self.received < self.announced:
+            try:
+                await self.receive()
+            except Refusal:
+                return
+
+
+def _route(method: str, path: str) -> Route | None:
+    return next((route for route, pattern in _PATTERNS if route.method == method and pattern.fullmatch(path)), None)

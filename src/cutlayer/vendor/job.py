@@ -1,0 +1,400 @@
+"""One job in memory: what it accepts, in which order, and how it comes back after a crash.
+
+A frame is checked, written to the log, applied, and answered, in that order. So whatever was
+answered is in the log; what was not answered is repeated by the customer; and replaying the log
+from a checkpoint takes the very steps that were taken, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import ModelError, Payload, StorageError
+from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.checkpoints import Checkpoints, State
+from cutlayer.vendor.checks import check_positions, read_release
+from cutlayer.vendor.log import GRADIENT, STEP, Entry, FrameLog
+from cutlayer.vendor.problems import conflict, disk_is_full, log, unacceptable
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.store import Records
+from cutlayer.vendor.trainer import Trainer
+from cutlayer.wire import decode_tensors, encode_tensors, routes
+from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
+
+_ROUTES = {STEP: routes.STEP, GRADIENT: routes.GRADIENT}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a frame was answered with, for when it is repeated."""
+
+    step: int
+    digest: bytes
+    body: bytes
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """An entry's content: the gradient it applies and the release it passes forward."""
+
+    gradient: Tensor | None
+    payload: Payload | None
+
+
+class LiveJob:
+    """A job in memory. Lives in the compute thread.
+
+    Args:
+        name: Its identifier.
+        spec: Its spec.
+        threads: Compute threads that it keeps to.
+        folder: Its folder; what is there is resumed.
+        settings: The vendor's settings.
+        catalogue: The models.
+        records: Its stored records, or None.
+
+    Raises:
+        StorageError: Its log or checkpoints are damaged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: JobSpec,
+        *,
+        threads: int,
+        folder: Path,
+        settings: VendorSettings,
+        catalogue: Catalogue,
+        records: Records | None,
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.threads = threads
+        self.broken = False
+        self._folder = folder
+        self._settings = settings
+        self._catalogue = catalogue
+        self._card = catalogue.card(spec.model)
+        self._records = records
+        self._log = FrameLog(folder / "log")
+        self._checkpoints = Checkpoints(folder / "checkpoints")
+        self._answers: dict[int, _Answer] = {}
+        self._trainer = self._new_trainer()
+        self._resume()
+
+    def _new_trainer(self) -> Trainer:
+        top = self._catalogue.top(self.spec.model, self.spec.cut)
+        return Trainer(top, self._card.template, self.spec, self._catalogue.device)
+
+    # ------------------------------------------------------------ steps
+
+    @property
+    def info(self) -> JobInfo:
+        """Where the job stands."""
+        return JobInfo(
+            job=self.name,
+            spec=self.spec,
+            state=JobState.RUNNING,
+            step=self._trainer.step,
+            gradient_applied=not self._trainer.waits,
+            checkpoints=(0, *self._checkpoints.steps()),
+            snapshots=tuple(sorted(int(path.stem) for path in self._snapshots.glob("*.safetensors"))),
+            threads=self.threads,
+        )
+
+    def accept(self, kind: int, step: int, body: bytes) -> bytes:
+        """Takes a numbered frame, or gives the answer again that it got before.
+
+        Args:
+            kind: `log.STEP` or `log.GRADIENT`.
+            step: The step's number.
+            body: The frame's bytes.
+
+        Returns:
+            The answer's bytes.
+
+        Raises:
+            Refusal: The frame is not the next one, not what was agreed, or repeats a number with other bytes.
+        """
+        entry = Entry(kind, step, body)
+        known = self._answers.get(kind)
+        if known is not None and known.step == step:
+            if known.digest != entry.digest:
+                raise conflict(
+                    "frame-differs",
+                    f"{_ROUTES[kind].name} {step} was accepted with other bytes.",
+                    remedy="Repeat a frame with the same bytes; GET the step for its output.",
+                )
+            return known.body
+        self._check_order(kind, step)
+        parsed = self._parse(entry)
+        self._log.append(entry)
+        try:
+            answer = self._apply(entry, parsed)
+        except BaseException:
+            # The frame is undone: off the log, and this half-changed state is thrown away by the caller.
+            self.broken = True
+            self._log.take_back()
+            raise
+        self._checkpoint_if_due(entry)
+        return answer
+
+    def output(self, step: int) -> bytes:
+        """The output of the last step, as it was answered."""
+        known = self._answers.get(STEP)
+        if known is None or known.step != step:
+            raise conflict(
+                "output-gone",
+                f"The output of step {step} is not kept; the job stands at step {self._trainer.step}.",
+                remedy="Go on with the next step, or roll back.",
+            )
+        return known.body
+
+    def infer(self, body: bytes) -> bytes:
+        """The top's output in evaluation mode, with the weights as they are."""
+        if self._trainer.waits:
+            raise conflict(
+                "gradient-missing",
+                f"Step {self._trainer.step} waits for its gradient, so the weights are between two steps.",
+                remedy=f"POST the gradient of step {self._trainer.step} first.",
+            )
+        tensors = decode_tensors(routes.JOB_INFER, body)
+        payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
+        return encode_tensors({"output": self._finite(self._trainer.infer(payload))})
+
+    def _check_order(self, kind: int, step: int) -> None:
+        at, waits = self._trainer.step, self._trainer.waits
+        if kind == GRADIENT and not (waits and step == at):
+            wanted = f"takes the gradient of step {at}" if waits else "waits for no gradient"
+            raise conflict(
+                "wrong-step",
+                f"The gradient of step {step} was sent; the job stands at step {at} and {wanted}.",
+                remedy="GET the job and go on from there.",
+            )
+        if kind == STEP and step != at + 1:
+            raise conflict(
+                "wrong-step",
+                f"Step {step} was sent; the job stands at step {at} and takes step {at + 1}.",
+                remedy="GET the job and go on from there.",
+            )
+        if kind == STEP and step > self.spec.optimiser.total_steps:
+            raise conflict(
+                "schedule-ended",
+                f"Step {step} was sent; the schedule ends at total_steps = {self.spec.optimiser.total_steps}.",
+                remedy="Finish the job, or start one with more steps.",
+            )
+
+    def _parse(self, entry: Entry) -> _Parsed:
+        """Decodes and checks a frame against the job and where it stands."""
+        tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
+        gradient = tensors.get("gradient")
+        if entry.kind == STEP:
+            if ("records" in tensors) == self.spec.trainable_bottom:
+                raise unacceptable(
+                    "wrong-form",
+                    "Steps of this job carry their own release."
+                    if self.spec.trainable_bottom
+                    else "Steps of this job name stored records.",
+                )
+            if (gradient is not None) != self._trainer.waits:
+                at = self._trainer.step
+                raise conflict(
+                    "gradient-missing" if gradient is None else "gradient-not-expected",
+                    f"Step {at} {'waits for its gradient' if gradient is None else 'has its gradient already'}.",
+                    remedy="Send the gradient of each step once: with the next step, or alone.",
+                )
+        if gradient is not None:
+            expected = self._trainer.output_shape
+            if tuple(gradient.shape) != expected:
+                raise unacceptable(
+                    "wrong-shape",
+                    f"gradient is {list(gradient.shape)}; the output of step {self._trainer.step} is {list(expected)}.",
+                )
+        if entry.kind == GRADIENT:
+            return _Parsed(gradient, None)
+        return _Parsed(gradient, self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors))
+
+    def _stored(self, numbers: Tensor) -> Payload:
+        if self._records is None:
+            raise unacceptable("wrong-form", "This job has no stored records.")
+        chosen = numbers.to(torch.int64).numpy()
+        check_positions(len(chosen), self._records.longest(chosen), self._settings.limits.max_rows_per_step)
+        return self._records.gather(chosen)
+
+    def _inline(self, tensors: dict[str, Tensor]) -> Payload:
+        return read_release(self._card, self.spec, tensors, limit=self._settings.limits.max_rows_per_step)
+
+    def _apply(self, entry: Entry, parsed: _Parsed) -> bytes:
+        """Backward, update, forward: whichever the frame asks for."""
+        boundary_gradient = None
+        if parsed.gradient is not None:
+            boundary_gradient = self._trainer.backward(parsed.gradient)
+        if parsed.payload is not None:
+            tensors = {"output": self._finite(self._trainer.forward(parsed.payload))}
+        else:
+            tensors = {"boundary_gradient": self._boundary_gradient(boundary_gradient)}
+        body = encode_tensors(tensors)
+        self._answers[entry.kind] = _Answer(entry.step, entry.digest, body)
+        return body
+
+    def _boundary_gradient(self, gradient: Tensor | None) -> Tensor:
+        dtype = torch.bfloat16 if self.spec.wire_type is WireType.BF16 else torch.float32
+        if gradient is None:
+            return torch.empty(0, self._card.row_width(self.spec.cut), dtype=dtype)
+        return self._finite(gradient).to(dtype)
+
+    def _finite(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach().float().cpu()
+        if not torch.isfinite(tensor).all():
+            raise conflict(
+                "diverged",
+                f"What step {self._trainer.step} computed is not finite: training has diverged.",
+                remedy="Roll back and lower the learning rate.",
+            )
+        return tensor
+
+    # ------------------------------------------------------------ resuming
+
+    def _resume(self) -> None:
+        """Loads the furthest checkpoint and takes the logged steps after it again."""
+        found = self._checkpoints.newest()
+        if found is not None:
+            self._load(found[1])
+        for entry in self._log.read():
+            self._replay(entry)
+
+    def _load(self, state: State) -> None:
+        tensors = dict(state.tensors)
+        answer = tensors.pop("answer", None)
+        try:
+            self._trainer.load(tensors)
+        except (ModelError, KeyError) as error:
+            raise StorageError(f"A checkpoint of job {self.name} does not fit its spec.") from error
+        if answer is not None:
+            kept = state.notes["answer"]
+            self._answers[GRADIENT] = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
+
+    def _replay(self, entry: Entry) -> None:
+        """Takes a logged frame again, as far as the checkpoint does not hold it already."""
+        updates = self._trainer.updates
+        tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
+        applies = entry.step if entry.kind == GRADIENT else entry.step - 1
+        gradient = tensors.get("gradient") if applies > updates else None
+        forwards = entry.kind == STEP and entry.step > max(updates, self._trainer.step)
+        if gradient is None and not forwards:
+            return
+        payload = None
+        if forwards:
+            payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
+        in_turn = self._trainer.step == applies and self._trainer.waits == (gradient is not None)
+        if not in_turn:
+            raise StorageError(
+                f"The log of job {self.name} has a gap before step {entry.step}.", remedy="Roll the job back."
+            )
+        self._apply(entry, _Parsed(gradient, payload))
+
+    def _checkpoint_if_due(self, entry: Entry) -> None:
+        """Makes a checkpoint after every `checkpoint_every` gradients, and shortens a log that is too long.
+
+        A checkpoint that cannot be written loses nothing, as the log goes on; the next frame tries again.
+        """
+        updates = self._trainer.updates
+        last = max(self._checkpoints.steps(), default=0)
+        due = updates // self.spec.checkpoint_every > last // self.spec.checkpoint_every
+        too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
+        if not due and not too_long:
+            return
+        try:
+            self._checkpoints.save(updates, self._state(), recent=not due)
+            self._log.begin_segment(updates, entry if self._trainer.waits else None)
+            oldest = self._checkpoints.keep_last(self._settings.keep_checkpoints) if due else updates
+            self._log.forget_before(oldest)
+        except OSError as error:
+            if not disk_is_full(error):
+                raise
+            log.warning("job %s: no room for a checkpoint; its log goes on", self.name)
+
+    def _state(self) -> State:
+        tensors = self._trainer.state()
+        notes: dict[str, object] = {"threads": self.threads}
+        known = self._answers.get(GRADIENT)
+        if known is not None and known.step == self._trainer.updates and not self._trainer.waits:
+            # A repetition of this frame may still come, and its graph is gone.
+            tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
+            notes["answer"] = {"step": known.step, "digest": known.digest.hex()}
+        return State(tensors, notes)
+
+    def leave(self) -> None:
+        """Writes a checkpoint out of turn, so that the job comes back without replaying, and closes the log."""
+        try:
+            self._checkpoints.save(self._trainer.updates, self._state(), recent=True)
+        except OSError as error:
+            log.warning("job %s leaves memory without a checkpoint (%s)", self.name, type(error).__name__)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the log."""
+        self._log.close()
+
+    # ------------------------------------------------------------ snapshots
+
+    @property
+    def _snapshots(self) -> Path:
+        return self._folder / "snapshots"
+
+    def snapshot(self, step: int) -> None:
+        """Keeps the adapter as it is after `step` gradients."""
+        path = self._snapshots / f"{step:010d}.safetensors"
+        if path.exists():
+            return
+        self._check_at(step)
+        Checkpoints(self._snapshots).save(step, State(self._trainer.adapter()))
+
+    def trainer_at(self, step: int) -> Trainer:
+        """The adapter after `step` gradients: the current one, or a snapshot."""
+        if self._trainer.updates == step:
+            return self._trainer
+        path = self._snapshots / f"{step:010d}.safetensors"
+        if not path.exists():
+            self._check_at(step)
+        trainer = self._new_trainer()
+        trainer.load_adapter(Checkpoints(self._snapshots).load(step).tensors)
+        return trainer
+
+    def _check_at(self, step: int) -> None:
+        if self._trainer.updates != step:
+            raise conflict(
+                "wrong-step",
+                f"The adapter after step {step} was asked for; {self._trainer.updates} gradients have been applied, "
+                f"and there are snapshots at {list(self.info.snapshots)}.",
+                remedy="Name the present step or one with a snapshot.",
+            )
+
+
+def roll_back(folder: Path, step: int) -> None:
+    """Takes a job on disk back to a checkpoint, or to its start at 0; it must not be in memory.
+
+    What is removed is removed from the far end, so a crash in between leaves a state that the job
+    once was in.
+
+    Raises:
+        Refusal: There is no such checkpoint.
+        StorageError: It cannot be read; nothing was removed.
+    """
+    checkpoints = Checkpoints(folder / "checkpoints")
+    if step != 0 and step not in checkpoints.steps():
+        raise conflict(
+            "no-checkpoint",
+            f"There is no checkpoint at step {step}; there are {[0, *checkpoints.steps()]}.",
+            remedy="Roll back to one of these.",
+        )
+    if step != 0:
+        checkpoints.load(step)  # before anything is removed
+    checkpoints.forget_after(step)
+    FrameLog(folder / "log").clear()
+    Checkpoints(folder / "snapshots").forget_after(step)

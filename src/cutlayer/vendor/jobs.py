@@ -1,0 +1,290 @@
+"""All tenants' jobs: made, resumed when they are touched, published as adapters."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from cutlayer.core import ConfigError, Fault, StorageError
+from cutlayer.models import save_adapter
+from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.compute import use_threads
+from cutlayer.vendor.database import Adapter, Database, Job, now
+from cutlayer.vendor.files import whole_folder
+from cutlayer.vendor.job import LiveJob, roll_back
+from cutlayer.vendor.log import GRADIENT, STEP
+from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.store import RecordStore
+from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
+
+WEIGHTS = "adapter_model.safetensors"
+"""PEFT's name for an adapter's tensors."""
+
+
+class Jobs:
+    """All tenants' jobs. Lives in the compute thread, so that a job's life is one line of events.
+
+    Jobs in memory are a cache of what is on disk: any may be dropped at any time.
+
+    Args:
+        settings: The vendor's settings.
+        database: Where jobs and adapters are listed.
+        catalogue: The models.
+        store: The record sets.
+    """
+
+    def __init__(self, settings: VendorSettings, database: Database, catalogue: Catalogue, store: RecordStore) -> None:
+        self._settings = settings
+        self._database = database
+        self._catalogue = catalogue
+        self._store = store
+        self._live: OrderedDict[tuple[str, str], LiveJob] = OrderedDict()
+
+    @property
+    def live(self) -> int:
+        """How many jobs are in memory."""
+        return len(self._live)
+
+    def put(self, tenant: str, name: str, spec: JobSpec) -> JobInfo:
+        """Starts a job, or finds it started."""
+        row = self._row(tenant, name)
+        if row is None:
+            self._check(spec)
+            threads = self._settings.compute_threads
+            with self._database.session() as session:
+                unfinished = select(func.count()).select_from(Job).where(Job.tenant == tenant, Job.final.is_(None))
+                running = session.scalar(unfinished) or 0
+            if running >= self._settings.limits.jobs_per_tenant:
+                raise Refusal(
+                    403,
+                    "quota",
+                    f"This tenant has {running} unfinished jobs already.",
+                    remedy="Finish or delete some of them.",
+                )
+            shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+            live = self._open(tenant, name, spec, threads)
+            with self._database.session() as session:
+                session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
+            self._keep(tenant, name, live)
+            return live.info
+        if JobSpec.model_validate_json(row.spec) != spec:
+            raise conflict("spec-differs", f"Job {name} is there with another spec.", remedy="Choose a new identifier.")
+        return self.info(tenant, name)
+
+    def info(self, tenant: str, name: str) -> JobInfo:
+        """Where a job stands."""
+        row = self._existing(tenant, name)
+        return JobInfo.model_validate_json(row.final) if row.final is not None else self._touch(tenant, name).info
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Deletes a job; what it published stays."""
+        self._existing(tenant, name)
+        self._drop(tenant, name)
+        with self._database.session() as session:
+            session.delete(session.get_one(Job, (tenant, name)))
+        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+
+    def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+        """Takes a step: the update that its gradient asks for, then its forward pass."""
+        return self._accept(tenant, name, STEP, step, body)
+
+    def gradient(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+        """Takes the gradient of the last step alone."""
+        return self._accept(tenant, name, GRADIENT, step, body)
+
+    def output(self, tenant: str, name: str, step: int) -> bytes:
+        """The output of the last step again."""
+        return self._touch(tenant, name).output(step)
+
+    def infer(self, tenant: str, name: str, body: bytes) -> bytes:
+        """A job's output in evaluation mode."""
+        return self._touch(tenant, name).infer(body)
+
+    def snapshot(self, tenant: str, name: str, step: int) -> JobInfo:
+        """Keeps the adapter as it is after `step` gradients, to be published later."""
+        live = self._touch(tenant, name)
+        live.snapshot(step)
+        return live.info
+
+    def rollback(self, tenant: str, name: str, step: int) -> JobInfo:
+        """Takes a job back to a checkpoint."""
+        self._unfinished(tenant, name)
+        self._drop(tenant, name)
+        roll_back(self._folder(tenant, name), step)
+        return self._touch(tenant, name).info
+
+    def finish(self, tenant: str, name: str, step: int) -> AdapterInfo:
+        """Publishes the adapter after `step` gradients and ends the job."""
+        if self._existing(tenant, name).final is not None:
+            return self._published(tenant, name, step)
+        live = self._touch(tenant, name)
+        trainer = live.trainer_at(step)
+        spec = live.spec
+        folder = self._settings.tenant(tenant) / "adapters" / name
+        with self._database.session() as session:
+            kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
+        if kept >= self._settings.limits.adapters_per_tenant:
+            raise Refusal(403, "quota", f"This tenant has {kept} adapters already.", remedy="Delete some of them.")
+        with whole_folder(folder) as temporary:
+            notes = {"cut": spec.cut.model_dump(), "fingerprint": spec.fingerprint, "model": spec.model, "step": step}
+            save_adapter(trainer.part, temporary, notes)
+        content = (folder / WEIGHTS).read_bytes()
+        adapter = AdapterInfo(
+            adapter=name,
+            model=spec.model,
+            fingerprint=spec.fingerprint,
+            cut=spec.cut,
+            form=spec.form,
+            wire_type=spec.wire_type,
+            segments=spec.segments,
+            num_labels=spec.num_labels,
+            step=step,
+            sha256=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+            created=now(),
+        )
+        final = live.info.model_copy(update={"state": JobState.FINISHED})
+        with self._database.session() as session:
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            session.merge(Adapter(tenant=tenant, id=name, info=adapter.model_dump_json(), size=size))
+            row = session.get_one(Job, (tenant, name))
+            row.final = final.model_dump_json()
+        self._drop(tenant, name)
+        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+        return adapter
+
+    def close(self) -> None:
+        """Writes all jobs in memory to disk."""
+        while self._live:
+            self._live.popitem()[1].leave()
+
+    def _published(self, tenant: str, name: str, step: int) -> AdapterInfo:
+        with self._database.session() as session:
+            row = session.get(Adapter, (tenant, name))
+        if row is None:
+            raise not_found("adapter", name)
+        info = AdapterInfo.model_validate_json(row.info)
+        if info.step != step:
+            raise conflict(
+                "finished",
+                f"Job {name} was finished at step {info.step}, not {step}.",
+                remedy="Use the adapter that it published.",
+            )
+        return info
+
+    def _accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> bytes:
+        live = self._touch(tenant, name)
+        try:
+            return live.accept(kind, step, body)
+        finally:
+            if live.broken:
+                self._drop(tenant, name)
+
+    # ------------------------------------------------------------ memory
+
+    def _touch(self, tenant: str, name: str) -> LiveJob:
+        """A job in memory, resumed if need be, with its own number of threads set."""
+        live = self._live.get((tenant, name))
+        if live is None:
+            row = self._unfinished(tenant, name)
+            live = self._open(tenant, name, JobSpec.model_validate_json(row.spec), row.threads)
+        self._keep(tenant, name, live)
+        use_threads(live.threads)
+        return live
+
+    def _open(self, tenant: str, name: str, spec: JobSpec, threads: int) -> LiveJob:
+        use_threads(threads)
+        card = self._catalogue.card(spec.model)
+        records = self._store.open(tenant, spec.record_sets, card, spec) if spec.record_sets else None
+        folder = self._folder(tenant, name)
+        try:
+            return LiveJob(
+                name,
+                spec,
+                threads=threads,
+                folder=folder,
+                settings=self._settings,
+                catalogue=self._catalogue,
+                records=records,
+            )
+        except StorageError as error:
+            steps = [0, *Checkpoints(folder / "checkpoints").steps()]
+            raise conflict(
+                "job-damaged",
+                f"What the vendor keeps of job {name} is damaged and cannot be resumed.",
+                remedy=f"Roll back to a checkpoint ({steps}), or delete the job.",
+            ) from error
+
+    def _keep(self, tenant: str, name: str, live: LiveJob) -> None:
+        self._live[tenant, name] = live
+        self._live.move_to_end((tenant, name))
+        while len(self._live) > self._settings.limits.live_jobs:
+            self._live.popitem(last=False)[1].leave()
+
+    def _drop(self, tenant: str, name: str) -> None:
+        live = self._live.pop((tenant, name), None)
+        if live is not None:
+            live.close()
+
+    def _folder(self, tenant: str, name: str) -> Path:
+        return self._settings.tenant(tenant) / "jobs" / name
+
+    # ------------------------------------------------------------ rows
+
+    def _row(self, tenant: str, name: str) -> Job | None:
+        with self._database.session() as session:
+            return session.get(Job, (tenant, name))
+
+    def _existing(self, tenant: str, name: str) -> Job:
+        row = self._row(tenant, name)
+        if row is None:
+            raise not_found("job", name)
+        return row
+
+    def _unfinished(self, tenant: str, name: str) -> Job:
+        row = self._existing(tenant, name)
+        if row.final is not None:
+            raise conflict("finished", f"Job {name} is finished.", remedy="Query its adapter, or start a new job.")
+        return row
+
+    def _check(self, spec: JobSpec) -> None:
+        """Checks a new job's spec, all that does not need the model.
+
+        Raises:
+            Refusal: The vendor does not offer this.
+        """
+        card = self._catalogue.card(spec.model)
+        if spec.fingerprint != card.info.fingerprint:
+            raise conflict(
+                "fingerprint-differs",
+                f"The fingerprint of {spec.model} is {card.info.fingerprint}, not {spec.fingerprint}.",
+                remedy="Fetch the model's archive again.",
+            )
+        card.check(spec.cut, spec.form)
+        faults = [
+            Fault(path, value, "must be finite")
+            for path, value in (
+                ("optimiser.learning_rate", spec.optimiser.learning_rate),
+                ("optimiser.weight_decay", spec.optimiser.weight_decay),
+                ("lora.alpha", spec.lora.alpha),
+            )
+            if not value < float("inf")
+        ]
+        if spec.trainable_bottom and spec.cut.is_text:
+            faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
+        if spec.trainable_bottom == bool(spec.record_sets):
+            faults.append(
+                Fault(
+                    "record_sets",
+                    f"{len(spec.record_sets)} sets",
+                    "must be empty with a trainable bottom, and not empty with a frozen one",
+                )
+            )
+        if faults:
+            raise unacceptable("not-valid", str(ConfigError(faults)))

@@ -1,0 +1,139 @@
+"""API keys: made here, shown once, kept as digests."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import or_, select
+
+from cutlayer.core import ConfigError, Fault
+from cutlayer.vendor.database import Database, Key, now
+from cutlayer.vendor.settings import VendorSettings
+
+_TENANT = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_KEY = re.compile(r"cl_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_REMEMBERED_SECONDS = 2.0
+"""How long a revoked key may go on working: what a database look-up per step would cost otherwise."""
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """A key without its secret.
+
+    Attributes:
+        id: Its public part, by which it is revoked.
+        tenant: Whose it is.
+        created: When it was made.
+        revoked: When it was revoked, or None.
+    """
+
+    id: str
+    tenant: str
+    created: str
+    revoked: str | None
+
+
+def create(data_dir: Path | str, name: str) -> str:
+    """Makes a key for a tenant, who exists from the first key on.
+
+    Args:
+        data_dir: The vendor's data folder.
+        name: The tenant's name. A second key for the same name opens the same namespace.
+
+    Returns:
+        The key. It is shown this once; the vendor keeps its SHA-256 only.
+
+    Raises:
+        ConfigError: The name is not usable.
+    """
+    if not _TENANT.fullmatch(name):
+        raise ConfigError([Fault("name", name, "must be 1 to 63 lower-case letters, digits and inner hyphens")])
+    identifier = secrets.token_hex(6)
+    key = f"cl_{identifier}_{secrets.token_urlsafe(32)}"
+    database = Database(VendorSettings.load(data_dir).url)
+    with database.session() as session:
+        session.add(Key(id=identifier, tenant=name, digest=_digest(key), created=now()))
+    database.close()
+    return key
+
+
+def list(data_dir: Path | str) -> tuple[KeyInfo, ...]:  # noqa: A001 - read as `keys.list`
+    """All keys, revoked ones included, oldest first."""
+    database = Database(VendorSettings.load(data_dir).url)
+    with database.session() as session:
+        rows = session.scalars(select(Key).order_by(Key.created, Key.id)).all()
+    database.close()
+    return tuple(KeyInfo(row.id, row.tenant, row.created, row.revoked) for row in rows)
+
+
+def revoke(data_dir: Path | str, name: str) -> tuple[KeyInfo, ...]:
+    """Revokes a key by its identifier, or all keys of a tenant by the tenant's name.
+
+    A running vendor stops accepting them within two seconds.
+
+    Returns:
+        The keys that were revoked by this call.
+
+    Raises:
+        ConfigError: There is no such key in use.
+    """
+    database = Database(VendorSettings.load(data_dir).url)
+    with database.session() as session:
+        chosen = select(Key).where(or_(Key.id == name, Key.tenant == name), Key.revoked.is_(None))
+        rows = session.scalars(chosen).all()
+        for row in rows:
+            row.revoked = now()
+    database.close()
+    if not rows:
+        raise ConfigError(
+            [Fault("name", name, "must be the identifier of a key in use or the name of a tenant who has one")],
+            remedy="See: cutlayer vendor key list.",
+        )
+    return tuple(KeyInfo(row.id, row.tenant, row.created, row.revoked) for row in rows)
+
+
+class Doorkeeper:
+    """Tells whose a key is, from memory where it was asked a moment ago.
+
+    Args:
+        database: Where the keys are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, float]] = {}
+
+    def remembered(self, key: str) -> str | None:
+        """The tenant of a key that was accepted a moment ago; never waits for the database."""
+        with self._lock:
+            tenant, until = self._known.get(_digest(key), ("", 0.0))
+        return tenant if time.monotonic() < until else None
+
+    def tenant(self, key: str) -> str | None:
+        """The tenant of a key, or None where no key in use is this one."""
+        match = _KEY.fullmatch(key)
+        if match is None:
+            return None
+        digest = _digest(key)
+        with self._database.session() as session:
+            row = session.get(Key, match[1])
+        if row is None or row.revoked is not None or not hmac.compare_digest(row.digest, digest):
+            with self._lock:
+                self._known.pop(digest, None)
+            return None
+        with self._lock:
+            self._known[digest] = (row.tenant, time.monotonic() + _REMEMBERED_SECONDS)
+        return row.tenant
+
+
+def _digest(key: str) -> str:
+    # A key has 256 random bits, so a plain digest cannot be searched; a slow one would cost every request.
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,33 @@
+"""What an operator watches: counts and times per tenant and route, never content."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_STEP_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counters of one vendor process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "cutlayer_requests", "Requests answered.", ["tenant", "route", "status"], registry=self._registry
+        )
+        self.bytes = Counter(
+            "cutlayer_body_bytes", "Bytes of bodies.", ["tenant", "route", "direction"], registry=self._registry
+        )
+        self.seconds = Histogram(
+            "cutlayer_request_seconds",
+            "Time from a request's head to its answer.",
+            ["route"],
+            buckets=_STEP_SECONDS,
+            registry=self._registry,
+        )
+        self.live_jobs = Gauge("cutlayer_live_jobs", "Jobs in memory.", registry=self._registry)
+        self.in_progress = Gauge("cutlayer_requests_in_progress", "Requests in progress.", registry=self._registry)
+
+    def render(self) -> bytes:
+        """All of them, in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,158 @@
+"""Refusals, and how they travel: RFC 9457 problem details with a remedy."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import traceback
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+
+from cutlayer.core import CutlayerError, DataError, ModelError, StorageError
+from cutlayer.wire import FrameError
+from cutlayer.wire.messages import Problem
+
+MEDIA_TYPE = "application/problem+json"
+log = logging.getLogger("cutlayer.vendor")
+
+
+class Refusal(Exception):  # noqa: N818 - what it is; the error is the customer's
+    """The vendor will not do what a request asks, and says why.
+
+    Args:
+        status: HTTP status.
+        code: What is wrong, in a few words joined by hyphens; the same for the same fault.
+        detail: What was given and what is allowed. Never tensor values, keys or server paths.
+        remedy: What the customer should do next.
+        headers: Extra headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, code: str, detail: str, *, remedy: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.remedy = remedy
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """The refusal as an HTTP answer."""
+        problem = Problem(
+            type=f"urn:cutlayer:{self.code}",
+            title=self.code.replace("-", " ").capitalize(),
+            status=self.status,
+            detail=self.detail,
+            remedy=self.remedy,
+        )
+        return Response(problem.model_dump_json(), status_code=self.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+
+def not_found(kind: str, name: str) -> Refusal:
+    """There is no such thing in the tenant's namespace, whether or not another tenant has one."""
+    return Refusal(404, "not-found", f"There is no {kind} {name}.", remedy="Check the identifier and the API key.")
+
+
+def conflict(code: str, detail: str, *, remedy: str) -> Refusal:
+    """The request does not fit the state of what it names."""
+    return Refusal(409, code, detail, remedy=remedy)
+
+
+def unacceptable(code: str, detail: str, *, remedy: str = "") -> Refusal:
+    """The request's content cannot be used."""
+    return Refusal(422, code, detail, remedy=remedy)
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room left to write."""
+    if isinstance(error, OSError):
+        # EFBIG: a limit on file size (ulimit -f) feels the same and has the same remedy.
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, DBAPIError):
+        return "disk is full" in str(error.orig) or "No space left" in str(error.orig)
+    return False
+
+
+def refusal_for(error: Exception) -> Refusal:
+    """The refusal that an error amounts to; errors that should not happen become a bare 500."""
+    if isinstance(error, Refusal):
+        return error
+    if disk_is_full(error):
+        log.error("the disk is full (%s)", type(error).__name__)
+        return Refusal(
+            507,
+            "disk-full",
+            "The vendor has no room to store this; nothing was lost.",
+            remedy="Try again later, or ask the vendor to make room.",
+        )
+    if isinstance(error, FrameError):
+        return unacceptable("not-a-frame", error.message, remedy=error.remedy or "Send what the route describes.")
+    if isinstance(error, ModelError | DataError):
+        return unacceptable("not-usable", error.message, remedy=error.remedy)
+    log_without_values(error)
+    if isinstance(error, StorageError):
+        return Refusal(
+            500, "damaged", "A file of the vendor does not hold what it should.", remedy="Ask the vendor to look."
+        )
+    return Refusal(
+        500, "internal-error", "The vendor made a mistake.", remedy="Try again; if it stays, ask the vendor."
+    )
+
+
+def log_without_values(error: BaseException) -> None:
+    """Logs where an error came from, without its message: that might quote a body.
+
+    Errors of cutlayer itself carry no private values, so theirs is kept.
+    """
+    message = str(error) if isinstance(error, CutlayerError) else ""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s %s\n%s", type(error).__name__, message, where)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of the application a problem."""
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        return refusal_for(error).response()
+
+    async def refuse_http(_: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "bad-request")
+        return Refusal(
+            error.status_code,
+            code,
+            str(error.detail),
+            remedy="See /openapi.json for what the vendor offers.",
+            headers=error.headers,
+        ).response()
+
+    async def refuse_schema(_: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        return unacceptable(
+            "not-valid",
+            "; ".join(_fault(fault) for fault in error.errors()),
+            remedy="Correct the values named; /openapi.json describes them.",
+        ).response()
+
+    app.add_exception_handler(Refusal, refuse)
+    app.add_exception_handler(HTTPException, refuse_http)
+    app.add_exception_handler(RequestValidationError, refuse_schema)
+    for kind in (CutlayerError, OSError, DBAPIError):
+        app.add_exception_handler(kind, refuse)
+
+
+def _fault(fault: Mapping[str, object]) -> str:
+    """One fault with its path, and its value where that is a number: strings might be anything."""
+    place = fault.get("loc")
+    path = ".".join(str(step) for step in place if step not in ("body", "path")) if isinstance(place, tuple) else ""
+    value = fault.get("input")
+    given = f" = {value}" if isinstance(value, bool | int | float) and len(str(value)) <= 40 else ""
+    return f"{path or 'body'}{given}: {fault.get('msg', 'not valid')}"

@@ -1,0 +1,157 @@
+"""Setting a vendor up, and running it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from pydantic import ValidationError
+
+from cutlayer.core import ConfigError, Fault, StorageError
+from cutlayer.vendor.app import create_app
+from cutlayer.vendor.catalogue import ModelCard, write_card
+from cutlayer.vendor.database import Database
+from cutlayer.vendor.settings import Limits, VendorSettings, faults
+from cutlayer.vendor.tls import make_certificate
+from cutlayer.wire.transports.http import is_loopback
+
+DEFAULT_PORT = 8440
+log = logging.getLogger("cutlayer.vendor")
+_KEEP_ALIVE_SECONDS = 600
+"""A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""
+
+
+def init(
+    data_dir: Path | str,
+    *,
+    models: Sequence[str] = ("starter",),
+    db_url: str | None = None,
+    tls_host: str | None = None,
+    max_bottom: int | None = None,
+    threads: int | None = None,
+    limits: Limits | None = None,
+) -> VendorSettings:
+    """Makes a vendor's data folder: settings, tables, a card for each model, a certificate.
+
+    Running it again on the same folder changes the settings and keeps tenants, keys and jobs.
+
+    Args:
+        data_dir: The folder.
+        models: What is offered: `starter`, local folders, hub ids; `NAME=SOURCE` gives another name
+            than the source's last part. The first is the default.
+        db_url: SQLAlchemy URL of the database; SQLite in the folder by default.
+        tls_host: Name or address to make a self-signed certificate for.
+        max_bottom: The deepest cut for which bottoms are handed out; half of the blocks by default.
+        threads: Compute threads; all cores by default.
+        limits: What one request and one tenant may take.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        ModelError: A model cannot be loaded or cut.
+        StorageError: The folder or the database cannot be used.
+    """
+    data_dir = Path(data_dir).absolute()
+    named = dict(_named(model) for model in models)
+    if len(named) != len(models) or not named:
+        raise ConfigError(
+            [Fault("models", list(models), "must be one or more, each with a name of its own")],
+            remedy="Tell them apart with NAME=SOURCE.",
+        )
+    try:
+        settings = VendorSettings(
+            data_dir=data_dir,
+            models=named,
+            default_model=next(iter(named)),
+            database_url=db_url,
+            max_bottom=max_bottom,
+            threads=threads,
+            limits=limits or Limits(),
+        )
+    except ValidationError as error:
+        raise ConfigError(faults(error, "vendor")) from error
+    cards = [ModelCard.draw_up(name, source, max_bottom=max_bottom) for name, source in named.items()]
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Database(settings.url).close()
+        for card in cards:
+            write_card(settings, card)
+        if tls_host is not None:
+            make_certificate(tls_host, certificate=settings.certificate, private_key=settings.private_key)
+        settings.save()
+    except OSError as error:
+        raise StorageError(
+            f"{data_dir} cannot be written: {error.strerror}.", remedy="Choose another folder."
+        ) from error
+    return settings
+
+
+def serve(
+    data_dir: Path | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    tls_cert: Path | str | None = None,
+    tls_key: Path | str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Runs the vendor until it is told to stop.
+
+    Args:
+        data_dir: A folder that `init` made.
+        host: Address to listen on. Others than this machine's are served over TLS only.
+        port: Port to listen on.
+        tls_cert: PEM certificate; the one that `init` made by default.
+        tls_key: Its private key.
+        threads: Compute threads, instead of those set.
+
+    Raises:
+        ConfigError: The folder is no vendor's, another process serves it, or TLS is missing.
+    """
+    settings = VendorSettings.load(data_dir)
+    if threads is not None:
+        settings = settings.model_copy(update={"threads": threads})
+    certificate = Path(tls_cert) if tls_cert is not None else settings.certificate
+    private_key = Path(tls_key) if tls_key is not None else settings.private_key
+    has_tls = certificate.is_file() and private_key.is_file()
+    if not has_tls and (tls_cert is not None or tls_key is not None):
+        raise ConfigError([Fault("tls", f"{certificate}, {private_key}", "must be two readable PEM files")])
+    if not has_tls and not is_loopback(host):
+        raise ConfigError(
+            f"Serving {host} without TLS would show keys and releases to the network.",
+            remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.",
+        )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    config = uvicorn.Config(
+        create_app(settings),
+        host=host,
+        port=port,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # the door keeps its own, without paths
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        ssl_certfile=str(certificate) if has_tls else None,
+        ssl_keyfile=str(private_key) if has_tls else None,
+    )
+    try:
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=config.backlog
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"The vendor cannot listen on {host} port {port}: {error.strerror}.", remedy="Choose another port."
+        ) from error
+    log.info("serving %s on %s://%s:%d", settings.data_dir, "https" if has_tls else "http", *listener.getsockname()[:2])
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _named(model: str) -> tuple[str, str]:
+    name, separator, source = model.partition("=")
+    return (name, source) if separator else (Path(model).name, model)

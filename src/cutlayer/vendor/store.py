@@ -1,0 +1,443 @@
+"""The record store: what customers released once, on disk, read through memory maps.
+
+A record set is a row of immutable shards. A shard is one frame's safetensors block exactly as it
+arrived; it is written beside its place, checked, and renamed, so a file under a shard's name is
+whole. Reading maps shards into memory, so sets may be larger than RAM. A mapped file that shrinks
+would kill the process (SIGBUS): shards are never changed in place, and a file whose size is not the
+one written down is not mapped but asked for again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from sqlalchemy import delete, func, select
+from torch import Tensor
+
+from cutlayer.core import Payload
+from cutlayer.vendor.catalogue import Catalogue, ModelCard
+from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
+from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
+from cutlayer.vendor.database import Job as JobRow
+from cutlayer.vendor.files import sync_folder
+from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.wire import Form, read_header, unpack
+from cutlayer.wire.frame import MAX_HEADER_BYTES, check_roles
+from cutlayer.wire.messages import JobSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
+from cutlayer.wire.routes import SHARD_PUT
+
+HEAD_BYTES = 8 + MAX_HEADER_BYTES
+"""First bytes of a block that hold its whole header."""
+
+
+class RecordStore:
+    """All tenants' record sets. Its methods may block, and may be called from any thread.
+
+    Args:
+        settings: The vendor's settings.
+        database: Where sets and shards are listed.
+        catalogue: The models they are made for.
+    """
+
+    def __init__(self, settings: VendorSettings, database: Database, catalogue: Catalogue) -> None:
+        self._settings = settings
+        self._database = database
+        self._catalogue = catalogue
+        self._lock = threading.Lock()
+        self._arriving: dict[str, int] = {}
+
+    def put(self, tenant: str, name: str, spec: RecordSetSpec) -> RecordSetInfo:
+        """Opens a record set, or finds it open."""
+        self._catalogue.card(spec.model).check(spec.cut, spec.form)
+        with self._lock, self._database.session() as session:
+            row = session.get(RecordSet, (tenant, name))
+            if row is None:
+                kept = session.scalar(select(func.count()).select_from(RecordSet).where(RecordSet.tenant == tenant))
+                if (kept or 0) >= self._settings.limits.record_sets_per_tenant:
+                    raise Refusal(
+                        403, "quota", f"This tenant has {kept} record sets already.", remedy="Delete some of them."
+                    )
+                session.add(RecordSet(tenant=tenant, id=name, spec=spec.model_dump_json(), sealed=False))
+            elif RecordSetSpec.model_validate_json(row.spec) != spec:
+                raise conflict(
+                    "spec-differs", f"Record set {name} is there with another spec.", remedy="Choose a new identifier."
+                )
+        return self.info(tenant, name)
+
+    def info(self, tenant: str, name: str) -> RecordSetInfo:
+        """A record set with the shards that are whole; what is missing can be sent again."""
+        with self._database.session() as session:
+            row = session.get(RecordSet, (tenant, name))
+            if row is None:
+                raise not_found("record set", name)
+            listed = session.scalars(
+                select(Shard).where(Shard.tenant == tenant, Shard.record_set == name).order_by(Shard.number)
+            ).all()
+        shards = tuple(
+            ShardInfo(number=shard.number, sha256=shard.sha256, size=shard.size, records=shard.records)
+            for shard in listed
+            if _size(self._file(tenant, name, shard.number)) == shard.size
+        )
+        return RecordSetInfo(
+            record_set=name,
+            spec=RecordSetSpec.model_validate_json(row.spec),
+            shards=shards,
+            sealed=row.sealed,
+            records=sum(shard.records for shard in listed),
+        )
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Deletes a record set that no unfinished job uses."""
+        with self._lock, self._database.session() as session:
+            if session.get(RecordSet, (tenant, name)) is None:
+                raise not_found("record set", name)
+            for job in session.scalars(select(JobRow).where(JobRow.tenant == tenant, JobRow.final.is_(None))):
+                if name in JobSpec.model_validate_json(job.spec).record_sets:
+                    raise conflict(
+                        "in-use", f"Job {job.id} uses record set {name}.", remedy="Finish or delete the job first."
+                    )
+            session.execute(delete(Shard).where(Shard.tenant == tenant, Shard.record_set == name))
+            session.execute(delete(RecordSet).where(RecordSet.tenant == tenant, RecordSet.id == name))
+        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+
+    def seal(self, tenant: str, name: str, request: SealRequest) -> RecordSetInfo:
+        """Closes a record set, if it holds exactly what the customer says."""
+        info = self.info(tenant, name)
+        numbers = [shard.number for shard in info.shards]
+        missing = sorted(set(range(request.shards)) - set(numbers))
+        if missing or len(numbers) != request.shards or sum(s.records for s in info.shards) != request.records:
+            raise conflict(
+                "not-complete",
+                f"Record set {name} holds {len(numbers)} shards with {sum(s.records for s in info.shards)} records, "
+                f"not {request.shards} with {request.records}; missing: {missing[:20] or 'none'}.",
+                remedy="Send the missing shards, or start a new set.",
+            )
+        with self._lock, self._database.session() as session:
+            row = session.get(RecordSet, (tenant, name))
+            if row is None:
+                raise not_found("record set", name)
+            row.sealed = True
+        return info.model_copy(update={"sealed": True})
+
+    def stored_bytes(self, tenant: str) -> int:
+        """Bytes of shards and adapters that a tenant keeps, uploads in progress included."""
+        with self._database.session() as session:
+            sums = [
+                session.scalar(select(func.sum(table.size)).where(table.tenant == tenant)) or 0
+                for table in (Shard, Adapter)
+            ]
+        return int(sum(sums)) + self._arriving.get(tenant, 0)
+
+    # ------------------------------------------------------------ uploads
+
+    def receive(self, tenant: str, name: str, number: int, *, size: int, sha256: str) -> Upload | ShardInfo:
+        """Prepares for a shard.
+
+        Args:
+            tenant: Whose it is.
+            name: The record set.
+            number: The shard's number.
+            size: Its announced length in bytes.
+            sha256: Its announced digest.
+
+        Returns:
+            Where to write it, or what is known of it if it is here already.
+
+        Raises:
+            Refusal: The set is sealed, the shard differs from the one that is here, or there is no
+                room for it.
+        """
+        with self._database.session() as session:
+            row = session.get(RecordSet, (tenant, name))
+            known = session.get(Shard, (tenant, name, number))
+        if row is None:
+            raise not_found("record set", name)
+        if known is not None and known.sha256 != sha256:
+            raise conflict(
+                "shard-differs",
+                f"Shard {number} of record set {name} is here with other bytes (sha256 {known.sha256}).",
+                remedy="Send the same bytes as before, or start a new set.",
+            )
+        if known is not None and _size(self._file(tenant, name, number)) == known.size:
+            return ShardInfo(number=number, sha256=sha256, size=known.size, records=known.records)
+        if known is None and row.sealed:
+            raise conflict(
+                "sealed", f"Record set {name} is sealed and has no shard {number}.", remedy="Start a new set."
+            )
+        self._check_room(tenant, size, replaces=known is not None)
+        return Upload(self, tenant, name, number, size=size, sha256=sha256, spec=row.spec)
+
+    def _check_room(self, tenant: str, size: int, *, replaces: bool) -> None:
+        limits = self._settings.limits
+        kept = self.stored_bytes(tenant)
+        if not replaces and kept + size > limits.stored_bytes_per_tenant:
+            raise Refusal(
+                403,
+                "quota",
+                f"{size} more bytes would exceed this tenant's quota: {kept} of {limits.stored_bytes_per_tenant} used.",
+                remedy="Delete record sets or adapters, or ask the vendor for more.",
+            )
+        if shutil.disk_usage(self._settings.data_dir).free < size + limits.reserve_bytes:
+            raise Refusal(
+                507,
+                "disk-full",
+                f"The vendor has no room for {size} more bytes; nothing was lost.",
+                remedy="Try again later, or ask the vendor to make room.",
+            )
+
+    def _accept(self, upload: Upload, temporary: Path, records: int) -> ShardInfo:
+        """Gives a checked upload its name and lists it."""
+        tenant, name, number = upload.tenant, upload.name, upload.number
+        info = ShardInfo(number=number, sha256=upload.sha256, size=upload.size, records=records)
+        with self._lock, self._database.session() as session:
+            if session.get(RecordSet, (tenant, name)) is None:
+                raise not_found("record set", name)
+            known = session.get(Shard, (tenant, name, number))
+            if known is not None and known.sha256 != upload.sha256:
+                raise conflict(
+                    "shard-differs",
+                    f"Shard {number} of record set {name} arrived twice, with different bytes.",
+                    remedy="Start a new set.",
+                )
+            os.replace(temporary, self._file(tenant, name, number))
+            sync_folder(self._folder(tenant, name))
+            if known is None:
+                session.add(
+                    Shard(
+                        tenant=tenant,
+                        record_set=name,
+                        number=number,
+                        sha256=upload.sha256,
+                        size=upload.size,
+                        records=records,
+                    )
+                )
+        return info
+
+    # ------------------------------------------------------------ reading
+
+    def open(self, tenant: str, names: Sequence[str], card: ModelCard, spec: JobSpec) -> Records:
+        """The records of sealed sets that fit a job, numbered through in order.
+
+        Raises:
+            Refusal: A set is not there, not sealed, of another kind, or damaged.
+        """
+        files = []
+        for name in names:
+            info = self.info(tenant, name)
+            fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type)
+            has = (info.spec.model, info.spec.cut, info.spec.form, info.spec.segments, info.spec.wire_type)
+            if fits != has:
+                raise unacceptable(
+                    "records-do-not-fit", f"Record set {name} was made for another model, cut or form than the job."
+                )
+            if not info.sealed:
+                raise conflict("not-sealed", f"Record set {name} is not sealed.", remedy="Seal it first.")
+            whole = {shard.number for shard in info.shards}
+            with self._database.session() as session:
+                listed = session.scalars(
+                    select(Shard).where(Shard.tenant == tenant, Shard.record_set == name).order_by(Shard.number)
+                ).all()
+            for shard in listed:
+                path = self._file(tenant, name, shard.number)
+                damaged = shard.number not in whole
+                if not damaged and self._settings.verify_shards and _digest(path) != shard.sha256:
+                    path.unlink()  # so that it is listed as missing, and can be sent again
+                    damaged = True
+                if damaged:
+                    raise conflict(
+                        "shard-damaged",
+                        f"Shard {shard.number} of record set {name} is damaged or missing on the vendor's disk.",
+                        remedy="Send the shards that the record set no longer lists, with the same bytes, and go on.",
+                    )
+                files.append(path)
+        return Records([MappedShard.open(path) for path in files], card, spec)
+
+    def _folder(self, tenant: str, name: str) -> Path:
+        return self._settings.tenant(tenant) / "record-sets" / name
+
+    def _file(self, tenant: str, name: str, number: int) -> Path:
+        return self._folder(tenant, name) / f"{number:08d}.safetensors"
+
+
+class Upload:
+    """One shard on its way in: checked as it arrives, kept only if it is whole.
+
+    Use as a context manager; without `finish`, nothing of it stays.
+    """
+
+    def __init__(
+        self, store: RecordStore, tenant: str, name: str, number: int, *, size: int, sha256: str, spec: str
+    ) -> None:
+        self.tenant = tenant
+        self.name = name
+        self.number = number
+        self.size = size
+        self.sha256 = sha256
+        self._store = store
+        self._spec = RecordSetSpec.model_validate_json(spec)
+        self._card = store._catalogue.card(self._spec.model)
+        self._hash = hashlib.sha256()
+        self._written = 0
+
+    def __enter__(self) -> Upload:
+        folder = self._store._folder(self.tenant, self.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(dir=folder, prefix=f".{self.number:08d}.")
+        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._path = Path(path)
+        with self._store._lock:
+            self._store._arriving[self.tenant] = self._store._arriving.get(self.tenant, 0) + self.size
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+        with self._store._lock:
+            self._store._arriving[self.tenant] -= self.size
+
+    def check_head(self, head: bytes) -> None:
+        """Checks the first bytes before anything is written.
+
+        Args:
+            head: The first `HEAD_BYTES` of the body, or all of a shorter one.
+        """
+        header = read_header(head, total=self.size)
+        check_roles(SHARD_PUT, header)
+        check_shapes(self._card, self._spec, header)
+
+    def write(self, chunk: bytes) -> None:
+        """Takes the next bytes."""
+        self._hash.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+        self._written += len(chunk)
+
+    def finish(self) -> ShardInfo:
+        """Checks what arrived and keeps it.
+
+        Raises:
+            Refusal: The bytes are not those announced, or no release of the set's kind.
+        """
+        if self._written != self.size or self._hash.hexdigest() != self.sha256:
+            raise unacceptable(
+                "checksum-mismatch",
+                f"{self._written} bytes with sha256 {self._hash.hexdigest()} arrived; "
+                f"{self.size} bytes with sha256 {self.sha256} were announced.",
+                remedy="Send the shard again.",
+            )
+        os.fsync(self._file.fileno())
+        shard = MappedShard.open(self._path)
+        values = shard.values.numpy() if self._spec.form is Form.IDS else _bits(shard.values)
+        check_lengths(self._card, self._spec, shard.lengths, len(shard.values))
+        if self._spec.form is Form.IDS:
+            check_ids(self._card, values)
+        else:
+            check_stored_rows(values, self._spec.wire_type)
+        return self._store._accept(self, self._path, len(shard))
+
+
+@dataclass(frozen=True)
+class MappedShard:
+    """A shard through a memory map.
+
+    Attributes:
+        values: `[items]` ids or `[items, width]` rows; a view of the file.
+        lengths: `[records, segments]` int64, in memory.
+        offsets: `[records + 1]` int64: where each record's items stand.
+    """
+
+    values: Tensor
+    lengths: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, path: Path) -> MappedShard:
+        """Maps a shard; safetensors compares the header with the file's length first."""
+        with safe_open(path, framework="pt") as file:
+            role = "ids" if "ids" in file.keys() else "rows"  # noqa: SIM118 - not a mapping
+            values = file.get_tensor(role)
+            lengths = file.get_tensor("lengths").numpy().astype(np.int64)
+        return cls(values, lengths, np.concatenate([[0], lengths.sum(1).cumsum()]))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class Records:
+    """Records of several shards, numbered through.
+
+    Args:
+        shards: The shards, in order.
+        card: The model they are for.
+        spec: The job they are read for.
+    """
+
+    def __init__(self, shards: Sequence[MappedShard], card: ModelCard, spec: JobSpec) -> None:
+        self._shards = list(shards)
+        self._ends = np.cumsum([len(shard) for shard in self._shards])
+        self._form = spec.form.value
+        self._specials = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def longest(self, numbers: NDArray[np.int64]) -> int:
+        """Positions of the longest of these records, special tokens included.
+
+        Raises:
+            Refusal: There is no record of such a number.
+        """
+        if len(numbers) == 0 or int(numbers.max()) >= len(self):
+            raise unacceptable(
+                "record-out-of-range",
+                f"records names {int(numbers.max()) if len(numbers) else 'no record'}; "
+                f"the job has records 0 to {len(self) - 1}.",
+            )
+        return self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
+
+    def gather(self, numbers: NDArray[np.int64]) -> Payload:
+        """The records as one release, in the order of `numbers`."""
+        pieces, lengths = [], []
+        for shard, local in self._locate(numbers):
+            pieces.append(shard.values[int(shard.offsets[local]) : int(shard.offsets[local + 1])])
+            lengths.append(shard.lengths[local])
+        return unpack({self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths))})
+
+    def _locate(self, numbers: NDArray[np.int64]) -> list[tuple[MappedShard, int]]:
+        places = np.searchsorted(self._ends, numbers, side="right")
+        return [
+            (self._shards[place], int(number - (self._ends[place - 1] if place else 0)))
+            for place, number in zip(places.tolist(), numbers.tolist(), strict=True)
+        ]
+
+
+def _bits(values: Tensor) -> NDArray[np.integer]:
+    kind = torch.int16 if values.dtype is torch.bfloat16 else torch.int32
+    bits: NDArray[np.integer] = values.view(kind).numpy().reshape(-1)
+    return bits
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
