@@ -1,0 +1,49 @@
+"""Noise and its guarantee, where it acts on the road, and the ledger of what left.
+
+`build_privatizer` makes a `Privatizer` from a `PrivacySpec`; a `Ledger` takes down every `Release`
+before it leaves.
+"""
+
+from cutlayer.privacy.cti import UtilityImportance
+from cutlayer.privacy.distances import WorstCase, largest_distance, worst_case
+from cutlayer.privacy.ledger import FrameEntry, Ledger, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
+from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
+from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
+from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer
+from cutlayer.privacy.randomness import generator
+from cutlayer.privacy.release import Release
+from cutlayer.privacy.secret import CustomerSecret
+from cutlayer.privacy.spec import CtiSpec, PrivacySpec
+from cutlayer.privacy.vault import Vault
+
+__all__ = [
+    "LATTICE",
+    "MECHANISMS",
+    "PRIVATIZERS",
+    "CtiSpec",
+    "CustomerSecret",
+    "DChi",
+    "FrameEntry",
+    "Ledger",
+    "LedgerSummary",
+    "Mechanism",
+    "MechanismSummary",
+    "NeighbourSearch",
+    "NoPrivacy",
+    "PrivacySpec",
+    "Privatizer",
+    "Release",
+    "ReleaseEntry",
+    "RunBytes",
+    "SearchCounts",
+    "Space",
+    "TextToText",
+    "UtilityImportance",
+    "Vault",
+    "Vector",
+    "WorstCase",
+    "build_privatizer",
+    "generator",
+    "largest_distance",
+    "worst_case",
+]

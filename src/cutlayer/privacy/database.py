@@ -1,0 +1,130 @@
+"""One way to open the customer's SQLite files, and one way for them to fail."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cutlayer.core import StorageError
+
+BUSY_SECONDS: Final = 30.0
+"""How long one process waits for another's transaction."""
+
+_REMEDIES: Final = {
+    sqlite3.SQLITE_FULL: "Free disk space and run again; nothing was sent.",
+    sqlite3.SQLITE_READONLY: "Make the file and its folder writable.",
+    sqlite3.SQLITE_CANTOPEN: "Give a folder that exists and may be written to.",
+    sqlite3.SQLITE_NOTADB: "Restore it from a backup, or give another path.",
+    sqlite3.SQLITE_CORRUPT: "Restore it from a backup.",
+    sqlite3.SQLITE_BUSY: "Wait for the other run to end.",
+}
+
+
+class Database:
+    """A SQLite file that several threads and processes may use at once.
+
+    Write-ahead journal. A forked child opens its
+    own connection, because SQLite's may not be carried over.
+
+    Args:
+        path: The file; made if it is missing, readable by its owner only.
+        kind: What it is, for messages: `ledger`.
+        schema: SQL that makes the tables.
+        version: Of the schema; a file of another version is refused.
+    """
+
+    def __init__(self, path: Path, *, kind: str, schema: str, version: int) -> None:
+        self.path = path
+        self._kind = kind
+        self._schema = schema
+        self._version = version
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._connection = self._open()
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, alone among all processes: all of it is stored, or nothing.
+
+        Args:
+            durable: Whether it must outlive a power cut that follows at once. Otherwise it is safe
+                from crashes of the program, and from power cuts after the next durable one.
+
+        Raises:
+            StorageError: It could not be stored.
+        """
+        with self._lock, self._errors():
+            connection = self._own()
+            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # a full disk may have ended the transaction already
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view.
+
+        Raises:
+            StorageError: It could not be read.
+        """
+        with self._lock, self._errors():
+            connection = self._own()
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Gives the file back."""
+        with self._lock:
+            if self._owner == os.getpid():
+                self._connection.close()
+
+    def _own(self) -> sqlite3.Connection:
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        with self._errors():
+            if not self.path.exists():
+                try:
+                    os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+                except OSError as error:
+                    raise self._error(f"cannot be created: {error.strerror}", sqlite3.SQLITE_CANTOPEN) from error
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if found == 0:
+                for statement in self._schema.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={self._version:d}")
+            connection.execute("COMMIT")
+            if found not in (0, self._version):
+                connection.close()
+                raise self._error(f"has version {found}; this program reads {self._version}", sqlite3.SQLITE_NOTADB)
+            return connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(f"cannot be used: {error}", getattr(error, "sqlite_errorcode", 0) & 0xFF) from error
+
+    def _error(self, what: str, code: int) -> StorageError:
+        return StorageError(f"The {self._kind} {self.path} {what}.", remedy=_REMEDIES.get(code, ""))

@@ -1,0 +1,470 @@
+"""The ledger: what left, written down before it leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cutlayer.core import BudgetError, PrivacyError
+from cutlayer.privacy.database import Database
+from cutlayer.privacy.release import Release
+
+_SCHEMA: Final = """
+CREATE TABLE kinds (kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (mechanism, unit));
+CREATE TABLE frames (
+    entry INTEGER PRIMARY KEY AUTOINCREMENT, opened REAL NOT NULL, run TEXT NOT NULL, route TEXT NOT NULL,
+    place TEXT NOT NULL,
+    payload TEXT NOT NULL, texts INTEGER NOT NULL, unsafe INTEGER NOT NULL,
+    closed REAL, uplink INTEGER, downlink INTEGER, status INTEGER, digest BLOB
+);
+CREATE TABLE releases (
+    entry INTEGER NOT NULL REFERENCES frames, position INTEGER NOT NULL,
+    identity BLOB NOT NULL, draw BLOB NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL,
+    kind INTEGER NOT NULL REFERENCES kinds, eta REAL NOT NULL, tokens INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    charged INTEGER NOT NULL, PRIMARY KEY (entry, position)
+) WITHOUT ROWID;
+CREATE INDEX frames_run ON frames (run);
+CREATE INDEX releases_identity ON releases (identity, digest);
+CREATE INDEX releases_draw ON releases (draw);
+CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged
+"""
+_AT_A_TIME: Final = 500
+_ROUNDING: Final = 1e-9
+_OTHER_CATEGORIES: Final = ("gradient", "control")
+RELEASE_BYTES: Final = "release"
+"""The category under which a frame counts its release's payload bytes (`wire.routes.Category`)."""
+
+
+@dataclass(frozen=True)
+class FrameEntry:
+    """One frame.
+
+    Attributes:
+        entry: Its number.
+        opened: When it was written down, before its bytes existed.
+        run: What it belongs to: a fine-tuning run's name, or what else was asked of the vendor.
+        route: What kind of message.
+        where: Values of the path's placeholders.
+        payload_bytes: Bytes of its tensors, by what they were spent on.
+        texts: How many texts it releases.
+        unsafe: Whether noise came from a seed.
+        closed: When its answer came; `None`: it may have left.
+        uplink_bytes: Bytes on the wire, envelope included.
+        downlink_bytes: Bytes of the answer.
+        status: HTTP status of the answer.
+        digest: Of the bytes sent.
+    """
+
+    entry: int
+    opened: datetime
+    run: str
+    route: str
+    where: Mapping[str, str | int]
+    payload_bytes: Mapping[str, int]
+    texts: int
+    unsafe: bool
+    closed: datetime | None
+    uplink_bytes: int | None
+    downlink_bytes: int | None
+    status: int | None
+    digest: bytes | None
+
+
+@dataclass(frozen=True)
+class ReleaseEntry:
+    """One text in one frame. Texts appear as keyed hashes only.
+
+    Attributes:
+        entry: The frame.
+        position: The text's place in it.
+        time: When the frame was opened.
+        identity: Names the bytes.
+        draw: Names the noise in them.
+        content: Names the text.
+        digest: Hash of the text's part of the payload.
+        mechanism: How it was privatized.
+        unit: What `eta` is counted in.
+        eta: The largest eta of any of its tokens.
+        tokens: How many tokens it has.
+        payload_bytes: Its share of the frame's release bytes.
+        charged: Whether this was the draw's first release; later ones are no further look.
+    """
+
+    entry: int
+    position: int
+    time: datetime
+    identity: bytes
+    draw: bytes
+    content: bytes
+    digest: bytes
+    mechanism: str
+    unit: str
+    eta: float
+    tokens: int
+    payload_bytes: int
+    charged: bool
+
+
+@dataclass(frozen=True)
+class MechanismSummary:
+    """Everything that one mechanism released in one unit.
+
+    Attributes:
+        mechanism: Its name.
+        unit: What etas are counted in.
+        texts: Different texts.
+        releases: Texts sent, repetitions included.
+        draws: Looks that the vendor got, all texts together.
+        tokens: Tokens sent, repetitions included.
+        payload_bytes: Release bytes sent.
+        largest_eta: Of any draw.
+        largest_spent: Largest sum over one text's draws in this unit, other mechanisms included.
+    """
+
+    mechanism: str
+    unit: str
+    texts: int
+    releases: int
+    draws: int
+    tokens: int
+    payload_bytes: int
+    largest_eta: float
+    largest_spent: float
+
+
+@dataclass(frozen=True)
+class LedgerSummary:
+    """What left altogether.
+
+    Attributes:
+        frames: Number of frames.
+        may_have_left: Frames of which no answer is known.
+        unsafe: Frames whose noise came from a seed.
+        uplink_bytes: Bytes on the wire, envelopes included, of frames that were answered.
+        downlink_bytes: Bytes of answers.
+        payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
+        mechanisms: One line per mechanism and unit.
+    """
+
+    frames: int
+    may_have_left: int
+    unsafe: int
+    uplink_bytes: int
+    downlink_bytes: int
+    payload_bytes: Mapping[str, int]
+    mechanisms: tuple[MechanismSummary, ...]
+
+
+@dataclass(frozen=True)
+class RunBytes:
+    """What one run sent and received.
+
+    Attributes:
+        uplink: Bytes sent, envelopes included, by what they were spent on.
+        downlink: Bytes received.
+        tokens: Content tokens in the run's distinct releases.
+    """
+
+    uplink: Mapping[str, int]
+    downlink: int
+    tokens: int
+
+
+class Ledger:
+    """A SQLite file at the customer with one row per frame and one per text in it.
+
+    A frame is written down, and is on disk, before its bytes exist. An entry that is never closed
+    therefore means: may have left. Several processes may use one file.
+
+    **Budget.** Each draw of noise for a text is a look at it and is charged its eta once, whatever
+    the number of frames and forms in which it is sent. The budget bounds, for every text, the sum
+    of the etas of its draws in one unit; etas of unlike units are never added. A release without
+    privacy exceeds every budget.
+
+    Args:
+        path: The file; made if it is missing.
+
+    Raises:
+        StorageError: The file cannot be opened or is no ledger.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=1)
+
+    def open_frame(
+        self,
+        *,
+        run: str,
+        route: str,
+        where: Mapping[str, str | int],
+        payload_bytes: Mapping[str, int],
+        release: Release | None,
+        budget: float | None,
+        unsafe: bool,
+    ) -> int:
+        """Writes a frame down, before its bytes exist.
+
+        Args:
+            run: What it belongs to.
+            route: What kind of message.
+            where: Values of the path's placeholders.
+            payload_bytes: Bytes of its tensors, by what they are spent on.
+            release: The texts in it.
+            budget: Largest sum of etas per text and unit; `None` for no limit.
+            unsafe: Whether noise comes from a seed.
+
+        Returns:
+            The entry, for `close_frame`.
+
+        Raises:
+            BudgetError: A text would be charged beyond the budget. Nothing is written.
+            PrivacyError: The release still waits for its noise, or an identity left with other
+                bytes before. Nothing is written.
+            StorageError: The ledger cannot be written. Then nothing may be sent.
+        """
+        if release is not None and release.pending is not None:
+            raise PrivacyError(
+                f"These texts wait for noise at the {release.pending.value} and must not leave.",
+                remedy="Pass them through the privatizer's activations() first.",
+            )
+        now = time.time()
+        # hashed outside the transaction, so that other processes do not wait for it
+        digests = release.digests() if release is not None else ()
+        with self._database.write() as connection:
+            entry = connection.execute(
+                "INSERT INTO frames (opened, run, route, place, payload, texts, unsafe) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (now, run, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)), len(digests), unsafe),
+            ).lastrowid
+            if entry is None:
+                raise PrivacyError("The ledger did not number a frame.")
+            if release is not None:
+                _write_texts(connection, entry, release, digests, payload_bytes.get(RELEASE_BYTES, 0), budget)
+        return entry
+
+    def close_frame(self, entry: int, *, uplink_bytes: int, downlink_bytes: int, status: int, digest: bytes) -> None:
+        """Notes what became of a frame.
+
+        Args:
+            entry: What `open_frame` returned.
+            uplink_bytes: Bytes sent, envelope included.
+            downlink_bytes: Bytes received.
+            status: HTTP status of the answer.
+            digest: Hash of the bytes sent.
+
+        Raises:
+            PrivacyError: There is no such entry, or it is closed.
+            StorageError: The ledger cannot be written; the entry then says "may have left".
+        """
+        # a power cut that takes this back leaves an open entry, which errs on the safe side
+        with self._database.write(durable=False) as connection:
+            closed = connection.execute(
+                "UPDATE frames SET closed = ?, uplink = ?, downlink = ?, status = ?, digest = ? "
+                "WHERE entry = ? AND closed IS NULL",
+                (time.time(), uplink_bytes, downlink_bytes, status, digest, entry),
+            ).rowcount
+            if not closed:
+                raise PrivacyError(f"The ledger has no open frame {entry}.", remedy="Close each frame once.")
+
+    def frames(self) -> Iterator[FrameEntry]:
+        """All frames, in the order in which they were opened."""
+        query = (
+            "SELECT entry, opened, run, route, place, payload, texts, unsafe, closed, uplink, downlink, status, digest "
+            "FROM frames WHERE entry > ? ORDER BY entry LIMIT ?"
+        )
+        last = 0
+        while rows := self._page(query, (last,)):
+            last = rows[-1][0]
+            for entry, opened, run, route, place, payload, texts, unsafe, closed, uplink, downlink, status, digest in rows:
+                yield FrameEntry(
+                    entry, _when(opened), run, route, json.loads(place), json.loads(payload), texts, bool(unsafe),
+                    None if closed is None else _when(closed), uplink, downlink, status, digest,
+                )  # fmt: skip
+
+    def releases(self) -> Iterator[ReleaseEntry]:
+        """All texts of all frames, in the order in which they left."""
+        query = (
+            "SELECT entry, position, opened, identity, draw, content, releases.digest, mechanism, unit, eta, tokens, "
+            "bytes, charged FROM releases JOIN kinds USING (kind) JOIN frames USING (entry) "
+            "WHERE (entry, position) > (?, ?) ORDER BY entry, position LIMIT ?"
+        )
+        last = (0, 0)
+        while rows := self._page(query, last):
+            last = rows[-1][:2]
+            for (
+                entry,
+                position,
+                opened,
+                identity,
+                draw,
+                content,
+                digest,
+                mechanism,
+                unit,
+                eta,
+                tokens,
+                size,
+                charged,
+            ) in rows:
+                yield ReleaseEntry(
+                    entry, position, _when(opened), identity, draw, content, digest, mechanism, unit, eta, tokens, size,
+                    bool(charged),
+                )  # fmt: skip
+
+    def summary(self) -> LedgerSummary:
+        """What left altogether."""
+        with self._database.read() as connection:
+            frames, closed, unsafe, uplink, downlink = connection.execute(
+                "SELECT COUNT(*), COUNT(closed), TOTAL(unsafe), TOTAL(uplink), TOTAL(downlink) FROM frames"
+            ).fetchone()
+            payload = dict(
+                connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
+            )
+            # sums of infinities differ between versions of SQLite
+            spent = dict(
+                connection.execute(
+                    "SELECT unit, MAX(spent) FROM "
+                    "(SELECT unit, CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END AS spent "
+                    "FROM releases JOIN kinds USING (kind) WHERE charged GROUP BY unit, content) GROUP BY unit"
+                ).fetchall()
+            )
+            rows = connection.execute(
+                "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
+                "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"
+            ).fetchall()
+        return LedgerSummary(
+            frames=frames,
+            may_have_left=frames - closed,
+            unsafe=int(unsafe),
+            uplink_bytes=int(uplink),
+            downlink_bytes=int(downlink),
+            payload_bytes=payload,
+            mechanisms=tuple(
+                MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent[unit])
+                for mechanism, unit, texts, releases, draws, tokens, size, eta in rows
+            ),
+        )
+
+    def spent(self, run: str) -> RunBytes:
+        """Bytes of one run's answered frames on the wire.
+
+        A frame's envelope counts as release if the frame released anything, else as control.
+        """
+        uplink = {category: 0 for category in (RELEASE_BYTES, *_OTHER_CATEGORIES)}
+        downlink = 0
+        with self._database.read() as connection:
+            for text, sent, received in connection.execute(
+                "SELECT payload, uplink, downlink FROM frames WHERE run = ? AND closed IS NOT NULL", (run,)
+            ):
+                payload = json.loads(text)
+                envelope = RELEASE_BYTES if payload.get(RELEASE_BYTES) else "control"
+                for category, size in payload.items():
+                    uplink[category] += size
+                uplink[envelope] += sent - sum(payload.values())
+                downlink += received
+            (tokens,) = connection.execute(
+                "SELECT TOTAL(tokens) FROM (SELECT MAX(tokens) AS tokens FROM releases JOIN frames USING (entry) "
+                "WHERE run = ? GROUP BY identity)",
+                (run,),
+            ).fetchone()
+        return RunBytes(uplink, downlink, int(tokens))
+
+    def close(self) -> None:
+        """Gives the file back."""
+        self._database.close()
+
+    def _page(self, query: str, after: tuple[int, ...]) -> list[tuple[Any, ...]]:
+        # page by page, so that a reader in no hurry holds no lock
+        with self._database.read() as connection:
+            return connection.execute(query, (*after, _AT_A_TIME)).fetchall()
+
+
+def _write_texts(
+    connection: sqlite3.Connection,
+    entry: int,
+    release: Release,
+    digests: Sequence[bytes],
+    release_bytes: int,
+    budget: float | None,
+) -> None:
+    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit) VALUES (?, ?)", (release.mechanism, release.unit))
+    (kind,) = connection.execute(
+        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ?", (release.mechanism, release.unit)
+    ).fetchone()
+    etas = release.etas.tolist()
+    _check_bytes(connection, release, digests, etas)
+    drawn = {draw for (draw,) in _lookup(connection, "SELECT DISTINCT draw FROM releases WHERE draw", release.draws)}
+    charged = []
+    for draw in release.draws:
+        charged.append(draw not in drawn)
+        drawn.add(draw)
+    if budget is not None:
+        _check_budget(connection, release, etas, charged, budget)
+    items = release.items()
+    ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
+    shares = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    connection.executemany(
+        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        zip(
+            [entry] * len(release), range(len(release)), release.identities, release.draws, release.contents, digests,
+            [kind] * len(release), etas, release.tokens.tolist(), shares, charged, strict=True,
+        ),
+    )  # fmt: skip
+
+
+def _check_bytes(
+    connection: sqlite3.Connection, release: Release, digests: Sequence[bytes], etas: Sequence[float]
+) -> None:
+    known = dict(_lookup(connection, "SELECT identity, digest FROM releases WHERE identity", release.identities))
+    differing = 0
+    for identity, digest, eta in zip(release.identities, digests, etas, strict=True):
+        # without noise there is no second look: a text's rows may differ in their last bits
+        differing += math.isfinite(eta) and known.setdefault(identity, digest) != digest
+    if differing:
+        raise PrivacyError(
+            f"{differing} of {len(release)} texts were released before with other bytes: this would be a second look.",
+            remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
+        )
+
+
+def _check_budget(
+    connection: sqlite3.Connection, release: Release, etas: Sequence[float], charged: Sequence[bool], budget: float
+) -> None:
+    due: dict[bytes, float] = {}
+    for content, eta, new in zip(release.contents, etas, charged, strict=True):
+        if new:
+            due[content] = due.get(content, 0.0) + eta
+    query = "SELECT content, SUM(eta) FROM releases JOIN kinds USING (kind) WHERE charged AND unit = ? AND content"
+    spent = dict(_lookup(connection, query, list(due), release.unit, suffix="GROUP BY content"))
+    over = [
+        (spent.get(content, 0.0), eta)
+        for content, eta in due.items()
+        if spent.get(content, 0.0) + eta > budget * (1 + _ROUNDING)
+    ]
+    if over:
+        before, eta = max(over, key=sum)
+        raise BudgetError(
+            f"{len(over)} of {len(release)} texts would be charged beyond the budget of {budget:g}: "
+            f"up to {before:g} spent and {eta:g} due, in {release.unit}. Nothing was sent.",
+            remedy="Use what was released before at the same settings, leave these texts out, or raise the budget.",
+        )
+
+
+def _lookup(
+    connection: sqlite3.Connection, query: str, keys: Sequence[bytes], *before: object, suffix: str = ""
+) -> list[tuple[Any, ...]]:
+    found = []
+    for start in range(0, len(keys), _AT_A_TIME):
+        some = keys[start : start + _AT_A_TIME]
+        found += connection.execute(f"{query} IN ({','.join('?' * len(some))}) {suffix}", (*before, *some)).fetchall()
+    return found
+
+
+def _when(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

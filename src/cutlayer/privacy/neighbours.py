@@ -1,0 +1,359 @@
+"""Exact nearest neighbours in an embedding table, at the speed of inexact ones.
+
+The answer is that of a float64 brute-force search, proved query by query: a coarse product in the
+processor's fastest element type ranks all candidates, the best few are measured in float64, and a
+bound on the coarse error shows that no other candidate can be nearer. Where the bound does not
+show it, the query is searched again more widely, in the end without any shortcut.
+
+The search never looks at the token that a query was made from: there is no early exit and no cache
+of a token's own row. So whatever it returns is post-processing of the noisy vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import ConfigError
+from cutlayer.privacy.mechanisms import round_to_lattice
+
+QUERY_BLOCK: Final = 2048
+"""Queries per product: with fewer, bf16 products reach half their speed."""
+COARSE_BYTES: Final = 128 * 2**20
+"""Size of one block of coarse scores; larger vocabularies are searched block by block."""
+EXACT_ELEMENTS: Final = 2**22
+"""float64 numbers gathered at a time for the exact measurement."""
+WIDTHS: Final = (8, 64)
+"""Candidates measured exactly at the first attempt, and at the wider ones."""
+_GROUP: Final = 32
+"""Candidates of which only the best is looked at, until its group is among the best."""
+_BUILD_ROWS: Final = 4096
+_OUT_OF_REACH: Final = -3e38
+
+
+class _Coarse(NamedTuple):
+    """An element type for coarse products.
+
+    Attributes:
+        parts: How many rounded numbers stand for ‖row‖² / 2.
+        summation: Relative error of one addition of the product's sums; twice the unit roundoff,
+            which covers processors that truncate.
+        output: Relative error of the result's last rounding, against the rounded result.
+    """
+
+    parts: int
+    summation: float
+    output: float
+
+
+_TYPES: Final = {
+    torch.bfloat16: _Coarse(parts=3, summation=2.0**-23, output=2.0**-8 * (1 + 2.0**-6)),
+    torch.float32: _Coarse(parts=2, summation=2.0**-23, output=0.0),
+    torch.float64: _Coarse(parts=1, summation=2.0**-52, output=0.0),
+}
+
+
+@dataclass
+class SearchCounts:
+    """How often the proof held at first sight.
+
+    Attributes:
+        queries: All queries so far.
+        widened: Those that needed the second, wider attempt.
+        double: Those that needed a product in float64.
+        brute: Those that were measured against every candidate: there were more candidates at the
+            same distance than the widest attempt holds.
+    """
+
+    queries: int = 0
+    widened: int = 0
+    double: int = 0
+    brute: int = 0
+
+
+@dataclass
+class _Errors:
+    """The table's share of the bound: the largest of each over all candidates so far."""
+
+    residual: float = 0.0
+    """‖row - rounded row‖"""
+    norm: float = 0.0
+    """‖rounded row‖"""
+    half: float = 0.0
+    """|‖row‖² / 2 - sum of its parts|"""
+    half_size: float = 0.0
+    """Sum of the parts' absolute values."""
+
+    def include(self, other: _Errors) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, max(getattr(self, name), value))
+
+
+class _Block(NamedTuple):
+    """Candidates `start` and following, as the right side of a product.
+
+    `matrix` is `[width + parts, columns]`: the centred rows transposed and rounded, and below them
+    the parts of -‖row‖² / 2. Columns behind the last candidate are out of reach.
+    """
+
+    start: int
+    matrix: Tensor
+    errors: _Errors
+
+
+class NeighbourSearch:
+    """Finds for each query the candidate row at the smallest Euclidean distance.
+
+    **Bound.** Let c be a point near the centre of the candidates, x = query - c, r = row - c and
+    h = ‖r‖² / 2: the nearest row has the largest score s = x·r - h. The coarse score is made of x̂,
+    r̂ and the parts ĥ of h, rounded to the coarse type, summed in fp32 in any order, and rounded:
+
+        |s - coarse| ≤ ‖x‖ max‖r - r̂‖ + ‖x - x̂‖ max‖r̂‖ + max|h - Σĥ|      rounded inputs
+                       + γ (‖x̂‖ max‖r̂‖ + max Σ|ĥ|)                          summation
+                       + υ |coarse|                                          rounded output
+
+    by Cauchy-Schwarz, with γ = (K + 8) 2^-23 for K products (twice the worst case of fp32) and
+    υ = 2^-8 (1 + 2^-6) for bf16, 0 otherwise. The norms are those of this table and this query,
+    computed in float64. So if the best exact score lies above the best coarse score that was not
+    measured plus this bound, no other row is nearer, or as near.
+
+    Equal rows count once, under their lowest id; of several rows at exactly the same distance the
+    lowest id is returned. So the answer does not depend on blocks, threads or element type.
+
+    Memory: the table (not copied), one copy of the candidates in the coarse type, and blocks of
+    fixed size, whatever the number of queries.
+
+    Args:
+        table: `[vocabulary, width]`, floating.
+        candidates: `[vocabulary]` bool, public: which rows may be returned.
+        coarse: Element type of the coarse product, bf16 or fp32; `None` picks bf16 where this
+            processor's bf16 products are measured to be faster.
+
+    Raises:
+        ConfigError: Wrong shapes, no candidate, or a row that is not finite.
+    """
+
+    def __init__(self, table: Tensor, candidates: Tensor, *, coarse: torch.dtype | None = None) -> None:
+        if table.dim() != 2 or not table.is_floating_point() or candidates.shape != table.shape[:1]:
+            raise ConfigError(
+                f"A search needs a floating table [vocabulary, width] and candidates [vocabulary], not {table.dtype}"
+                f"{list(table.shape)} and {list(candidates.shape)}.",
+                remedy="Give the model's token-embedding table and its list of candidates.",
+            )
+        self.table = table
+        self.candidates = _first_of_equals(table, candidates.nonzero().flatten())
+        """Ids of the rows that can be returned, ascending."""
+        if not len(self.candidates):
+            raise ConfigError("There is no candidate to search.", remedy="Allow at least one row of the table.")
+        self.coarse = coarse or (torch.bfloat16 if bf16_is_faster() else torch.float32)
+        self.counts = SearchCounts()
+        self._centre = self._near_centre()
+        self._blocks: list[_Block] = []
+
+    def nearest(self, queries: Tensor) -> Tensor:
+        """Ids of the nearest candidates.
+
+        Args:
+            queries: `[queries, width]` float64.
+
+        Returns:
+            `[queries]` int64.
+
+        Raises:
+            ConfigError: Queries of another shape or type, or not finite.
+        """
+        if queries.dtype != torch.float64 or queries.dim() != 2 or queries.shape[1] != self.table.shape[1]:
+            raise ConfigError(
+                f"Queries must be float64 [queries, {self.table.shape[1]}], not {queries.dtype}{list(queries.shape)}."
+            )
+        if not bool(torch.isfinite(queries).all()):
+            raise ConfigError("There are queries that are not finite.")
+        if self.coarse is torch.float32:
+            _require_full_precision()
+        if not self._blocks:
+            self._blocks = list(self._build(self.coarse))
+        self.counts.queries += len(queries)
+        found = torch.empty(len(queries), dtype=torch.int64)
+        pending = self._attempt(queries, torch.arange(len(queries)), found, self.coarse, WIDTHS[0])
+        if len(pending):
+            self.counts.widened += len(pending)
+            pending = self._attempt(queries, pending, found, self.coarse, WIDTHS[1])
+        if len(pending):
+            self.counts.double += len(pending)
+            pending = self._attempt(queries, pending, found, torch.float64, WIDTHS[1])
+        for i in pending.tolist():
+            self.counts.brute += 1
+            found[i] = self._brute(queries[i])
+        return self.candidates[found]
+
+    # ------------------------------------------------------------ one attempt
+
+    def _attempt(self, queries: Tensor, which: Tensor, found: Tensor, dtype: torch.dtype, width: int) -> Tensor:
+        """Writes answers for `queries[which]` into `found` and returns the part without proof."""
+        values = torch.full((len(which), width + 1), -torch.inf, dtype=torch.float64)
+        index = torch.zeros((len(which), width + 1), dtype=torch.int64)
+        errors = _Errors()
+        # a float64 copy is not kept: it is needed about never, and then for a few queries
+        for block in self._blocks if dtype == self.coarse else self._build(dtype):
+            errors.include(block.errors)
+            scores = torch.empty((min(len(which), QUERY_BLOCK), block.matrix.shape[1]), dtype=dtype)
+            for start in range(0, len(which), QUERY_BLOCK):
+                part = slice(start, start + QUERY_BLOCK)
+                left = torch.ones((len(which[part]), len(block.matrix)), dtype=dtype)
+                left[:, : queries.shape[1]] = queries[which[part]] - self._centre
+                ranked, columns = _rank(torch.mm(left, block.matrix, out=scores[: len(left)]), width)
+                values[part], chosen = torch.cat([values[part], ranked.double()], 1).topk(width + 1)
+                index[part] = torch.cat([index[part], columns + block.start], 1).gather(1, chosen)
+        # columns behind the last candidate: any candidate may stand in for them
+        index.clamp_(max=len(self.candidates) - 1)
+
+        proved = torch.empty(len(which), dtype=torch.bool)
+        step = max(1, EXACT_ELEMENTS // (width * queries.shape[1]))
+        for start in range(0, len(which), step):
+            part = slice(start, start + step)
+            centred = queries[which[part]] - self._centre
+            measured = index[part, :width].sort(1).values  # ascending: of equals, max returns the first
+            best, position = self._exact(centred, measured).max(1)
+            found[which[part]] = measured.gather(1, position[:, None])[:, 0]
+            unmeasured = values[part, width]
+            proved[part] = best > unmeasured + self._bound(centred, unmeasured, errors, dtype)
+        return which[~proved]
+
+    def _bound(self, centred: Tensor, coarse: Tensor, errors: _Errors, dtype: torch.dtype) -> Tensor:
+        """The class docstring's bound on |exact - coarse|, `[queries]`."""
+        kind = _TYPES[dtype]
+        rounded = centred.to(dtype).double()
+        products = centred.shape[1] + kind.parts
+        bound: Tensor = (
+            centred.norm(dim=1) * errors.residual
+            + (centred - rounded).norm(dim=1) * errors.norm
+            + errors.half
+            + (products + 8) * kind.summation * (rounded.norm(dim=1) * errors.norm + errors.half_size)
+            + kind.output * coarse.abs()
+        )
+        return bound
+
+    def _exact(self, centred: Tensor, index: Tensor) -> Tensor:
+        """Scores x·r - ‖r‖² / 2 in float64 of candidates `index` `[queries, n]`.
+
+        Each is summed by itself and in the same order, so that it does not depend on the others.
+        """
+        rows = self.table[self.candidates[index.flatten()]].view(*index.shape, -1) - self._centre
+        return rows.mul_(torch.add(centred[:, None], rows, alpha=-0.5)).sum(2)
+
+    def _brute(self, query: Tensor) -> int:
+        """Index of the nearest candidate by measuring all of them; of equals, the first."""
+        centred = (query - self._centre)[None]
+        best, found = -torch.inf, 0
+        for index in torch.split(torch.arange(len(self.candidates)), _BUILD_ROWS):
+            score, position = self._exact(centred, index[None])[0].max(0)
+            if float(score) > best:
+                best, found = float(score), int(index[position])
+        return found
+
+    # ------------------------------------------------------------ the table's side
+
+    def _near_centre(self) -> Tensor:
+        """The candidates' mean on the lattice, so that subtracting it is exact; it makes the bound tight."""
+        total = torch.zeros(self.table.shape[1], dtype=torch.float64)
+        for ids in torch.split(self.candidates, _BUILD_ROWS):
+            rows = self.table[ids].double()
+            if not bool(torch.isfinite(rows).all()):
+                raise ConfigError("The embedding table has values that are not finite.", remedy="Load the model again.")
+            total += rows.sum(0)
+        return round_to_lattice(total / len(self.candidates))
+
+    def _build(self, dtype: torch.dtype) -> Iterator[_Block]:
+        """The candidates in blocks, rounded to `dtype`."""
+        kind, width = _TYPES[dtype], self.table.shape[1]
+        most = max(_GROUP * (WIDTHS[1] + 1), COARSE_BYTES // (QUERY_BLOCK * dtype.itemsize) // _GROUP * _GROUP)
+        for start in range(0, len(self.candidates), most):
+            ids = self.candidates[start : start + most]
+            columns = -(-max(len(ids), WIDTHS[1] + 1) // _GROUP) * _GROUP
+            matrix = torch.zeros((width + kind.parts, columns), dtype=dtype)
+            matrix[width, len(ids) :] = _OUT_OF_REACH
+            errors = _Errors()
+            for offset in range(0, len(ids), _BUILD_ROWS):
+                rows = self.table[ids[offset : offset + _BUILD_ROWS]] - self._centre
+                rounded = rows.to(dtype)
+                rest = -rows.square().sum(1) / 2
+                parts = []
+                for _ in range(kind.parts):
+                    parts.append(rest.to(dtype))
+                    rest = rest - parts[-1].double()
+                errors.include(
+                    _Errors(
+                        residual=float((rows - rounded.double()).norm(dim=1).max()),
+                        norm=float(rounded.double().norm(dim=1).max()),
+                        half=float(rest.abs().max()),
+                        half_size=float(torch.stack(parts).double().abs().sum(0).max()),
+                    )
+                )
+                matrix[:, offset : offset + len(rows)] = torch.cat([rounded.T, torch.stack(parts)])
+            yield _Block(start, matrix, errors)
+
+
+def _rank(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The `width` + 1 largest scores of each row, descending, and their columns.
+
+    Exactly those of a full sort: the best n columns lie in the n groups with the best peaks.
+    """
+    queries, columns = scores.shape
+    group = _GROUP if columns >= _GROUP * (width + 1) else 1
+    groups = columns // group
+    peaks = scores.view(queries, group, groups).amax(1)
+    best = peaks.topk(width + 1, sorted=False).indices
+    members = (best[:, :, None] + torch.arange(0, columns, groups)).flatten(1)
+    values, chosen = scores.gather(1, members).topk(width + 1)
+    return values, members.gather(1, chosen)
+
+
+def _first_of_equals(table: Tensor, ids: Tensor) -> Tensor:
+    """`ids` without those whose row equals that of a lower id."""
+    if not len(ids):
+        return ids
+    # rows hashed with integers, whose sums are exact in any order: equal rows have equal hashes wherever they stand
+    factors = torch.frombuffer(bytearray(hashlib.shake_128(b"rows").digest(8 * table.shape[1])), dtype=torch.int64)
+    hashes = []
+    for some in torch.split(ids, _BUILD_ROWS):
+        bits = (table[some].double() + 0.0).view(torch.int64)  # + 0.0 makes -0.0 and 0.0 the same bits
+        hashes.append(((bits ^ (bits >> 32)) * factors).sum(1))
+    _, group = torch.unique(torch.cat(hashes), return_inverse=True)
+    first = torch.full((int(group.max()) + 1,), len(ids)).scatter_reduce(0, group, torch.arange(len(ids)), "amin")[
+        group
+    ]
+    repeated = (first != torch.arange(len(ids))).nonzero().flatten()
+    keep = torch.ones(len(ids), dtype=torch.bool)
+    for some in torch.split(repeated, _BUILD_ROWS):
+        keep[some] = (table[ids[some]] != table[ids[first[some]]]).any(1)
+    return ids[keep]
+
+
+def _require_full_precision() -> None:
+    if (precision := torch.get_float32_matmul_precision()) != "highest":
+        raise ConfigError(
+            f"torch's fp32 products are set to {precision!r} precision: the bound on the search's error would not hold.",
+            remedy='Call torch.set_float32_matmul_precision("highest").',
+        )
+
+
+@cache
+def bf16_is_faster() -> bool:
+    """Whether bf16 products are at least 1.3 times as fast as fp32 here; measured once per process."""
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        left, right = torch.ones((1024, 384), dtype=dtype), torch.ones((384, 4096), dtype=dtype)
+        runs = []
+        for _ in range(4):  # the first run is warming up
+            start = time.perf_counter()
+            torch.mm(left, right)
+            runs.append(time.perf_counter() - start)
+        seconds[dtype] = min(runs[1:])
+    return seconds[torch.float32] >= 1.3 * seconds[torch.bfloat16]

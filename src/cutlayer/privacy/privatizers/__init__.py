@@ -1,0 +1,8 @@
+"""A mechanism at a place: token ids to token ids, rows to noisy rows, or nothing."""
+
+from cutlayer.privacy.privatizers.none import NoPrivacy
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space, build_privatizer
+from cutlayer.privacy.privatizers.text_to_text import TextToText
+from cutlayer.privacy.privatizers.vector import Vector
+
+__all__ = ["PRIVATIZERS", "NoPrivacy", "Privatizer", "Space", "TextToText", "Vector", "build_privatizer"]

@@ -1,0 +1,90 @@
+"""Text to text: each token becomes the candidate nearest to its noisy embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import Deviation, Fault, Tokens
+from cutlayer.privacy.layout import TextMajor, check_ids
+from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, TRAINED_TABLE, Privatizer, Space
+from cutlayer.privacy.release import Release
+from cutlayer.privacy.spec import PrivacySpec
+
+
+@PRIVATIZERS.add("text-to-text")
+class TextToText(Privatizer):
+    """SAP's privatization: noise on the token's row, then the nearest row's token.
+
+        ids'[t] = argmin over candidates w of ‖table[ids[t]] + n - table[w]‖        eq. (3), (4)
+
+    A token that is no candidate is noised like any other; it can only not come out.
+
+    Ref: SAP §4.3, arXiv:2312.15603; Feyisetan et al. 2020.
+    """
+
+    @classmethod
+    def faults(cls, spec: PrivacySpec, space: Space) -> Iterator[Fault]:
+        """It needs a table, its name, and candidates."""
+        if space.table is None:
+            yield Fault("table", None, "must be the token-embedding table; at a text cut the customer has none")
+        if space.candidates is None:
+            yield Fault("candidates", None, "must be the public list of tokens that may come out")
+        if not space.fingerprint:
+            yield Fault("table_fingerprint", space.fingerprint, "must name the table")
+
+    @cached_property
+    def search(self) -> NeighbourSearch:
+        """The search, made at the first text."""
+        table = self.space.require_table()
+        candidates = self.space.candidates
+        return NeighbourSearch(table, torch.ones(len(table), dtype=torch.bool) if candidates is None else candidates)
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """See `Privatizer.deviations`."""
+        candidates = int(self.space.candidates.sum()) if self.space.candidates is not None else 0
+        own = (
+            Deviation(
+                what="where noise goes",
+                value_in_paper="stated for a bottom that is the embedding layer; not for deeper bottoms",
+                ours="at the tokens, before the blocks",
+                why="Only there is a nearest neighbour defined; what the blocks make of it is post-processing.",
+            ),
+            Deviation(
+                what="w_l of eq. (4)",
+                value_in_paper="vectors of the embedding space",
+                ours=f"the {candidates} rows of a public list without special and unused tokens",
+                why="Special tokens inside a text change its meaning to the model. A public list is post-processing.",
+            ),
+        )
+        return own + SAMPLER_DEVIATIONS + (self._importance.deviations if self._importance else ())
+
+    def _caveats(self) -> tuple[str, ...]:
+        return (
+            "The search for the nearest candidate is post-processing and costs no budget.",
+            *((TRAINED_TABLE,) if self.space.is_trained else ()),
+        )
+
+    def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+        """Token ids for token ids; see `Privatizer.tokens`."""
+        table = self.search.table
+        texts = TextMajor.of(tokens)
+        check_ids(texts.values, len(table))
+        etas = self._etas(tokens, texts, labels)
+        release = self._name(tokens, texts, etas, look)
+        found = torch.empty_like(texts.values)
+        for part, noisy in self._noisy(
+            lambda part: table[texts.values[part]].double(),
+            width=table.shape[1],
+            etas=etas,
+            lengths=texts.per_text,
+            identities=release.identities,
+        ):
+            found[part] = self.search.nearest(noisy)
+        return replace(release, payload=texts.tokens(found))

@@ -1,0 +1,120 @@
+"""What a reviewer reads: every setting on which privacy depends, and no other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from cutlayer.core import ConfigError, Fault, Place, Spec
+
+NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
+
+
+class _Closed(Spec):
+    """A spec whose faults are `ConfigError`s that list every path, value and what is allowed."""
+
+    # infinity is a value here, and JSON has no other word for it
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_config_error(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            faults = [
+                Fault(".".join(map(str, entry["loc"])) or cls.__name__, entry["input"], entry["msg"])
+                for entry in error.errors()
+            ]
+            raise ConfigError(faults) from None
+
+
+class CtiSpec(_Closed):
+    """Contributing-token identification: which choices the paper's eq. (5) and (6) leave open.
+
+    Ref: SAP §4.4.
+
+    Attributes:
+        frequency: What p(t | c) counts. `tokens`: the token's share of the class's tokens.
+            `texts`: the share of the class's texts that hold the token.
+        smoothing: Added to each count, so that the logarithms are finite; above 0.
+        c0: The constant of eq. (6). `None`: (max UI + min UI) / 2 over all tokens and classes.
+        pair: Which texts of a pair are counted.
+        unlabelled: The score of a token in a text without label: over classes.
+        class_free: Uses the unlabelled score in training too, so that noise does not depend on labels.
+    """
+
+    frequency: Literal["tokens", "texts"] = "tokens"
+    smoothing: float = 1.0
+    c0: float | None = None
+    pair: Literal["both", "first", "second"] = "both"
+    unlabelled: Literal["max", "mean"] = "max"
+    class_free: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        faults = []
+        if not (0 < self.smoothing < math.inf):
+            faults.append(Fault("cti.smoothing", self.smoothing, "must be above 0 and finite"))
+        if self.c0 is not None and not math.isfinite(self.c0):
+            faults.append(Fault("cti.c0", self.c0, "must be finite, or left out for (max + min) / 2"))
+        if faults:
+            raise ConfigError(faults)
+        return self
+
+
+class PrivacySpec(_Closed):
+    """How texts are privatized before they leave.
+
+    Attributes:
+        mechanism: `text-to-text`: noise on the token's embedding, then the nearest row's token.
+            `vector`: the noisy rows themselves. `none`: nothing is done, and everything says so.
+        eta: Privacy parameter of d_chi noise, 1/distance, per token; smaller is more private.
+            Infinite exactly when `mechanism` is `none`. There is no default.
+        place: Where noise is added when the bottom has blocks: at the tokens, before the blocks, or
+            at the blocks' output.
+        cti: Makes eta depend on the token. With it no finite guarantee is claimed.
+    """
+
+    mechanism: Literal["none", "text-to-text", "vector"] = "text-to-text"
+    eta: float
+    place: Place = Place.TOKENS
+    cti: CtiSpec | None = None
+
+    @classmethod
+    def no_privacy(cls) -> PrivacySpec:
+        """The explicit decision to release without privacy."""
+        return cls(mechanism="none", eta=math.inf)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        faults = []
+        if math.isnan(self.eta) or self.eta <= 0:
+            faults.append(Fault("eta", self.eta, "must be above 0"))
+        elif self.mechanism == "none" and math.isfinite(self.eta):
+            faults.append(Fault("eta", self.eta, 'must be inf with mechanism "none"'))
+        elif self.mechanism != "none" and math.isinf(self.eta):
+            faults.append(Fault("eta", self.eta, f'must be finite with mechanism "{self.mechanism}"'))
+        if self.mechanism == "none" and self.cti is not None:
+            faults.append(Fault("cti", "set", 'must be left out with mechanism "none": there is no noise to steer'))
+        if self.mechanism == "text-to-text" and self.place is Place.ACTIVATIONS:
+            faults.append(
+                Fault(
+                    "place",
+                    self.place.value,
+                    'must be "tokens" with mechanism "text-to-text": rows above a block are no tokens\' rows',
+                )
+            )
+        if self.cti is not None and self.place is Place.ACTIVATIONS:
+            faults.append(
+                Fault(
+                    "cti",
+                    "set",
+                    'must be left out at place "activations": above a block each row depends on every token',
+                )
+            )
+        if faults:
+            raise ConfigError(faults, remedy=NO_PRIVACY_REMEDY if any(fault.path == "eta" for fault in faults) else "")
+        return self

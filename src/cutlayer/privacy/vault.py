@@ -1,0 +1,104 @@
+"""Sealed bytes by identity: what was released once is released again, bit by bit."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from cutlayer.core import StorageError
+from cutlayer.privacy.database import Database
+from cutlayer.privacy.secret import CustomerSecret
+
+_SCHEMA: Final = "CREATE TABLE sealed (identity BLOB PRIMARY KEY, body BLOB NOT NULL)"
+_NONCE_BYTES: Final = 12
+_AT_A_TIME: Final = 500
+
+
+class Vault:
+    """Keeps releases whose bits cannot be derived again.
+
+    Token ids and noisy table rows follow from the customer's secret. Rows that went through blocks
+    do not: their last bits depend on the shape of the batch, and a text that comes in another batch
+    would leave with other bytes under the same identity. So what left first is kept and used again.
+
+    Bodies are sealed with AES-256-GCM under a key derived from the secret, each bound to its
+    identity.
+
+    Args:
+        path: The SQLite file.
+        secret: The customer's secret.
+
+    Raises:
+        StorageError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, secret: CustomerSecret) -> None:
+        self._database = Database(path, kind="vault", schema=_SCHEMA, version=1)
+        self._seal = AESGCM(secret.derive("vault"))
+
+    def get_many(self, identities: Sequence[bytes]) -> list[bytes | None]:
+        """The bytes kept under each identity, `None` where there are none.
+
+        Raises:
+            StorageError: They cannot be read, were changed, or were sealed with another secret.
+        """
+        with self._database.read() as connection:
+            sealed = _select(connection, identities)
+        return [
+            None if body is None else self._open(identity, body)
+            for identity, body in zip(identities, sealed, strict=True)
+        ]
+
+    def put_many(self, bodies: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Keeps bytes under identities that have none yet.
+
+        Returns:
+            What is kept under each identity now: what was given, or what another process kept
+            first. Release this.
+
+        Raises:
+            StorageError: They cannot be stored.
+        """
+        rows = []
+        for identity, body in bodies.items():
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            rows.append((identity, nonce + self._seal.encrypt(nonce, body, identity)))
+        identities = list(bodies)
+        with self._database.write() as connection:
+            connection.executemany("INSERT OR IGNORE INTO sealed VALUES (?, ?)", rows)
+            kept = _select(connection, identities)
+        mine = dict(rows)
+        return {
+            identity: bodies[identity] if body == mine[identity] else self._open(identity, body)
+            for identity, body in zip(identities, kept, strict=True)
+            if body is not None
+        }
+
+    def close(self) -> None:
+        """Gives the file back."""
+        self._database.close()
+
+    def _open(self, identity: bytes, sealed: bytes) -> bytes:
+        try:
+            return self._seal.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], identity)
+        except InvalidTag:
+            raise StorageError(
+                f"The vault {self._database.path} holds a release that was changed, or sealed with another secret.",
+                remedy="Restore the vault together with the secret it belongs to.",
+            ) from None
+
+
+def _select(connection: sqlite3.Connection, identities: Sequence[bytes]) -> list[bytes | None]:
+    found: dict[bytes, bytes] = {}
+    for start in range(0, len(identities), _AT_A_TIME):
+        some = identities[start : start + _AT_A_TIME]
+        marks = ",".join("?" * len(some))
+        query = f"SELECT identity, body FROM sealed WHERE identity IN ({marks})"  # noqa: S608 - nothing but question marks
+        found.update(connection.execute(query, list(some)))
+    return [found.get(identity) for identity in identities]
