@@ -20,7 +20,7 @@ def check_generation(name: str, cut: Cut, *, attention: str = "sdpa", lengths: t
     assert torch.equal(generate_split(model, case, tokens=TOKENS), generate_whole(model, case, tokens=TOKENS)), case
 
 
-@pytest.mark.parametrize("name", (*DECODERS, *SEQ2SEQ))
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 @pytest.mark.parametrize("cut", [Cut(bottom=1, tail=1), Cut(bottom=0, tail=0)], ids=lambda cut: cut.slug)
 def test_cached_generation_token_for_token(name: str, cut: Cut) -> None:
     check_generation(name, cut)
@@ -28,7 +28,7 @@ def test_cached_generation_token_for_token(name: str, cut: Cut) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", (*DECODERS, *SEQ2SEQ))
+@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
 def test_cached_generation_for_every_cut(name: str, attention: str) -> None:
     for bottom in (None, 0, 1, 2):
         for tail in (None, 0, 1):
