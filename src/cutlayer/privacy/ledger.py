@@ -32,7 +32,7 @@ CREATE TABLE releases (
 ) WITHOUT ROWID;
 CREATE INDEX frames_run ON frames (run);
 CREATE INDEX releases_identity ON releases (identity, digest);
-CREATE INDEX releases_draw ON releases (draw);
+CREATE INDEX releases_draw ON releases (draw) WHERE charged;
 CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged
 """
 _AT_A_TIME: Final = 500
@@ -281,10 +281,10 @@ class Ledger:
         last = 0
         while rows := self._page(query, (last,)):
             last = rows[-1][0]
-            for entry, opened, run, route, place, payload, texts, unsafe, closed, uplink, downlink, status, digest in rows:
+            for entry, opened, run, route, place, payload, texts, unsafe, closed, up, down, status, digest in rows:
                 yield FrameEntry(
                     entry, _when(opened), run, route, json.loads(place), json.loads(payload), texts, bool(unsafe),
-                    None if closed is None else _when(closed), uplink, downlink, status, digest,
+                    None if closed is None else _when(closed), up, down, status, digest,
                 )  # fmt: skip
 
     def releases(self) -> Iterator[ReleaseEntry]:
@@ -356,7 +356,7 @@ class Ledger:
 
         A frame's envelope counts as release if the frame released anything, else as control.
         """
-        uplink = {category: 0 for category in (RELEASE_BYTES, *_OTHER_CATEGORIES)}
+        uplink = dict.fromkeys((RELEASE_BYTES, *_OTHER_CATEGORIES), 0)
         downlink = 0
         with self._database.read() as connection:
             for text, sent, received in connection.execute(
@@ -399,7 +399,7 @@ def _write_texts(
     ).fetchone()
     etas = release.etas.tolist()
     _check_bytes(connection, release, digests, etas)
-    drawn = {draw for (draw,) in _lookup(connection, "SELECT DISTINCT draw FROM releases WHERE draw", release.draws)}
+    drawn = {draw for (draw,) in _lookup(connection, "SELECT draw FROM releases WHERE charged AND draw", release.draws)}
     charged = []
     for draw in release.draws:
         charged.append(draw not in drawn)

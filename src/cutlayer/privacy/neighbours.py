@@ -339,7 +339,7 @@ def _first_of_equals(table: Tensor, ids: Tensor) -> Tensor:
 def _require_full_precision() -> None:
     if (precision := torch.get_float32_matmul_precision()) != "highest":
         raise ConfigError(
-            f"torch's fp32 products are set to {precision!r} precision: the bound on the search's error would not hold.",
+            f"torch's fp32 products are set to {precision!r} precision, for which the search's bound does not hold.",
             remedy='Call torch.set_float32_matmul_precision("highest").',
         )
 

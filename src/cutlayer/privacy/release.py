@@ -74,6 +74,19 @@ class Release:
         )
         return replace(self, payload=payload, identities=identities)
 
+    def recalled(self, payload: Payload, context: bytes) -> Release:
+        """The same draw as it left before, from the vault.
+
+        Args:
+            payload: What `Privatizer.activations` returned for this draw and the vault kept.
+            context: As in `carried_as`.
+
+        Returns:
+            As `carried_as`, and no longer pending: the noise is in the payload already. Use the vault
+            for the first release too, so that all of them carry the same draw.
+        """
+        return replace(self.carried_as(payload, context), pending=None)
+
     def select(self, indices: Tensor) -> Release:
         """The texts at `indices` `[m]`, in that order."""
         chosen = indices.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, TRAINED_TABLE, Privatizer, Space
-from cutlayer.privacy.release import Release
+from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -109,15 +110,29 @@ class Vector(Privatizer):
                 f"Rows of {len(rows)} texts do not belong to a release of {len(release)} texts that waits for noise.",
                 remedy="Call tokens() first and pass on what it returns.",
             )
-        clean = rows.packed.values
+        clean = rows.packed.values.detach().cpu()
+        cleartext = Rows(Ragged(clean, rows.packed.lengths), rows.segment_lengths)
+        draws = self._draws(release.identities, replace(release, payload=cleartext).digests())
         noised = torch.empty(clean.shape, dtype=torch.float32)
         for part, noisy in self._noisy(
-            lambda part: clean[part].detach().cpu().double(),
+            lambda part: clean[part].double(),
             width=clean.shape[1],
             etas=torch.full((len(clean),), self.spec.eta, dtype=torch.float64),
             lengths=rows.packed.lengths,
-            identities=release.identities,
+            identities=draws,
         ):
             noised[part] = noisy.float()
         payload = Rows(Ragged(noised, rows.packed.lengths), rows.segment_lengths)
-        return replace(release, payload=payload, draws=release.identities, pending=None)
+        return replace(release, payload=payload, draws=draws, pending=None)
+
+    def _draws(self, identities: tuple[bytes, ...], digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Names of draws that cover these rows and no others.
+
+        The same noise on two versions of a text's rows (another batch, blocks that were trained in
+        between) would give their difference away in clear. So other rows get other noise, and the
+        ledger charges it as what it is: another look.
+        """
+        return tuple(
+            hashlib.blake2b(identity + digest, key=self._identity_key, digest_size=IDENTITY_BYTES).digest()
+            for identity, digest in zip(identities, digests, strict=True)
+        )
