@@ -29,6 +29,7 @@ from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, set_dropout,
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
 from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
+from cutlayer.models.optimiser import Optimiser
 from cutlayer.models.seq2seq import (
     Boundary,
     Seq2SeqBottom,
@@ -58,6 +59,7 @@ __all__ = [
     "Kind",
     "Layout",
     "Manifest",
+    "Optimiser",
     "ParameterCounts",
     "Part",
     "Parts",

@@ -23,7 +23,7 @@ from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
@@ -323,7 +323,8 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), use_fast=True)
+        # not the family's own class, which would build its pipeline anew: tokenizer.json is the vendor's
+        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError) as error:
         raise StorageError(f"The tokenizer in {folder} cannot be read.", remedy="Fetch the archive again.") from error
     return tokenizer

@@ -84,7 +84,7 @@ class Part(nn.Module):
         arguments: dict[str, Any] = {**source, "attention_mask": inputs.attention_mask}
         if self.family.positions is not Positions.NONE:
             arguments["position_ids"] = self._position_ids(inputs)
-        if self.family.token_types and inputs.token_type_ids is not None:
+        if self.family.token_types and self.model.config.type_vocab_size > 1 and inputs.token_type_ids is not None:
             arguments["token_type_ids"] = inputs.token_type_ids
         if self.family.kind is Kind.DECODER:
             arguments |= {"past_key_values": cache, "use_cache": cache is not None}

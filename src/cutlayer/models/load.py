@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -56,7 +57,7 @@ def load_model(
         model, report = kind.from_pretrained(
             path, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"The weights of {source!r} could not be loaded: {_first_line(error)}",
             remedy="Check that the folder or hub id holds model.safetensors and is complete.",

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers
+
+from cutlayer.core import Cut, ModelError, StorageError
+from cutlayer.models import (
+    MANIFEST,
+    Archive,
+    Boundary,
+    Head,
+    Seq2SeqArchive,
+    candidate_tokens,
+    count_parameters,
+    load_model,
+    load_tokenizer,
+    read_archive,
+    read_manifest,
+    read_seq2seq_archive,
+    write_archive,
+)
+from tests.equivalence.checks import Case, cut_up, make_batch
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, VOCAB, shared_model
+from tests.unit.models.vocabularies import SPECIALS, WORDS, habit_of, make_tokenizer
+
+CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1), Cut(bottom=0, tail=0))
+
+
+def head_of(name: str) -> Head:
+    return Head.CLASSIFICATION if name in ENCODERS else Head.LANGUAGE
+
+
+def write(name: str, cut: Cut, folder: Path) -> Path:
+    model, tokenizer = shared_model(name, head_of(name)), make_tokenizer(habit_of(name))
+    write_archive(model, tokenizer, cut, folder, name="vendor-model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Cut], Path]:
+    """Archives that tests only read, each written once."""
+    folder = tmp_path_factory.mktemp("archives")
+
+    @functools.cache
+    def once(name: str, cut: Cut) -> Path:
+        return write(name, cut, folder / f"{name}-{cut.slug}")
+
+    return once
+
+
+def read(name: str, folder: Path) -> Archive | Seq2SeqArchive:
+    return read_seq2seq_archive(folder) if name in SEQ2SEQ else read_archive(folder)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.slug)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@torch.no_grad()  # attention takes another kernel where its bias needs a gradient
+def test_what_was_written_computes_what_the_parts_compute(
+    name: str, cut: Cut, written: Callable[[str, Cut], Path]
+) -> None:
+    case = Case(name, head_of(name), cut)
+    batch = make_batch(case)
+    archive = read(name, written(name, cut))
+    parts = cut_up(shared_model(name, case.head), cut, name)
+    assert archive.cut == cut
+    assert archive.tokenizer("word1 b")["input_ids"] == make_tokenizer(habit_of(name))("word1 b")["input_ids"]
+    assert (archive.bottom is None) == (parts.bottom is None)
+    assert (archive.tail is None) == (parts.tail is None)
+    if parts.bottom is None:
+        assert archive.table is None
+        return
+    assert archive.table is not None
+    assert torch.equal(archive.table, parts.bottom.table)
+    sides = (batch.inputs,) if batch.target is None else (batch.inputs, batch.target)
+    expected, found = parts.bottom(*sides), archive.bottom(*sides)
+    assert_equal(found, expected)
+    if archive.tail is not None and parts.tail is not None:
+        above = parts.top(*sides, expected)
+        assert_equal(archive.tail(above, *sides), parts.tail(above, *sides))
+
+
+def assert_equal(left: torch.Tensor | Boundary, right: torch.Tensor | Boundary) -> None:
+    if isinstance(left, Boundary):
+        assert isinstance(right, Boundary)
+        assert torch.equal(left.encoder, right.encoder)
+        assert torch.equal(left.decoder, right.decoder)
+        return
+    assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.slug)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_no_weight_of_the_top_is_inside(name: str, cut: Cut, written: Callable[[str, Cut], Path]) -> None:
+    folder = written(name, cut)
+    model = shared_model(name, head_of(name))
+    parts = cut_up(model, cut, name)
+    ours = {id(value) for part in (parts.bottom, parts.tail) if part is not None for value in part.parameters()}
+    names = {key for key, value in model.named_parameters() if id(value) in ours}
+    content = b"".join(path.read_bytes() for path in folder.iterdir())
+    for key, value in model.named_parameters():
+        if id(value) not in ours:
+            assert value.detach().numpy().tobytes()[:32] not in content, key
+        else:
+            assert value.detach().numpy().tobytes() in content, key
+    if not ours:
+        assert not (folder / "weights.safetensors").exists()
+        assert not (folder / "config.json").exists()
+        return
+    with safe_open(folder / "weights.safetensors", "pt") as file:
+        assert set(file.keys()) == names
+
+
+@pytest.mark.usefixtures("starter_installed")
+def test_the_starters_archive_tokenizes_as_the_vendor_does(tmp_path: Path) -> None:
+    model, tokenizer = load_model("starter", head=Head.CLASSIFICATION), load_tokenizer("starter")
+    write_archive(model, tokenizer, Cut(bottom=1), tmp_path / "archive", name="starter")
+    archive = read_archive(tmp_path / "archive")
+    texts = ["It's été, naïve — 東京!", "  Two\tspaces  ", "", "[MASK] [CLS] e-mail@example.org 3.14"]
+    for segments in ((texts,), (texts, texts[::-1])):
+        assert archive.tokenizer(*segments)["input_ids"] == tokenizer(*segments)["input_ids"]
+    assert archive.max_length == 512
+    assert archive.candidates.sum() == 30522 - 994 - 5  # [unused] rows and special tokens
+    content = (tmp_path / "archive" / "weights.safetensors").read_bytes()
+    assert model.bert.encoder.layer[0].output.dense.weight.numpy().tobytes()[:64] in content
+    assert model.bert.encoder.layer[1].output.dense.weight.numpy().tobytes()[:64] not in content
+
+
+def test_the_manifest_counts_what_leaves(tmp_path: Path) -> None:
+    model = shared_model("bert", Head.CLASSIFICATION)
+    shares = []
+    for cut in (Cut(bottom=None), Cut(bottom=0), Cut(bottom=1), Cut(bottom=3)):
+        manifest = read_manifest(write("bert", cut, tmp_path / cut.slug))
+        counts = count_parameters(model, cut)
+        assert (counts.handed_out, counts.whole) == (manifest.parameters_handed_out, manifest.parameters_of_model)
+        shares.append(counts.share)
+    assert shares[0] == 0
+    assert shares == sorted(shares)
+    assert count_parameters(model, Cut()).handed_out == model.get_input_embeddings().weight.numel()
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "t5"])
+def test_a_customer_with_both_ends_holds_one_tied_table(name: str, tmp_path: Path) -> None:
+    archive = read(name, write(name, Cut(bottom=0, tail=0), tmp_path / "archive"))
+    assert archive.tail is not None
+    assert archive.table is archive.tail.model.lm_head.weight
+
+
+def test_archives_do_not_depend_on_earlier_calls_or_name_the_vendors_folders(tmp_path: Path) -> None:
+    model = shared_model("bert", Head.CLASSIFICATION)
+    model.config._name_or_path = str(tmp_path)
+    tokenizer = make_tokenizer("bert", name_or_path=str(tmp_path))
+    first = write_archive(model, tokenizer, Cut(), tmp_path / "one", name="m")
+    tokenizer(["a b", "c"], padding=True, truncation=True, max_length=3)
+    assert write_archive(model, tokenizer, Cut(), tmp_path / "two", name="m") == first
+    for path in (tmp_path / "one").iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes(), path.name
+
+
+def test_candidates_are_ordinary_tokens(tmp_path: Path) -> None:
+    archive = read_archive(write("bert", Cut(), tmp_path / "archive"))
+    assert archive.candidates.shape == (VOCAB,)
+    assert archive.candidates.nonzero()[:, 0].tolist() == list(range(len(SPECIALS), len(SPECIALS) + len(WORDS)))
+    assert archive.max_length == 32
+    assert archive.family == "bert"
+
+
+def test_byte_level_tokens_are_all_candidates() -> None:
+    tokenizer = make_tokenizer("gpt2")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.add_tokens(alphabet)
+    candidates = candidate_tokens(tokenizer, vocab_size=512)
+    ids = tokenizer.convert_tokens_to_ids(alphabet)
+    assert candidates[ids].all()
+    assert not candidates[len(tokenizer) :].any()
+
+
+# ---------------------------------------------------------------- damaged archives
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return write("llama", Cut(bottom=1), tmp_path / "archive")
+
+
+def edit(archive: Path, **changes: object) -> None:
+    manifest = json.loads((archive / MANIFEST).read_text())
+    (archive / MANIFEST).write_text(json.dumps(manifest | changes))
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "tokenizer.json", "config.json"])
+def test_a_flipped_bit_is_named(archive: Path, name: str) -> None:
+    content = bytearray((archive / name).read_bytes())
+    content[-3] ^= 1
+    (archive / name).write_bytes(content)
+    with pytest.raises(StorageError, match=f"{name} has sha256"):
+        read_archive(archive)
+
+
+def test_missing_and_unlisted_files_are_named(archive: Path) -> None:
+    (archive / ".weights.safetensors.x1").write_text("an interrupted download")
+    read_archive(archive)
+    (archive / "added_tokens.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"added_tokens\.json"):
+        read_archive(archive)
+    (archive / "added_tokens.json").unlink()
+    (archive / "weights.safetensors").unlink()
+    with pytest.raises(StorageError, match=r"weights\.safetensors is missing"):
+        read_archive(archive)
+
+
+def test_a_link_out_of_the_folder_is_refused(archive: Path, tmp_path: Path) -> None:
+    (archive / "config.json").rename(tmp_path / "config.json")
+    (archive / "config.json").symlink_to(tmp_path / "config.json")
+    with pytest.raises(StorageError, match=r"config\.json"):
+        read_archive(archive)
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/passwd", "a/b", "..", "", ".hidden", "a\\b"])
+def test_a_manifest_that_points_elsewhere_is_refused(archive: Path, name: str) -> None:
+    edit(archive, files=[{"name": name, "sha256": "0" * 64, "size": 1}])
+    with pytest.raises(StorageError, match=r"files\.0\.name"):
+        read_archive(archive)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "no json"])
+def test_a_manifest_that_is_none_is_refused(archive: Path, content: str) -> None:
+    (archive / MANIFEST).write_text(content)
+    with pytest.raises(StorageError, match="no manifest"):
+        read_archive(archive)
+
+
+def test_no_manifest_and_a_huge_one_are_refused(archive: Path) -> None:
+    (archive / MANIFEST).write_bytes(b" " * (1 << 21))
+    with pytest.raises(StorageError, match="larger than"):
+        read_archive(archive)
+    (archive / MANIFEST).unlink()
+    with pytest.raises(StorageError, match="cannot be read"):
+        read_archive(archive)
+
+
+def relist(archive: Path, **changes: object) -> None:
+    """Makes the manifest true again after files were changed: a vendor that is wrong, not a broken disk."""
+    from cutlayer.models.archive import _entry
+
+    files = [_entry(path).model_dump() for path in sorted(archive.iterdir()) if path.name != MANIFEST]
+    edit(archive, files=files, **changes)
+
+
+def test_weights_that_a_part_lacks_are_never_drawn(archive: Path) -> None:
+    weights = load_file(archive / "weights.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, archive / "weights.safetensors")
+    relist(archive)
+    with pytest.raises(ModelError, match=r"model\.layers\.0\.mlp\.up_proj\.weight"):
+        read_archive(archive)
+
+
+def test_weights_of_another_shape_and_another_family_are_refused(archive: Path) -> None:
+    weights = load_file(archive / "weights.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file(weights | {name: weights[name][:3].clone()}, archive / "weights.safetensors")
+    relist(archive)
+    with pytest.raises(ModelError, match="shape"):
+        read_archive(archive)
+    relist(archive, family="mistral")
+    with pytest.raises(StorageError, match="mistral"):
+        read_archive(archive)
+    (archive / "weights.safetensors").write_bytes(b"no tensors")
+    relist(archive, family="llama")
+    with pytest.raises(StorageError, match="cannot be read"):
+        read_archive(archive)
+
+
+def test_an_archive_gets_a_folder_of_its_own(archive: Path) -> None:
+    with pytest.raises(StorageError, match="not empty"):
+        write("llama", Cut(), archive)
