@@ -165,7 +165,7 @@ def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, .
             for role, entry in entries.items()
             if role != "__metadata__"
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise FrameError("The body is no safetensors block: its header cannot be read.") from error
     if "__metadata__" in entries:
         raise FrameError("The body carries metadata; frames have none.")
