@@ -1,0 +1,306 @@
+"""Every mechanism draws the noise that it states, and every planted fault is caught by the same checker."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+
+from cutlayer.core import Claim, ConfigError, PrivacyError, Ragged, Tokens
+from cutlayer.privacy import (
+    LATTICE,
+    MECHANISMS,
+    CustomerSecret,
+    DChi,
+    Mechanism,
+    PrivacySpec,
+    build_privatizer,
+)
+from tests.contract.noise_checks import (
+    Array,
+    Sampler,
+    failures,
+    off_lattice,
+    privacy_loss_bound,
+    shared_rows,
+    stream,
+    tokens_named_by_their_floats,
+)
+
+TRUE = DChi().noise
+LOSS_WIDTHS = (1, 2, 4)
+LOSS_DRAWS = 400_000
+
+
+def mechanisms() -> list[Mechanism]:
+    return [MECHANISMS[name] for name in MECHANISMS]
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def cube(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    """A radius per coordinate, as in public code: √(width / 3) times too large, and no sphere."""
+    radius = rng.standard_gamma(width, (len(etas), width)) / etas[:, None]
+    return radius * rng.uniform(-1, 1, (len(etas), width))
+
+
+def shared_radius(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    """One radius for the whole batch."""
+    unit = rng.standard_normal((len(etas), width))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    return unit * rng.standard_gamma(width) / etas[:, None]
+
+
+def eta_off_by_one_percent(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    return TRUE(etas=etas * 1.01, width=width, rng=rng)
+
+
+def gamma_of_one_less(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    noise = TRUE(etas=etas, width=width, rng=rng)
+    wrong = rng.standard_gamma(max(width - 1, 0.5), len(etas)) / etas
+    return noise * (wrong / np.linalg.norm(noise, axis=1))[:, None]
+
+
+def gaussian(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    """The right variance, the wrong tail."""
+    return rng.standard_normal((len(etas), width)) * np.sqrt(width + 1) / etas[:, None]
+
+
+def independent_laplace(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    return rng.laplace(0, 1, (len(etas), width)) / etas[:, None]
+
+
+def cube_direction(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    """The right radius, but directions that crowd into the corners."""
+    corner = rng.uniform(-1, 1, (len(etas), width))
+    corner /= np.linalg.norm(corner, axis=1, keepdims=True)
+    return corner * (rng.standard_gamma(width, len(etas)) / etas)[:, None]
+
+
+def repeated_halves(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    half = TRUE(etas=etas[: len(etas) // 2], width=width, rng=rng)
+    return np.concatenate([half, half])
+
+
+def forgets_tokens(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+    """The first token's eta for all."""
+    return TRUE(etas=np.full_like(etas, etas[0]), width=width, rng=rng)
+
+
+FAULTS: list[Sampler] = [
+    cube,
+    shared_radius,
+    eta_off_by_one_percent,
+    gamma_of_one_less,
+    gaussian,
+    independent_laplace,
+    cube_direction,
+    repeated_halves,
+    forgets_tokens,
+]
+
+
+# ---------------------------------------------------------------- distribution
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+def test_noise_has_the_stated_distribution(mechanism: Mechanism) -> None:
+    assert failures(mechanism.noise) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_sampler_is_caught(fault: Sampler) -> None:
+    assert failures(fault) != []
+
+
+@pytest.mark.parametrize(("factor", "width"), [(2 / 3, 8), (3 / 2, 8), (2 / 3, 384), (3 / 2, 384)])
+def test_other_scales_are_caught(factor: float, width: int) -> None:
+    def scaled(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+        return TRUE(etas=etas, width=width, rng=rng) * factor
+
+    assert any(f"width {width}:" in failure for failure in failures(scaled))
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("width", LOSS_WIDTHS)
+def test_no_event_shows_more_than_eta_times_distance(mechanism: Mechanism, width: int) -> None:
+    bound = privacy_loss_bound(mechanism.noise, width=width, n=LOSS_DRAWS)
+    assert 0.5 < bound <= 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "width"), [(cube, 1), (gamma_of_one_less, 2), (gamma_of_one_less, 4), (gaussian, 1)], ids=str
+)
+def test_a_planted_privacy_loss_is_certified(fault: Sampler, width: int) -> None:
+    assert privacy_loss_bound(fault, width=width, n=LOSS_DRAWS) > 1
+
+
+def test_an_eta_that_is_too_large_is_certified() -> None:
+    def louder(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
+        return TRUE(etas=etas * 1.3, width=width, rng=rng)
+
+    for width in LOSS_WIDTHS:
+        assert privacy_loss_bound(louder, width=width, n=LOSS_DRAWS) > 1
+
+
+# ---------------------------------------------------------------- the claim and the density
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+@given(
+    eta=st.floats(0.01, 500), width=st.integers(1, 384), seed=st.integers(0, 2**32), distance=st.floats(1e-3, 10)
+)
+def test_density_ratio_is_bounded_by_the_claim(
+    mechanism: Mechanism, eta: float, width: int, seed: int, distance: float
+) -> None:
+    rng = stream(seed)
+    outputs = mechanism.noise(etas=np.full(8, eta), width=width, rng=rng)
+    shift = rng.standard_normal(width)
+    shift *= distance / np.linalg.norm(shift)
+    etas = np.full(8, eta)
+    ratio = mechanism.log_density(outputs, etas=etas) - mechanism.log_density(outputs + shift, etas=etas)
+    claim = mechanism.guarantee(eta=eta, space="table x", per="token")
+    assert claim.claim is Claim.METRIC
+    assert (np.abs(ratio) <= claim.budget * distance * (1 + 1e-9) + 1e-9).all()
+    assert np.allclose(mechanism.log_density(outputs, etas=etas), mechanism.log_density(-outputs, etas=etas))
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+def test_density_is_normalised(mechanism: Mechanism) -> None:
+    for width in (1, 2, 3, 8):
+        surface = 2 * math.pi ** (width / 2) / math.gamma(width / 2)
+
+        def shell(radius: float, width: int = width, surface: float = surface) -> float:
+            point = np.zeros((1, width))
+            point[0, 0] = radius
+            return surface * radius ** (width - 1) * math.exp(mechanism.log_density(point, etas=np.array([2.0]))[0])
+
+        assert integrate.quad(shell, 0, 60)[0] == pytest.approx(1, abs=1e-6)
+
+
+def test_one_dimension_is_the_laplace_distribution() -> None:
+    points = np.linspace(-3, 3, 13)[:, None]
+    assert np.allclose(
+        DChi().log_density(points, etas=np.full(13, 4.0)), math.log(4 / 2) - 4 * np.abs(points[:, 0]), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf, 1e-9])
+def test_etas_without_noise_are_refused(eta: float) -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        DChi().noise(etas=np.array([5.0, eta]), width=384, rng=stream(0))
+
+
+def test_a_mechanism_is_closed_to_unknown_names() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'd-chi'"):
+        MECHANISMS["d-chj"]
+
+
+# ---------------------------------------------------------------- floats
+
+
+def _table(rows: int = 2000, width: int = 384) -> torch.Tensor:
+    return torch.from_numpy(stream(3).standard_normal((rows, width)) * 0.055).float()
+
+
+def _one_text(ids: torch.Tensor) -> Tokens:
+    return Tokens((Ragged(ids, torch.tensor([len(ids)])),))
+
+
+def test_released_vectors_do_not_name_their_token() -> None:
+    table, truth = _table(), torch.arange(60) * 7
+    for eta in (50.0, 200.0):
+        privatizer = build_privatizer(
+            PrivacySpec(mechanism="vector", eta=eta), secret=CustomerSecret.unsafe(1), table=table, table_fingerprint="t"
+        )
+        outputs = privatizer.tokens(_one_text(truth), labels=None).payload.segments[0].values.numpy()
+        assert tokens_named_by_their_floats(outputs, table.numpy(), truth.numpy()) <= 1
+        assert off_lattice(outputs, LATTICE) == 0
+
+
+def test_planted_fp32_addition_is_caught() -> None:
+    table, truth = _table(), np.arange(60) * 7
+    noise = TRUE(etas=np.full(60, 50.0), width=384, rng=stream(4)).astype(np.float32)
+    outputs = table.numpy()[truth] + noise
+    assert tokens_named_by_their_floats(outputs, table.numpy(), truth) >= 58
+    assert off_lattice(outputs, LATTICE) > 0
+
+
+# ---------------------------------------------------------------- streams
+
+TEXTS = Tokens((Ragged(torch.arange(52) % 13, torch.full((13,), 4)),))  # no two alike
+INHERITED = stream(5)
+
+
+def _privatizer() -> object:
+    return build_privatizer(
+        PrivacySpec(mechanism="vector", eta=50.0),
+        secret=CustomerSecret.unsafe(2),
+        table=_table(13, 16),
+        table_fingerprint="t",
+    )
+
+
+def _noise_of(look: int) -> Array:
+    """One worker's noise: the same texts, at a look of its own."""
+    table = _table(13, 16)
+    rows = _privatizer().tokens(TEXTS, labels=None, look=(0, look)).payload.segments[0].values  # type: ignore[attr-defined]
+    return (rows - table[TEXTS.segments[0].values]).double().numpy()
+
+
+def _planted_noise_of(look: int) -> Array:
+    """A worker that draws from the generator it was forked with."""
+    return TRUE(etas=np.full(52, 50.0), width=16, rng=INHERITED)
+
+
+def test_no_noise_repeats_over_forks() -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        parts = pool.map(_noise_of, range(4), chunksize=1)
+        assert shared_rows([*parts, _noise_of(4)]) == 0
+        again = pool.apply(_noise_of, (2,))
+    assert np.array_equal(again, _noise_of(2))  # and one look is one draw, wherever it is made
+
+
+def test_a_planted_stream_that_repeats_after_a_fork_is_caught() -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        parts = [pool.apply(_planted_noise_of, (look,)) for look in range(2)]
+    assert shared_rows([*parts, _planted_noise_of(2)]) > 0
+
+
+def test_no_noise_repeats_over_threads() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(_noise_of, range(8)))
+    assert shared_rows(parts) == 0
+    assert all(np.array_equal(part, _noise_of(look)) for look, part in enumerate(parts))
+
+
+def test_no_global_generator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise PrivacyError("a global generator was used")
+
+    for module, names in (
+        (torch, "rand randn randint randperm normal bernoulli multinomial rand_like randn_like manual_seed seed"),
+        (np.random, "rand randn randint random normal gamma standard_normal standard_gamma uniform choice seed default_rng"),
+    ):
+        for name in names.split():
+            monkeypatch.setattr(module, name, forbidden)
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tobytes()  # noqa: NPY002 - looked at, not used
+    table = _table(40, 16)
+    for mechanism in ("vector", "text-to-text"):
+        build_privatizer(
+            PrivacySpec(mechanism=mechanism, eta=30.0),
+            secret=CustomerSecret.unsafe(3),
+            table=table,
+            candidates=torch.ones(40, dtype=torch.bool),
+            table_fingerprint="t",
+        ).tokens(TEXTS, labels=None)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tobytes() == before[1]  # noqa: NPY002 - looked at, not used
