@@ -196,6 +196,7 @@ class Client:
             vocab_size=chosen.vocab_size,
             wire_type=wire_type,
             budget=budget,
+            unsafe=unsafe_noise_seed is not None,
         )
         return Finetuning(self.home, gate, chosen, corpora, run, progress).execute()
 
@@ -251,6 +252,7 @@ class Client:
             vocab_size=model.vocab_size,
             wire_type=profile.spec.wire_type,
             budget=profile.spec.budget,
+            unsafe=profile.spec.unsafe_noise_seed is not None,
         )
         archive = fetch_archive(gate, self.home, model, Cut(bottom=profile.spec.bottom), progress)
         session = build_session(

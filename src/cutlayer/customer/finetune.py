@@ -125,6 +125,7 @@ def build_session(
         table=archive.table,
         candidates=archive.candidates,
         table_fingerprint=archive.fingerprint,
+        boundary=f"{archive.fingerprint}/{archive.manifest.cut.slug}",
         importance=importance,
     )
     return Session(
@@ -398,9 +399,9 @@ class Finetuning:
             n_train=len(self.corpora.train),
             n_dev=len(self.corpora.dev),
             n_test=len(self.corpora.test or ()),
-            uplink_bytes={str(category): size for category, size in spent.items()} | {"total": sum(spent.values())},
-            downlink_bytes=self.gate.received(),
-            tokens_released=self.gate.tokens_released(),
+            uplink_bytes={**spent.uplink, "total": sum(spent.uplink.values())},
+            downlink_bytes=spent.downlink,
+            tokens_released=spent.tokens,
             seconds=seconds,
             steps=trainer.link.step,
             epochs=len(self.run.state.dev),

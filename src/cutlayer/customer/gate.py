@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from cutlayer.core import VendorError
-from cutlayer.privacy import Ledger, Release
+from cutlayer.privacy import Ledger, Release, RunBytes
 from cutlayer.wire import (
-    Category,
     Frame,
     Message,
     Reply,
@@ -39,6 +38,7 @@ class Gate:
         vocab_size: Size of the model's vocabulary, which sets the width of token ids.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta that any one text may be charged, or `None` for no limit.
+        unsafe: Whether noise comes from a seed that was given, which the ledger notes on every frame.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Gate:
         vocab_size: int = 0,
         wire_type: WireType = WireType.BF16,
         budget: float | None = None,
+        unsafe: bool = False,
     ) -> None:
         self._transport = transport
         self._ledger = ledger
@@ -57,6 +58,7 @@ class Gate:
         self._vocab_size = vocab_size
         self._wire_type = wire_type
         self._budget = budget
+        self._unsafe = unsafe
 
     def send(
         self,
@@ -90,6 +92,7 @@ class Gate:
             payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
             release=release,
             budget=self._budget,
+            unsafe=self._unsafe,
         )
         try:
             reply = self._transport.send(frame)
@@ -119,17 +122,9 @@ class Gate:
             tensors["gradient"] = gradient.detach().float().cpu()
         return tensors
 
-    def spent(self) -> dict[Category, int]:
-        """Uplink bytes of this run by what they were spent on, envelopes included."""
-        return {Category(name): size for name, size in self._ledger.spent(self._run).items()}
-
-    def received(self) -> int:
-        """Downlink bytes of this run."""
-        return self._ledger.downlink(self._run)
-
-    def tokens_released(self) -> int:
-        """Content tokens in this run's distinct releases."""
-        return self._ledger.tokens_released(self._run)
+    def spent(self) -> RunBytes:
+        """What this run sent and received so far, over all its tries."""
+        return self._ledger.spent(self._run)
 
     def close(self) -> None:
         """Gives the transport's connections back."""

@@ -44,7 +44,8 @@ class Profile(BaseModel):
         """Writes the profile to the customer's folder; `bottom` is empty where it was not trained."""
         folder = home.adapter(self.adapter)
         if importance is not None:
-            write_bytes(folder / "importance.safetensors", importance.to_bytes())
+            folder.mkdir(parents=True, exist_ok=True)
+            importance.save(folder / "importance.safetensors")
         if bottom:
             write_bytes(folder / "bottom.safetensors", safetensors.torch.save(bottom))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
@@ -73,7 +74,7 @@ class Profile(BaseModel):
     def importance(self, home: Home) -> UtilityImportance | None:
         """The CTI scores that the adapter was trained with."""
         file = home.adapter(self.adapter) / "importance.safetensors"
-        return UtilityImportance.from_bytes(_read(file)) if file.exists() else None
+        return UtilityImportance.load(file) if file.exists() else None
 
     def bottom(self, home: Home) -> dict[str, Tensor]:
         """The trained bottom's tensors; empty where it was frozen."""

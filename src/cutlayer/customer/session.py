@@ -163,7 +163,8 @@ class Session(nn.Module):
         """
         context = f"{self.archive.manifest.cut.slug}/{self.wire_type}".encode()
         identities = drawn.carried_as(drawn.payload, context).identities
-        kept = self.vault.get_many(identities)
+        found = zip(identities, self.vault.get_many(identities), strict=True)
+        kept = {identity: body for identity, body in found if body is not None}
         missing = [place for place, identity in enumerate(identities) if identity not in kept]
         for chosen in torch.tensor(missing, dtype=torch.int64).split(BOTTOM_BATCH):
             part = drawn.select(chosen)
@@ -172,8 +173,7 @@ class Session(nn.Module):
                 identities[place]: encode_tensors(pack(rows.select([at]), vocab_size=0, wire_type=self.wire_type))
                 for at, place in enumerate(chosen.tolist())
             }
-            self.vault.put_many(made)
-            kept |= made
+            kept |= self.vault.put_many(made)
         texts = [unpack(decode_tensors(routes.SHARD_PUT, kept[identity])) for identity in identities]
         return drawn.carried_as(Rows.concatenate([text for text in texts if isinstance(text, Rows)]), context)
 

@@ -14,7 +14,7 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import TrainBottom
-from cutlayer.models import Optimiser
+from cutlayer.models.optimiser import Optimiser
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
