@@ -86,6 +86,11 @@ class Dataset:
             self.select([i for i in range(len(self)) if i in part]),
         )
 
+    def sample(self, rows: int, *, seed: int) -> Dataset:
+        """So many rows at random, keeping each label's share; in their order."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        return self.select(sorted(self._stratified(rows, rng)))
+
     def _stratified(self, wanted: int, rng: np.random.Generator) -> Iterator[int]:
         """Largest-remainder shares of `wanted` rows over the labels, drawn without replacement."""
         rows: defaultdict[str, list[int]] = defaultdict(list)

@@ -11,13 +11,13 @@ from cutlayer.core import ConfigError, Fault, Ragged, Tokens
 from cutlayer.data.dataset import Dataset
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 10_000
 """Texts per call: a tokenizer's answer is some hundred times larger than the ids kept of it."""
 
 
-def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, *, max_content: int) -> Tokens:
+def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_content: int) -> Tokens:
     """Turns texts into the ids of their content tokens.
 
     Special tokens are not added: the part of the model that needs them does that. Nor are they read
@@ -41,7 +41,7 @@ def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, *, max_conten
     return Tokens(tuple(_head(segment, kept[:, side]) for side, segment in enumerate(segments)))
 
 
-def _ids(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Ragged:
+def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
     parts = [Ragged.from_lists([])]
     for start in range(0, len(texts), _CHUNK):
         encoded = tokenizer(

@@ -1,0 +1,265 @@
+"""The parts of an experiment: one training run each, finished once, kept, and never run again."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.core import Cut, Deviation, Proportion, Spec
+from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
+from cutlayer.data import tokenise
+from cutlayer.models import (
+    Bottom,
+    Head,
+    Template,
+    candidate_tokens,
+    fingerprint,
+    load_model,
+    load_tokenizer,
+    max_length,
+    split,
+)
+from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.recipes.centralised import train_centralised
+from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.tasks import Limits, Splits, Task
+from cutlayer.reports import Calibrated, CellStore, calibrate
+
+_CALIBRATION_SEED = 0
+
+
+class CentralisedCell(Spec):
+    """Ordinary PEFT in one process.
+
+    Attributes:
+        task: The data.
+        limits: How much of it.
+        model: Fingerprint of the model's weights.
+        training: How it is trained.
+        seed: Initialisation, order, dropout; and which customer's secret the noise comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    task: Task
+    limits: Limits
+    model: str
+    training: TrainSpec
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-centralised-s{self.seed}"
+
+
+class SplitCell(CentralisedCell):
+    """The same over the road.
+
+    Attributes:
+        eta: Privacy parameter; eta0 under CTI; infinite for no privacy.
+        cti: Whether contributing tokens get more eta.
+        bottom: Blocks at the customer.
+        train_bottom: Whether and how they are trained.
+    """
+
+    eta: float
+    cti: bool = False
+    bottom: int = 0
+    train_bottom: TrainBottom = TrainBottom.FROZEN
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        cti = "-cti" if self.cti else ""
+        bottom = "" if self.train_bottom is TrainBottom.FROZEN else f"-{self.train_bottom}{self.bottom}"
+        return f"{self.task.name}-eta{self.eta:g}{cti}{bottom}-s{self.seed}"
+
+
+class CellResult(BaseModel):
+    """What a finished cell tells.
+
+    Attributes:
+        ua: Utility accuracy on test.
+        ep: Empirical privacy; `None` where the attack does not apply.
+        ep_note: What it covers, or why there is none.
+        replaced: Share of tokens that the draw replaced.
+        rows: Rows of train, dev and test.
+        epochs: How many were trained.
+        seconds: How long it took.
+        uplink_bytes: What was sent, by category.
+        label_recovery: Share of labels read from output gradients.
+        deviations: Where the run differs from the paper.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ua: Proportion
+    ep: Proportion | None = None
+    ep_note: str = ""
+    replaced: float | None = None
+    rows: tuple[int, int, int]
+    epochs: int
+    seconds: float
+    uplink_bytes: dict[str, int] = {}
+    label_recovery: float | None = None
+    deviations: tuple[Deviation, ...] = ()
+
+
+class CalibrationCell(Spec):
+    """Which eta replaces which share of a task's tokens."""
+
+    task: Task
+    limits: Limits
+    model: str
+    shares: tuple[float, ...]
+    max_length: int | None
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-calibration"
+
+
+class Calibration(BaseModel):
+    """A finished calibration: one eta for each share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    points: tuple[Calibrated, ...]
+
+
+class Kitchen:
+    """Where cells are run: data, model, a vendor of its own on loopback, and the store of what is finished.
+
+    Args:
+        folder: Everything is kept here; the same folder goes on with an unfinished experiment.
+        model: `starter`, a local folder or a hub id.
+        data: The folder of public data sets.
+        progress: Where to show progress.
+    """
+
+    def __init__(self, folder: Path, *, model: str, data: Path, progress: Progress) -> None:
+        self.folder = folder
+        self.source = model
+        self.model = fingerprint(load_model(model, head=Head.CLASSIFICATION))
+        self._data = data
+        self._progress = progress
+        self._loopback = Loopback(folder / "vendor", model)
+        self._finished: CellStore[CentralisedCell, CellResult] = CellStore(folder / "cells", CellResult)
+        self._calibrations: CellStore[CalibrationCell, Calibration] = CellStore(folder / "cells", Calibration)
+        self.splits = cache(self._splits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loopback.stop()
+
+    def _splits(self, task: Task, limits: Limits) -> Splits:
+        return Splits.read(task, self._data, limits)
+
+    def calibrated(
+        self, task: Task, limits: Limits, shares: Sequence[float], *, max_tokens: int | None
+    ) -> tuple[Calibrated, ...]:
+        """The etas that replace these shares of a task's training tokens, from the store or measured."""
+        cell = CalibrationCell(task=task, limits=limits, model=self.model, shares=tuple(shares), max_length=max_tokens)
+        found = self._calibrations.get(cell)
+        if found is None:
+            whole = load_model(self.source, head=Head.CLASSIFICATION)
+            tokenizer = load_tokenizer(self.source)
+            template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
+            train = self.splits(task, limits).train
+            tokens = tokenise(train, tokenizer, max_content=template.max_content(train.segments, max_tokens))
+            table = cast(Bottom, split(whole, Cut(bottom=0)).bottom).table
+            search = NeighbourSearch(table, candidate_tokens(tokenizer, vocab_size=len(table)))
+            found = Calibration(points=tuple(calibrate(tokens, search, shares, seed=_CALIBRATION_SEED)))
+            self._calibrations.put(cell, found)
+        return found.points
+
+    def run(self, cells: Sequence[CentralisedCell]) -> dict[CentralisedCell, CellResult]:
+        """Results of cells, those that are finished from the store, the others run in order.
+
+        Raises:
+            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
+        """
+        results: dict[CentralisedCell, CellResult] = {}
+        for number, cell in enumerate(dict.fromkeys(cells), start=1):
+            self._progress.update("cells", number - 1, len(set(cells)), cell.name)
+            found = self._finished.get(cell)
+            if found is None:
+                found = self._split(cell) if isinstance(cell, SplitCell) else self._centralised(cell)
+                self._finished.put(cell, found)
+            results[cell] = found
+            self._progress.update("cells", number, len(set(cells)), cell.name)
+        return results
+
+    def _centralised(self, cell: CentralisedCell) -> CellResult:
+        splits = self.splits(cell.task, cell.limits)
+        run = train_centralised(
+            splits.train,
+            splits.dev,
+            splits.test,
+            model=self.source,
+            training=cell.training,
+            seed=cell.seed,
+            progress=self._progress,
+        )
+        return CellResult(
+            ua=run.accuracy,
+            rows=(len(splits.train), len(splits.dev), len(splits.test)),
+            epochs=len(run.dev),
+            seconds=run.seconds,
+            deviations=cell.training.deviations(),
+        )
+
+    def _split(self, cell: SplitCell) -> CellResult:
+        splits = self.splits(cell.task, cell.limits)
+        # each seed is a customer of its own: the same secret would draw the same noise for the same text
+        client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
+        run = self.folder / "runs" / self._finished.path(cell).stem
+        result = client.finetune(
+            splits.train,
+            dev=splits.dev,
+            test=splits.test,
+            eta=cell.eta,
+            cti=cell.cti and math.isfinite(cell.eta),
+            bottom=cell.bottom,
+            train_bottom=cell.train_bottom,
+            training=cell.training,
+            seed=cell.seed,
+            out=run,
+            progress=self._progress,
+        )
+        found = _result(result)
+        # the transcript of a trainable bottom is as large as its epochs' releases
+        client.delete_adapter(result.adapter_id)
+        shutil.rmtree(run)
+        return found
+
+
+def _result(result: FinetuneResult) -> CellResult:
+    ep = None
+    if result.ep is not None and result.ep_standard_error is not None:
+        ep = Proportion(value=result.ep, n=result.ep_n, standard_error=result.ep_standard_error)
+    return CellResult(
+        ua=Proportion(value=result.ua, n=result.ua_n, standard_error=result.ua_standard_error),
+        ep=ep,
+        ep_note=result.ep_note,
+        replaced=result.replaced,
+        rows=(result.n_train, result.n_dev, result.n_test),
+        epochs=result.epochs,
+        seconds=result.seconds,
+        uplink_bytes=result.uplink_bytes,
+        label_recovery=result.label_recovery,
+        deviations=result.deviations,
+    )

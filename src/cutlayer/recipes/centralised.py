@@ -1,0 +1,186 @@
+"""The line that a split run is read against: ordinary PEFT, one process, nothing private.
+
+Hugging Face's own class, PEFT's own wrapper, PyTorch's own AdamW and the usual linear schedule; no
+module of this package computes anything here. Only what a seed decides is taken from it, the values
+that the adapter starts with, the order of the texts and each step's dropout, so that a split run with
+the same seed is the same run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from torch import Tensor
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase, get_linear_schedule_with_warmup
+
+from cutlayer.core import Cut, Proportion
+from cutlayer.customer import Progress, TrainSpec
+from cutlayer.data import Dataset, LabelNames
+from cutlayer.models import Head, adapter_state, attach_lora, load_model, load_tokenizer, max_length, split
+from cutlayer.vendor.trainer import dropout_seed
+
+_EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Centralised:
+    """A finished run.
+
+    Attributes:
+        accuracy: Share of test texts labelled right, with the weights of the best epoch on dev.
+        dev: Dev accuracy after each epoch.
+        losses: Training loss of each step.
+        seconds: How long it took.
+    """
+
+    accuracy: Proportion
+    dev: tuple[float, ...]
+    losses: tuple[float, ...]
+    seconds: float
+
+
+def train_centralised(
+    train: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    *,
+    model: str,
+    training: TrainSpec,
+    seed: int,
+    progress: Progress,
+) -> Centralised:
+    """Fine-tunes the whole model with LoRA on texts as they are.
+
+    Args:
+        train: Texts to train on.
+        dev: Texts to stop on.
+        test: Texts to measure on.
+        model: `starter`, a local folder or a hub id.
+        training: How the adapter is trained; the same settings as a split run's.
+        seed: Initialisation, order and dropout, as in a split run.
+        progress: Where to show progress.
+    """
+    started = time.monotonic()
+    names = LabelNames.of(train.labels or ())
+    whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
+    tokenizer = load_tokenizer(model)
+    if tokenizer.pad_token is None:
+        # decoders without a padding token: the usual choice, so that the last real token is found
+        tokenizer.pad_token = tokenizer.eos_token
+    whole.config.pad_token_id = tokenizer.pad_token_id
+    adapted = _adapted(whole, training, num_labels=len(names), seed=seed)
+    limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
+    longest = min(limit for limit in limits if limit)
+    batches = _Batches(tokenizer, longest)
+
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
+    steps = -(-len(train) // training.batch_size)
+    schedule = get_linear_schedule_with_warmup(optimiser, 0, steps * training.epochs)
+    labels = names.encode(train.labels or ())
+    losses: list[float] = []
+    dev_accuracy: list[float] = []
+    best: dict[str, Tensor] = {}
+    while len(dev_accuracy) < training.epochs and _keeps_rising(dev_accuracy, training.patience):
+        epoch = len(dev_accuracy)
+        _train(adapted, dropout=training.dropout)
+        for number, indices in enumerate(_order(len(train), seed, epoch).split(training.batch_size), start=1):
+            torch.manual_seed(dropout_seed(seed, len(losses) + 1))
+            logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
+            loss = torch.nn.functional.cross_entropy(logits, labels[indices])
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
+            losses.append(float(loss.detach()))
+            progress.update(f"centralised epoch {epoch + 1}/{training.epochs}", number, steps, f"loss {losses[-1]:.3f}")
+        accuracy = _accuracy(adapted, batches, dev, names, progress, "centralised dev")
+        if not dev_accuracy or accuracy.value > max(dev_accuracy):
+            best = {name: parameter.detach().clone() for name, parameter in _trained(adapted)}
+        dev_accuracy.append(accuracy.value)
+    with torch.no_grad():
+        for name, parameter in _trained(adapted):
+            parameter.copy_(best[name])
+    accuracy = _accuracy(adapted, batches, test, names, progress, "centralised test")
+    return Centralised(accuracy, tuple(dev_accuracy), tuple(losses), time.monotonic() - started)
+
+
+def _adapted(whole: PreTrainedModel, training: TrainSpec, *, num_labels: int, seed: int) -> PeftModel:
+    """PEFT around the whole model, starting from the values that a split run starts from."""
+    reference = attach_lora(
+        split(whole, Cut(bottom=None)).top,
+        rank=training.rank,
+        alpha=training.alpha,
+        dropout=training.lora_dropout,
+        targets=training.targets,
+        num_labels=num_labels,
+        seed=seed,
+    )
+    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
+    adapted = cast(PeftModel, get_peft_model(whole, config))
+    set_peft_model_state_dict(adapted, adapter_state(reference))
+    return adapted
+
+
+def _train(model: PeftModel, *, dropout: bool) -> None:
+    """Training mode; the adapter's own dropout follows its rate either way."""
+    model.train(dropout)
+    for name, module in model.named_modules():
+        if "lora_dropout" in name:
+            module.train()
+
+
+def _trained(model: PeftModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _keeps_rising(dev: Sequence[float], patience: int) -> bool:
+    """Early stopping as `customer.trainer` does it: the best epoch is the first of equals."""
+    return not dev or len(dev) - 1 - dev.index(max(dev)) < patience
+
+
+def _order(n: int, seed: int, epoch: int) -> Tensor:
+    """The order of an epoch, as `customer.trainer` draws it."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(n, generator=generator)
+
+
+@torch.no_grad()
+def _accuracy(
+    model: PeftModel, batches: _Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
+) -> Proportion:
+    model.eval()
+    labels = names.encode(dataset.labels or ())
+    right = 0
+    by_length = sorted(range(len(dataset)), key=lambda row: sum(map(len, dataset.texts[row])))
+    for start in range(0, len(dataset), _EVALUATION_BATCH):
+        rows = by_length[start : start + _EVALUATION_BATCH]
+        logits = model(**batches.of([dataset.texts[row] for row in rows])).logits
+        right += int((logits.argmax(1) == labels[rows]).sum())
+        progress.update(stage, start + len(rows), len(dataset))
+    return Proportion.of(right, len(dataset))
+
+
+class _Batches:
+    """Hugging Face's own tokenising and padding."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> None:
+        self._tokenizer = tokenizer
+        self._longest = longest
+
+    def of(self, texts: Sequence[tuple[str, ...]]) -> BatchEncoding:
+        columns: list[Any] = [list(column) for column in zip(*texts, strict=True)]
+        encoded: BatchEncoding = self._tokenizer(
+            *columns,
+            truncation="longest_first",
+            max_length=self._longest,
+            padding=True,
+            split_special_tokens=True,
+            return_tensors="pt",
+        )
+        return encoded

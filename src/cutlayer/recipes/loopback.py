@@ -1,0 +1,44 @@
+"""A vendor of the recipe's own: another process on this machine, with nothing in between but HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cutlayer import vendor
+from cutlayer.customer import Client, Progress
+from cutlayer.vendor.process import VendorProcess
+
+_TENANT = "recipe"
+
+
+class Loopback:
+    """Starts its vendor when the first client is asked for; cells that are all finished need none.
+
+    Args:
+        folder: The vendor's data folder; made on first use.
+        model: `starter`, a local folder or a hub id.
+    """
+
+    def __init__(self, folder: Path, model: str) -> None:
+        self._folder = folder
+        self._model = model
+        self._process: VendorProcess | None = None
+        self._key = ""
+
+    def client(self, home: Path, progress: Progress) -> Client:
+        """A customer with a folder of its own."""
+        if self._process is None:
+            progress.update("start vendor", 0, 1)
+            vendor.init(self._folder, models=[f"model={self._model}"])
+            # a new key for the same tenant opens the same namespace, so none has to be kept
+            self._key = vendor.keys.create(self._folder, _TENANT)
+            self._process = VendorProcess(self._folder)
+            self._process.start()
+            progress.update("start vendor", 1, 1)
+        return Client(self._process.url, self._key, home=home)
+
+    def stop(self) -> None:
+        """Ends the vendor's process."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None

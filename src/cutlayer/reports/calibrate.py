@@ -1,0 +1,96 @@
+"""Which eta replaces which share of tokens: measured for a table and texts, because no formula tells.
+
+The share depends on how close rows of the table lie to each other around the tokens that texts use;
+adding up the chances of all pairs over-predicts it several times. So it is found by bisection on a
+sample, with the same draws at every eta: only their scale changes, and the share falls as eta grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutlayer.core import ConfigError, Fault, Tokens
+from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.neighbours import NeighbourSearch
+
+SAMPLE_TOKENS = 2048
+_LOWEST, _HIGHEST = 1e-3, 1e6
+_STEPS = 14
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """An eta and the share of tokens that it replaces.
+
+    Attributes:
+        wanted: The share that was asked for.
+        eta: The privacy parameter, rounded to three digits.
+        replaced: The share that it replaced in the sample.
+        n: Tokens in the sample.
+    """
+
+    wanted: float
+    eta: float
+    replaced: float
+    n: int
+
+
+def calibrate(tokens: Tokens, search: NeighbourSearch, shares: Sequence[float], *, seed: int) -> list[Calibrated]:
+    """For each share, the eta at which text-to-text privatization replaces about that share of tokens.
+
+    Nothing is released: the draws are forgotten, so they need not be secret and repeat with the seed.
+
+    Args:
+        tokens: The texts' tokens, as ids.
+        search: Nearest neighbours in the model's table.
+        shares: Shares of tokens to replace, each between 0 and 1.
+        seed: Which tokens are drawn, and their noise.
+
+    Raises:
+        ConfigError: A share that no eta gives, because a token that is no candidate is always replaced.
+    """
+    allowed = "must lie between 0 and 1, both excluded"
+    faults = [Fault("shares", share, allowed) for share in shares if not 0 < share < 1]
+    if faults:
+        raise ConfigError(faults)
+    probe = _Probe(tokens, search, seed)
+    return [_bisect(probe, share) for share in shares]
+
+
+class _Probe:
+    """A sample of tokens with the noise that it gets at eta 1."""
+
+    def __init__(self, tokens: Tokens, search: NeighbourSearch, seed: int) -> None:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        ids = torch.cat([segment.values for segment in tokens.segments])
+        chosen = torch.from_numpy(rng.permutation(len(ids))[:SAMPLE_TOKENS])
+        width = search.table.shape[1]
+        self._ids = ids[chosen]
+        self._rows = search.table[self._ids].double()
+        self._noise = torch.from_numpy(DChi().noise(etas=np.ones(len(chosen)), width=width, rng=rng))
+        self._search = search
+        self.n = len(chosen)
+
+    def replaced(self, eta: float) -> float:
+        drawn: Tensor = self._search.nearest(self._rows + self._noise / eta)
+        return float((drawn != self._ids).double().mean())
+
+
+def _bisect(probe: _Probe, share: float) -> Calibrated:
+    low, high = _LOWEST, _HIGHEST
+    if probe.replaced(high) > share:
+        raise ConfigError(
+            f"No eta replaces as little as {share:.0%} of these tokens: {probe.replaced(high):.1%} are no candidates.",
+            remedy="Ask for a larger share.",
+        )
+    # a factor of 2 ** (30 / 2 ** 14) is left at the end
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if probe.replaced(middle) > share else (low, middle)
+    eta = float(f"{(low * high) ** 0.5:.3g}")
+    return Calibrated(wanted=share, eta=eta, replaced=probe.replaced(eta), n=probe.n)

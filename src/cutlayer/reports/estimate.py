@@ -1,0 +1,98 @@
+"""Numbers with a standard error, over seeds and over texts, and what two curves say about each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.core import Proportion
+
+
+class Estimate(BaseModel):
+    """A mean over runs.
+
+    Attributes:
+        value: The mean.
+        standard_error: From the spread over runs and from the texts that each was measured on, which
+            are the same in all runs: sqrt(spread² / runs + mean(standard error²)).
+        n: Trials in one run.
+        runs: How many runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    standard_error: float
+    n: int
+    runs: int
+
+    @classmethod
+    def of(cls, proportions: Sequence[Proportion]) -> Self:
+        """The mean of one share over runs of different seeds."""
+        values = [each.value for each in proportions]
+        mean, runs = math.fsum(values) / len(values), len(values)
+        spread = math.fsum((value - mean) ** 2 for value in values) / (runs - 1) if runs > 1 else 0.0
+        sampling = math.fsum(each.standard_error**2 for each in proportions) / runs
+        return cls(
+            value=mean,
+            standard_error=math.sqrt(spread / runs + sampling),
+            n=min(each.n for each in proportions),
+            runs=runs,
+        )
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} ± {100 * self.standard_error:.1f}"
+
+
+class Gain(BaseModel):
+    """How much higher one curve of utility over privacy lies than another.
+
+    Attributes:
+        value: Mean difference in UA at equal EP, over the points of the one that lie within the other.
+        standard_error: Its standard error.
+        points: How many points.
+        verdict: `helps` or `hurts` if it is more than two standard errors from 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    standard_error: float
+    points: int
+    verdict: Literal["helps", "hurts", "no clear difference"]
+
+    @classmethod
+    def of(
+        cls, ours: Sequence[tuple[Estimate, Estimate]], baseline: Sequence[tuple[Estimate, Estimate]]
+    ) -> Self | None:
+        """Compares two curves of (UA, EP) points; `None` if they do not overlap.
+
+        The baseline is read between its points along straight lines.
+        """
+        line = sorted(baseline, key=lambda point: point[1].value)
+        differences, variances = [], []
+        for utility, privacy in ours:
+            for (left_ua, left_ep), (right_ua, right_ep) in pairwise(line):
+                if left_ep.value <= privacy.value <= right_ep.value:
+                    width = right_ep.value - left_ep.value
+                    share = (privacy.value - left_ep.value) / width if width else 0.5
+                    differences.append(utility.value - (1 - share) * left_ua.value - share * right_ua.value)
+                    variances.append(
+                        utility.standard_error**2
+                        + ((1 - share) * left_ua.standard_error) ** 2
+                        + (share * right_ua.standard_error) ** 2
+                    )
+                    break
+        if not differences:
+            return None
+        m = len(differences)
+        value, error = math.fsum(differences) / m, math.sqrt(math.fsum(variances)) / m
+        clear = abs(value) > 2 * error
+        verdict: Literal["helps", "hurts", "no clear difference"] = (
+            "no clear difference" if not clear else "helps" if value > 0 else "hurts"
+        )
+        return cls(value=value, standard_error=error, points=m, verdict=verdict)
