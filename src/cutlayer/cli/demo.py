@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cutlayer.cli.ledger import show_summary
 from cutlayer.cli.options import AsJson
 from cutlayer.cli.output import Output, fields
 
@@ -107,10 +108,16 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
             ("bytes sent", private.uplink_bytes["total"], bare.uplink_bytes["total"]),
         ],
     )
-    summary = fields(client.ledger.summary())
-    output.table("The customer's ledger", ("what", "value"), list(summary.items()))
+    summary = client.ledger.summary()
+    show_summary(output, summary)
     client.close()
-    return {"eta": eta, "private": fields(private), "no_privacy": fields(bare), "texts": texts, "ledger": summary}
+    return {
+        "eta": eta,
+        "private": fields(private),
+        "no_privacy": fields(bare),
+        "texts": texts,
+        "ledger": fields(summary),
+    }
 
 
 def _finetune(

@@ -253,8 +253,8 @@ def predict(
 
     output = Output(as_json=as_json)
     client = Client(vendor, api_key, home=home, ca_cert=ca_cert)
-    privacy = Profile.load(client.home, adapter).spec.privacy
-    warn_unprotected(output, eta=privacy.eta, unsafe_noise_seed=privacy.unsafe_noise_seed)
+    spec = Profile.load(client.home, adapter).spec
+    warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
     with output.progress() as progress:
         predictions = client.predict(adapter, texts, progress=progress)
@@ -273,9 +273,9 @@ def predict(
             "adapter_id": adapter,
             "output": str(output_file),
             "n": len(predictions),
-            "eta": privacy.eta,
-            "no_privacy": math.isinf(privacy.eta),
-            "unsafe_noise": privacy.unsafe_noise_seed is not None,
+            "eta": spec.privacy.eta,
+            "no_privacy": math.isinf(spec.privacy.eta),
+            "unsafe_noise": spec.unsafe_noise_seed is not None,
         }
     )
 
@@ -284,11 +284,11 @@ def register(app: typer.Typer) -> None:
     """Adds the commands to the main app."""
     app.command(
         epilog="Example: cutlayer finetune --train notes.csv --test held_out.csv --label-column ward "
-        "--vendor https://vendor.example:8377 --eta 80"
+        "--vendor https://vendor.example:8440 --eta 80"
     )(finetune)
     app.command(
         epilog="Example: cutlayer predict --adapter 0f3c… --input new.csv --output labelled.csv "
-        "--vendor https://vendor.example:8377"
+        "--vendor https://vendor.example:8440"
     )(predict)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import deque
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cutlayer.cli.options import AsJson, Home
 from cutlayer.cli.output import Output, fields
 
-app = typer.Typer(help="The record of what left, written before it left.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cutlayer.privacy import LedgerSummary
+
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -19,7 +23,7 @@ def ledger() -> None:
 
 @app.command(epilog="Example: cutlayer ledger show --releases --limit 20")
 def show(
-    frames: Annotated[bool, typer.Option("--frames", help="Every frame that left.")] = False,
+    frames: Annotated[bool, typer.Option("--frames", help="Every frame.")] = False,
     releases: Annotated[bool, typer.Option("--releases", help="Every text that was released, and how.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="The newest rows of --frames and --releases.")] = 50,
     home: Home = None,
@@ -30,12 +34,81 @@ def show(
 
     output = Output(as_json=as_json)
     book = Client(home=home).ledger
-    content: dict[str, object] = {"summary": fields(book.summary())}
-    output.table("What left", ("what", "value"), list(fields(book.summary()).items()))
-    for wanted, name, read in ((frames, "frames", book.frames), (releases, "releases", book.releases)):
-        if wanted:
-            rows = [fields(row) for row in read()][-limit:]
-            content[name] = rows
-            if rows:
-                output.table(name.capitalize(), list(rows[0]), [list(row.values()) for row in rows])
+    summary = book.summary()
+    content: dict[str, object] = {"summary": fields(summary)}
+    show_summary(output, summary)
+    if frames:
+        newest = deque(book.frames(), maxlen=limit)
+        output.table(
+            "Frames",
+            ("entry", "opened", "route", "texts", "payload", "sent", "received", "status"),
+            [
+                (
+                    frame.entry,
+                    f"{frame.opened:%Y-%m-%d %H:%M:%S}",
+                    frame.route,
+                    frame.texts,
+                    sum(frame.payload_bytes.values()),
+                    frame.uplink_bytes,
+                    frame.downlink_bytes,
+                    "may have left" if frame.closed is None else frame.status,
+                )
+                for frame in newest
+            ],
+        )
+        content["frames"] = [fields(frame) for frame in newest]
+    if releases:
+        texts = deque(book.releases(), maxlen=limit)
+        output.table(
+            "Releases",
+            ("frame", "text", "release", "mechanism", "eta", "tokens", "bytes", "charged"),
+            [
+                (
+                    text.entry,
+                    text.content.hex()[:12],
+                    text.identity.hex()[:12],
+                    text.mechanism,
+                    f"{text.eta:g}",
+                    text.tokens,
+                    text.payload_bytes,
+                    "yes" if text.charged else "no",
+                )
+                for text in texts
+            ],
+        )
+        content["releases"] = [fields(text) for text in texts]
     output.result(content)
+
+
+def show_summary(output: Output, summary: LedgerSummary) -> None:
+    """Shows what left altogether."""
+    output.table(
+        "What left",
+        ("what", "value"),
+        [
+            ("frames", summary.frames),
+            ("frames that may have left", summary.may_have_left),
+            ("frames with noise from a seed", summary.unsafe),
+            ("bytes sent", summary.uplink_bytes),
+            ("bytes received", summary.downlink_bytes),
+            *((f"payload bytes: {category}", size) for category, size in summary.payload_bytes.items()),
+        ],
+    )
+    if summary.mechanisms:
+        output.table(
+            "How texts were released",
+            ("mechanism", "texts", "draws", "tokens", "bytes", "largest eta", "most spent on a text", "unit"),
+            [
+                (
+                    line.mechanism,
+                    line.texts,
+                    line.draws,
+                    line.tokens,
+                    line.payload_bytes,
+                    f"{line.largest_eta:g}",
+                    f"{line.largest_spent:g}",
+                    line.unit,
+                )
+                for line in summary.mechanisms
+            ],
+        )

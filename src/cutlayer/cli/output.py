@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -17,9 +18,13 @@ from rich.table import Table
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: it becomes the word that `--eta` takes."""
+    """What JSON can hold; infinity becomes the word that `--eta` takes."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -106,7 +111,7 @@ class Output:
     def result(self, content: Mapping[str, Any]) -> None:
         """The result for machines: printed last, and only where it was asked for."""
         if self.as_json:
-            sys.stdout.write(json.dumps(_plain(content), allow_nan=False, default=str) + "\n")
+            sys.stdout.write(json.dumps(_plain(content), allow_nan=False) + "\n")
             sys.stdout.flush()
 
     @contextmanager

@@ -2,14 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-app = typer.Typer(help="Run a paper's experiments and set the results beside the paper's.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="The recipe, for example sap.", show_default=False)]
+from cutlayer.cli.options import AsJson
+from cutlayer.cli.output import Output
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The recipe, for example sap.", show_default=False)]
 
 
 @app.callback()
 def recipe() -> None:
     """Run a paper's experiments and set the results beside the paper's."""
+
+
+@app.command("list", epilog="Example: cutlayer recipe list")
+def list_recipes(as_json: AsJson = False) -> None:
+    """List the recipes and their papers."""
+    from cutlayer.recipes import RECIPES
+
+    output = Output(as_json=as_json)
+    rows = [(name, RECIPES[name].title, RECIPES[name].reference) for name in RECIPES]
+    output.table("Recipes", ("name", "paper", "reference"), rows)
+    output.result({"recipes": [dict(zip(("name", "title", "reference"), row, strict=True)) for row in rows]})
+
+
+@app.command(epilog="Example: cutlayer recipe show sap")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show a recipe's settings, the paper's figures, and where we differ from the paper."""
+    import yaml
+
+    from cutlayer.recipes import RECIPES
+
+    output = Output(as_json=as_json)
+    content = RECIPES[name].show()
+    output.show(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=100).rstrip())
+    output.result(content)
+
+
+@app.command(epilog="Example: cutlayer recipe run sap --size small --seeds 1 --data DIR --out runs/sap")
+def run(
+    name: Name,
+    size: Annotated[Literal["small", "full"], typer.Option(help="How much of it is run.")] = "small",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each cell, with seeds 0 to N-1.")] = 1,
+    model: Annotated[
+        str, typer.Option(metavar="SOURCE", help="The vendor's model: starter, a local folder or a hub id.")
+    ] = "starter",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="CUTLAYER_DATA",
+            metavar="DIR",
+            help="The folder of public data sets: NAME/SPLIT.jsonl.gz.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Cells and report. Default: runs/NAME-SIZE.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe cell by cell. Finished cells are kept: interrupt it, run it again, and it goes on."""
+    from cutlayer.recipes import RECIPES, Order, Size, data_folder
+
+    output = Output(as_json=as_json)
+    chosen = RECIPES[name]
+    order = Order(
+        size=Size(size), seeds=seeds, model=model, data=data_folder(data), out=out or Path("runs") / f"{name}-{size}"
+    )
+    with output.progress() as progress:
+        report = chosen.run(order, progress)
+    for table in report.tables:
+        output.table(table.title, table.columns, table.rows)
+        for note in table.notes:
+            output.show(note)
+    output.show("Written: " + ", ".join(str(file) for file in report.files))
+    output.result({**report.content, "files": [str(file) for file in report.files]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,27 +37,49 @@ def init(
             show_default=False,
         ),
     ] = None,
+    max_bottom: Annotated[
+        int | None,
+        typer.Option(min=0, help="Deepest cut that is handed out. Default: half of the blocks.", show_default=False),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Compute threads. Default: all cores.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the vendor's folder: settings, data base, and a certificate if asked for."""
+    """Make the vendor's folder: settings, tables, a card for each model, and a certificate if asked for.
+
+    Run it again to change settings; customers, keys and jobs stay.
+    """
     from cutlayer import vendor
 
     output = Output(as_json=as_json)
-    settings = vendor.init(data_dir, models=model, db_url=db_url, tls_host=tls_host)
+    settings = vendor.init(
+        data_dir, models=model, db_url=db_url, tls_host=tls_host, max_bottom=max_bottom, threads=threads
+    )
     output.show(f"Made {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
     output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json")})
 
 
-@app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8377")
+@app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8440")
 def serve(
     data_dir: DataDir,
     host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8377,
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8440,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM certificate. Default: the folder's own.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's private key.", show_default=False)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Compute threads, instead of those set.", show_default=False)
+    ] = None,
 ) -> None:
     """Run the service until it is interrupted. Health is at /healthz, metrics at /metrics, the API at /openapi.json."""
     from cutlayer import vendor
 
-    vendor.serve(data_dir, host=host, port=port)
+    vendor.serve(data_dir, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, threads=threads)
 
 
 @keys.command("create", epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer")

@@ -138,8 +138,7 @@ def notes(tmp_path: Path) -> Path:
 def test_predictions_stand_beside_their_texts(
     notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    privacy = SimpleNamespace(eta=80.0, unsafe_noise_seed=None)
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=privacy))
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
     answers = [Prediction(label="a", probability=0.75), Prediction(label="b", probability=0.5)]
     monkeypatch.setattr(Client, "predict", lambda *_, **__: answers)

@@ -1,0 +1,72 @@
+"""Python in the README and the docs runs as it stands, against a vendor in a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cutlayer import vendor
+from cutlayer.attacks import ATTACKS
+from cutlayer.data import read_dataset, sample_path
+from cutlayer.vendor.process import VendorProcess
+from tests.docs.test_pages import PAGES, blocks, name_of
+
+SNIPPETS = [
+    pytest.param(name_of(path), snippet, id=f"{name_of(path)}:{number}")
+    for path in PAGES
+    for number, snippet in enumerate(blocks(path.read_text(), "python"))
+]
+ROWS = 96
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    folder = tmp_path_factory.mktemp("vendor")
+    vendor.init(folder, models=["starter"], threads=1)
+    key = vendor.keys.create(folder, "reader")
+    with VendorProcess(folder, environment={"OMP_NUM_THREADS": "1"}) as process:
+        yield process.url, key
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the snippets read, under every column name that they use."""
+    monkeypatch.chdir(tmp_path)
+    rows = read_dataset(sample_path("train"), text_column="text", label_column="label")
+    with Path("notes.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("text", "note", "ward"))
+        for (text,), label in list(zip(rows.texts, rows.labels or (), strict=True))[:ROWS]:
+            table.writerow((text, text, label))
+    return tmp_path
+
+
+def run(snippet: str, service: tuple[str, str]) -> None:
+    url, key = service
+    snippet = re.sub(r"https?://[\w.]+:8440", url, snippet).replace('api_key="..."', f'api_key="{key}"')
+    exec(compile(snippet, "snippet", "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.usefixtures("starter_installed", "notes")
+@pytest.mark.parametrize(("where", "snippet"), SNIPPETS)
+def test_snippet(where: str, snippet: str, service: tuple[str, str]) -> None:
+    if "Transcript.recorded" in snippet:
+        run(
+            "from cutlayer import Client\nfrom pathlib import Path\n"
+            'Client("https://vendor.example:8440", api_key="...").finetune('
+            '"notes.csv", label_column="ward", eta=80, out=Path("run"))',
+            service,
+        )
+    run(snippet, service)
+    if "ATTACKS.add" in snippet:
+        assert "always-the" in ATTACKS
+
+
+def test_the_whole_job_is_under_fifteen_lines() -> None:
+    readme = next(path for path in PAGES if path.name == "README.md").read_text()
+    (snippet,) = blocks(readme, "python")
+    assert len([line for line in snippet.splitlines() if line.strip()]) < 15
