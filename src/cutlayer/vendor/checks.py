@@ -41,13 +41,17 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
     """
     if spec.form.value not in header:
         raise unacceptable(
-            "wrong-form", f"The frame holds {'+'.join(sorted(header))}; the form agreed on is {spec.form}."
+            "wrong-form",
+            f"The frame holds {'+'.join(sorted(header))}; the form agreed on is {spec.form}.",
+            remedy="Send that form, or agree on another.",
         )
     dtype, shape = header[spec.form.value]
     texts, segments = header["lengths"][1]
     if segments != spec.segments:
         raise unacceptable(
-            "wrong-shape", f"lengths has {segments} columns; {spec.segments} segments a text were agreed on."
+            "wrong-shape",
+            f"lengths has {segments} columns; {spec.segments} segments a text were agreed on.",
+            remedy="Send one column of lengths per segment.",
         )
     if texts == 0:
         raise unacceptable("wrong-shape", "The frame holds no texts.", remedy="Send at least one.")
@@ -57,7 +61,9 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
     agreed = "BF16" if spec.wire_type is WireType.BF16 else "F32"
     if dtype != agreed or shape[1] != width:
         raise unacceptable(
-            "wrong-shape", f"rows is {dtype}{list(shape)}; {agreed}[n, {width}] is what cut {spec.cut.slug} takes."
+            "wrong-shape",
+            f"rows is {dtype}{list(shape)}; {agreed}[n, {width}] is what cut {spec.cut.slug} takes.",
+            remedy="Cut the model where the spec says, and send rows in its element type.",
         )
 
 
@@ -76,7 +82,9 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], ite
     """
     if int(lengths.sum()) != items:
         raise unacceptable(
-            "wrong-lengths", f"lengths add up to {int(lengths.sum())}, but there are {items} {spec.form}."
+            "wrong-lengths",
+            f"lengths add up to {int(lengths.sum())}, but there are {items} {spec.form}.",
+            remedy="Send one length per text and segment.",
         )
     layout = card.template.layout(spec.segments)
     added = 0
@@ -92,7 +100,11 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], ite
             )
     totals = lengths.sum(1) + added
     if int(totals.min()) == 0:
-        raise unacceptable("wrong-lengths", "A text holds nothing and this model adds no special tokens.")
+        raise unacceptable(
+            "wrong-lengths",
+            "A text holds nothing and this model adds no special tokens.",
+            remedy="Leave empty texts out.",
+        )
     if int(totals.max()) > card.info.max_length:
         raise unacceptable(
             "text-too-long",
@@ -128,7 +140,11 @@ def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
     for start in range(0, len(bits), _BLOCK):
         block = bits[start : start + _BLOCK]
         if ((block & exponent) == exponent).any():
-            raise unacceptable("not-finite", "rows holds values that are not finite.")
+            raise unacceptable(
+                "not-finite",
+                "rows holds values that are not finite.",
+                remedy="Look for divisions by zero before the boundary.",
+            )
 
 
 def check_stored_rows(bits: NDArray[np.integer], wire_type: WireType) -> None:

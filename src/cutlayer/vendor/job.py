@@ -200,6 +200,7 @@ class LiveJob:
                     "Steps of this job carry their own release."
                     if self.spec.trainable_bottom
                     else "Steps of this job name stored records.",
+                    remedy="Send what the spec says: records for a frozen bottom, a release for a trainable one.",
                 )
             if (gradient is not None) != self._trainer.waits:
                 at = self._trainer.step
@@ -214,6 +215,7 @@ class LiveJob:
                 raise unacceptable(
                     "wrong-shape",
                     f"gradient is {list(gradient.shape)}; the output of step {self._trainer.step} is {list(expected)}.",
+                    remedy="Send d loss / d output in the output's own shape.",
                 )
         if entry.kind == GRADIENT:
             return _Parsed(gradient, None)
@@ -221,7 +223,7 @@ class LiveJob:
 
     def _stored(self, numbers: Tensor) -> Payload:
         if self._records is None:
-            raise unacceptable("wrong-form", "This job has no stored records.")
+            raise unacceptable("wrong-form", "This job has no stored records.", remedy="Send the release itself.")
         chosen = numbers.to(torch.int64).numpy()
         check_positions(len(chosen), self._records.longest(chosen), self._settings.limits.max_rows_per_step)
         return self._records.gather(chosen)

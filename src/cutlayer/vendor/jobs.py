@@ -287,4 +287,4 @@ class Jobs:
                 )
             )
         if faults:
-            raise unacceptable("not-valid", str(ConfigError(faults)))
+            raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")

@@ -33,7 +33,7 @@ class Refusal(Exception):  # noqa: N818 - what it is; the error is the customer'
     """
 
     def __init__(
-        self, status: int, code: str, detail: str, *, remedy: str = "", headers: Mapping[str, str] | None = None
+        self, status: int, code: str, detail: str, *, remedy: str, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(f"{code}: {detail}")
         self.status = status
@@ -64,7 +64,7 @@ def conflict(code: str, detail: str, *, remedy: str) -> Refusal:
     return Refusal(409, code, detail, remedy=remedy)
 
 
-def unacceptable(code: str, detail: str, *, remedy: str = "") -> Refusal:
+def unacceptable(code: str, detail: str, *, remedy: str) -> Refusal:
     """The request's content cannot be used."""
     return Refusal(422, code, detail, remedy=remedy)
 
@@ -94,7 +94,7 @@ def refusal_for(error: Exception) -> Refusal:
     if isinstance(error, FrameError):
         return unacceptable("not-a-frame", error.message, remedy=error.remedy or "Send what the route describes.")
     if isinstance(error, ModelError | DataError):
-        return unacceptable("not-usable", error.message, remedy=error.remedy)
+        return unacceptable("not-usable", error.message, remedy=error.remedy or "Choose another model or setting.")
     log_without_values(error)
     if isinstance(error, StorageError):
         return Refusal(

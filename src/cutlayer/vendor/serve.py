@@ -18,7 +18,7 @@ from cutlayer.vendor.settings import Limits, VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate
 from cutlayer.wire.transports.http import is_loopback
 
-DEFAULT_PORT = 8440
+DEFAULT_PORT = 8377
 log = logging.getLogger("cutlayer.vendor")
 _KEEP_ALIVE_SECONDS = 600
 """A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""

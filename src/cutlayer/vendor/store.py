@@ -16,12 +16,13 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from sqlalchemy import delete, func, select
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from cutlayer.vendor.database import Job as JobRow
 from cutlayer.vendor.files import sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire import Form, read_header, unpack
+from cutlayer.wire import Form, FrameError, read_header, unpack
 from cutlayer.wire.frame import MAX_HEADER_BYTES, check_roles
 from cutlayer.wire.messages import JobSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
 from cutlayer.wire.routes import SHARD_PUT
@@ -115,13 +116,14 @@ class RecordStore:
     def seal(self, tenant: str, name: str, request: SealRequest) -> RecordSetInfo:
         """Closes a record set, if it holds exactly what the customer says."""
         info = self.info(tenant, name)
-        numbers = [shard.number for shard in info.shards]
-        missing = sorted(set(range(request.shards)) - set(numbers))
+        numbers = {shard.number for shard in info.shards}
+        # Lazily: the number of shards is whatever the request says.
+        missing = list(islice((number for number in range(request.shards) if number not in numbers), 20))
         if missing or len(numbers) != request.shards or sum(s.records for s in info.shards) != request.records:
             raise conflict(
                 "not-complete",
                 f"Record set {name} holds {len(numbers)} shards with {sum(s.records for s in info.shards)} records, "
-                f"not {request.shards} with {request.records}; missing: {missing[:20] or 'none'}.",
+                f"not {request.shards} with {request.records}; missing: {missing or 'none'}.",
                 remedy="Send the missing shards, or start a new set.",
             )
         with self._lock, self._database.session() as session:
@@ -241,7 +243,9 @@ class RecordStore:
             has = (info.spec.model, info.spec.cut, info.spec.form, info.spec.segments, info.spec.wire_type)
             if fits != has:
                 raise unacceptable(
-                    "records-do-not-fit", f"Record set {name} was made for another model, cut or form than the job."
+                    "records-do-not-fit",
+                    f"Record set {name} was made for another model, cut or form than the job.",
+                    remedy="Name a record set that was made for this job's spec.",
                 )
             if not info.sealed:
                 raise conflict("not-sealed", f"Record set {name} is not sealed.", remedy="Seal it first.")
@@ -340,7 +344,10 @@ class Upload:
                 remedy="Send the shard again.",
             )
         os.fsync(self._file.fileno())
-        shard = MappedShard.open(self._path)
+        try:
+            shard = MappedShard.open(self._path)
+        except SafetensorError as error:
+            raise FrameError("The body is no safetensors block.") from error
         values = shard.values.numpy() if self._spec.form is Form.IDS else _bits(shard.values)
         check_lengths(self._card, self._spec, shard.lengths, len(shard.values))
         if self._spec.form is Form.IDS:
@@ -406,6 +413,7 @@ class Records:
                 "record-out-of-range",
                 f"records names {int(numbers.max()) if len(numbers) else 'no record'}; "
                 f"the job has records 0 to {len(self) - 1}.",
+                remedy="Name records of the job's own sets.",
             )
         return self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
 

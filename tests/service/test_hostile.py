@@ -1,0 +1,240 @@
+"""Requests that no honest customer sends: each gets its status and a remedy, and the vendor keeps serving."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer import vendor
+from cutlayer.core import AuthError, VendorError
+from cutlayer.wire import Frame, encode_tensors, routes
+from cutlayer.wire.messages import JobInfo
+from cutlayer.wire.transports import HttpTransport
+from tests.service.customer import Customer, ask
+from tests.service.process import Nursery, VendorProcess, running
+
+
+@pytest.fixture(scope="module")
+def served(nursery: Nursery, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VendorProcess]:
+    folder = Path(shutil.copytree(blank_vendor, tmp_path_factory.mktemp("hostile") / "data"))
+    with running(nursery, folder) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def key(served: VendorProcess) -> str:
+    return vendor.keys.create(served.data_dir, "clinic")
+
+
+@pytest.fixture(scope="module")
+def customer(served: VendorProcess, key: str) -> Iterator[Customer]:
+    """A tenant with a job at step 1, who must come to no harm."""
+    transport = HttpTransport(served.url, key)
+    customer = Customer(transport)
+    customer.upload()
+    customer.start()
+    customer.take(1, None)
+    yield customer
+    transport.close()
+
+
+@pytest.fixture(autouse=True)
+def keeps_serving(served: VendorProcess, customer: Customer) -> Iterator[None]:
+    yield
+    info = ask(customer.transport, routes.JOB_GET, job=customer.job).expect(JobInfo)
+    assert info.step == 1
+
+
+def request(
+    served: VendorProcess, key: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, object]]:
+    """A request as bytes, with whatever headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    sent = {"Authorization": f"Bearer {key}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body or None, sent)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    assert response.getheader("content-type") == "application/problem+json"
+    problem = json.loads(content)
+    assert problem["status"] == response.status
+    assert problem["title"]
+    assert problem["remedy"]
+    return response.status, problem
+
+
+def test_ten_gigabytes_are_refused_before_they_are_sent(served: VendorProcess, key: str, customer: Customer) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        connection.sendall(
+            f"PUT /v1/record-sets/{customer.job}/shards/9 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            f"X-Content-SHA256: {'0' * 64}\r\nContent-Length: 10000000000\r\n\r\n".encode()
+        )
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # to the end: the vendor closes
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"10000000000" in answer
+        assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/{job}/steps/2", "/v1/jobs/{job}/infer", "/v1/jobs/{job}"])
+def test_a_body_of_unknown_length_is_refused(served: VendorProcess, key: str, customer: Customer, path: str) -> None:
+    method = "PUT" if path.endswith("}") else "POST"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        head = f"{method} {path.format(job=customer.job)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 411 ")
+
+
+def test_json_of_many_megabytes_is_refused(served: VendorProcess, key: str, customer: Customer) -> None:
+    body = b'{"x": "' + b"a" * (3 * 2**20) + b'"}'
+    status, _ = request(served, key, "PUT", f"/v1/jobs/{customer.job}", body, Content_Type="application/json")
+    assert status == 413
+
+
+def test_keys(served: VendorProcess, key: str) -> None:
+    for wrong in ("", "x", key[:-1] + ("a" if key[-1] != "a" else "b"), "cl_" + "0" * 12 + "_" + "a" * 43):
+        status, problem = request(served, wrong, "GET", "/v1")
+        assert status == 401
+        assert wrong == "" or wrong not in json.dumps(problem)
+    second = vendor.keys.create(served.data_dir, "clinic")
+    transport = HttpTransport(served.url, second)
+    ask(transport, routes.SERVICE)
+    vendor.keys.revoke(served.data_dir, second.split("_")[1])
+    time.sleep(2.5)
+    with pytest.raises(AuthError, match="revoked"):
+        ask(transport, routes.SERVICE)
+    transport.close()
+
+
+def test_other_tenants_find_nothing(served: VendorProcess, customer: Customer) -> None:
+    other = vendor.keys.create(served.data_dir, "rival")
+    job = customer.job
+    record = encode_tensors({"records": torch.zeros(1, dtype=torch.uint8)})
+    for method, path, body in [
+        ("GET", f"/v1/jobs/{job}", b""),
+        ("DELETE", f"/v1/jobs/{job}", b""),
+        ("POST", f"/v1/jobs/{job}/steps/2", record),
+        ("GET", f"/v1/jobs/{job}/steps/1", b""),
+        ("POST", f"/v1/jobs/{job}/infer", record),
+        ("POST", f"/v1/jobs/{job}/finish", b'{"step": 0}'),
+        ("POST", f"/v1/jobs/{job}/rollback", b'{"step": 0}'),
+        ("POST", f"/v1/jobs/{job}/snapshot", b'{"step": 0}'),
+        ("GET", f"/v1/record-sets/{job}", b""),
+        ("DELETE", f"/v1/record-sets/{job}", b""),
+        ("POST", f"/v1/record-sets/{job}/seal", b'{"shards": 1, "records": 1}'),
+        ("GET", f"/v1/adapters/{job}", b""),
+        ("DELETE", f"/v1/adapters/{job}", b""),
+        ("POST", f"/v1/adapters/{job}/infer", record),
+    ]:
+        kind = "application/json" if body.startswith(b"{") else "application/octet-stream"
+        status, _ = request(served, other, method, path, body, Content_Type=kind)
+        assert status == 404, path
+    for method, path in [("PUT", f"/v1/record-sets/{job}/shards/0")]:
+        status, _ = request(served, other, method, path, record, X_Content_SHA256="0" * 64)
+        assert status == 404
+
+
+def nested(depth: int) -> bytes:
+    header = b"[" * depth
+    return struct.pack("<Q", len(header)) + header
+
+
+def lying(entry: dict[str, object]) -> bytes:
+    header = json.dumps({"records": entry}).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * 8
+
+
+BLOCKS = {
+    "nothing": b"",
+    "a few bytes": b"abc",
+    "text": b"the patient was seen on Monday " * 50,
+    "a header of 2**60 bytes": struct.pack("<Q", 2**60) + b"{}",
+    "nested brackets": nested(4000),
+    "an infinite shape": lying({"dtype": "U8", "shape": [float("inf")], "data_offsets": [0, 8]}),
+    "a negative shape": lying({"dtype": "U8", "shape": [-1], "data_offsets": [0, 8]}),
+    "a huge shape": lying({"dtype": "U8", "shape": [2**62, 2**62], "data_offsets": [0, 8]}),
+    "offsets beyond the end": lying({"dtype": "U8", "shape": [8], "data_offsets": [0, 2**40]}),
+    "overlapping offsets": lying({"dtype": "U8", "shape": [8], "data_offsets": [8, 0]}),
+    "pickle": b"\x80\x04\x95" + b"\0" * 60,
+    "another type": encode_tensors({"records": torch.zeros(4, dtype=torch.int64)}),
+    "another rank": encode_tensors({"records": torch.zeros(4, 1, dtype=torch.uint8)}),
+    "another role": encode_tensors({"labels": torch.zeros(4, dtype=torch.uint8)}),
+    "no records": encode_tensors({"records": torch.zeros(0, dtype=torch.uint8)}),
+    "records out of range": encode_tensors({"records": torch.tensor([3, 250], dtype=torch.uint8)}),
+    "a gradient of another shape": encode_tensors(
+        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.zeros(7, 3)}
+    ),
+    "a gradient that is no number": encode_tensors(
+        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.full((8, 3), torch.nan)}
+    ),
+    "an infinite gradient": encode_tensors(
+        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.full((8, 3), torch.inf)}
+    ),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_bodies_that_are_no_step(served: VendorProcess, key: str, customer: Customer, block: str) -> None:
+    path = f"/v1/jobs/{customer.job}/steps/2"
+    status, problem = request(served, key, "POST", path, BLOCKS[block], Content_Type="application/octet-stream")
+    assert status in ((409, 422) if "records" in block else (422,)), problem
+
+
+@pytest.mark.parametrize(
+    ("route", "step", "remedy"),
+    [("steps", 1, "Repeat"), ("steps", 3, "GET"), ("steps", 0, ""), ("gradient", 7, "GET")],
+)
+def test_steps_out_of_turn(
+    served: VendorProcess, key: str, customer: Customer, route: str, step: int, remedy: str
+) -> None:
+    if route == "steps":
+        path, body = f"/v1/jobs/{customer.job}/steps/{step}", {"records": torch.zeros(4, dtype=torch.uint8)}
+    else:
+        path, body = f"/v1/jobs/{customer.job}/steps/{step}/gradient", {"gradient": torch.zeros(8, 3)}
+    status, problem = request(served, key, "POST", path, encode_tensors(body))
+    assert status == (422 if step == 0 else 409)
+    assert remedy in str(problem["remedy"])
+
+
+def test_a_step_of_another_form(served: VendorProcess, key: str, customer: Customer) -> None:
+    rows = encode_tensors({"rows": torch.zeros(4, 32), "lengths": torch.tensor([[4]], dtype=torch.uint8)})
+    status, _ = request(served, key, "POST", f"/v1/jobs/{customer.job}/steps/2", rows)
+    assert status == 422
+
+
+def test_a_query_between_two_steps_has_to_wait(served: VendorProcess, customer: Customer) -> None:
+    records = {"records": torch.zeros(4, dtype=torch.uint8)}
+    with pytest.raises(VendorError, match="waits for its gradient") as caught:
+        customer.transport.send(Frame(routes.JOB_INFER, {"job": customer.job}, None, records))
+    assert caught.value.status == 409
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/nothing", "/v2", "/v1/jobs/../../etc/passwd", "/v1/jobs/%00", "/v1/jobs/a%2Fb"]
+)
+def test_paths_that_lead_nowhere(served: VendorProcess, key: str, path: str) -> None:
+    status, problem = request(served, key, "GET", path)
+    assert status in (404, 422)
+    assert "passwd" not in json.dumps(problem)
+
+
+def test_a_wrong_method(served: VendorProcess, key: str) -> None:
+    status, _ = request(served, key, "PATCH", "/v1")
+    assert status == 405
+
+
+def test_nothing_private_is_in_the_log(served: VendorProcess, key: str) -> None:
+    """After all of the above: no key, no body."""
+    log = served.log.read_text()
+    assert "clinic job.step" in log
+    assert key not in log
+    assert key.split("_", 2)[2] not in log
+    assert "patient" not in log

@@ -1,0 +1,50 @@
+"""A BERT of two blocks that is written in a moment and trains in milliseconds a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+VOCAB = 300
+WIDTH = 32
+BLOCKS = 4
+MAX_LENGTH = 64
+
+
+def write_tiny_bert(folder: Path) -> Path:
+    """Writes model and tokenizer in Hugging Face's format."""
+    torch.manual_seed(11)
+    config = BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        num_hidden_layers=BLOCKS,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=MAX_LENGTH,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        num_labels=2,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = specials + list("abcdefghijklmnopqrstuvwxyz")
+    words += [f"w{number}" for number in range(VOCAB - len(words))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_max_length=MAX_LENGTH,
+    ).save_pretrained(folder)
+    return folder
