@@ -20,7 +20,7 @@ SNIPPETS = [
     for path in PAGES
     for number, snippet in enumerate(blocks(path.read_text(), "python"))
 ]
-ROWS = 96
+ROWS = 48
 
 
 @pytest.fixture(scope="module")
