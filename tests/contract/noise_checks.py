@@ -102,7 +102,9 @@ def _certified(often: Array, seldom: Array, half: int) -> float:
     grid = np.quantile(np.concatenate([often[:half], seldom[:half]]), np.linspace(0.005, 0.995, 199))
     hits = [((often[:half] >= t).sum(), (seldom[:half] >= t).sum()) for t in grid]
     threshold = grid[int(np.argmax([_log_ratio(k, m, half) for k, m in hits]))]
-    return _log_ratio(int((often[half:] >= threshold).sum()), int((seldom[half:] >= threshold).sum()), len(often) - half)
+    return _log_ratio(
+        int((often[half:] >= threshold).sum()), int((seldom[half:] >= threshold).sum()), len(often) - half
+    )
 
 
 def _log_ratio(often: int, seldom: int, n: int) -> float:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
@@ -155,9 +155,8 @@ def test_an_eta_that_is_too_large_is_certified() -> None:
 
 
 @pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
-@given(
-    eta=st.floats(0.01, 500), width=st.integers(1, 384), seed=st.integers(0, 2**32), distance=st.floats(1e-3, 10)
-)
+@settings(deadline=None)
+@given(eta=st.floats(0.01, 500), width=st.integers(1, 384), seed=st.integers(0, 2**32), distance=st.floats(1e-3, 10))
 def test_density_ratio_is_bounded_by_the_claim(
     mechanism: Mechanism, eta: float, width: int, seed: int, distance: float
 ) -> None:
@@ -219,7 +218,10 @@ def test_released_vectors_do_not_name_their_token() -> None:
     table, truth = _table(), torch.arange(60) * 7
     for eta in (50.0, 200.0):
         privatizer = build_privatizer(
-            PrivacySpec(mechanism="vector", eta=eta), secret=CustomerSecret.unsafe(1), table=table, table_fingerprint="t"
+            PrivacySpec(mechanism="vector", eta=eta),
+            secret=CustomerSecret.unsafe(1),
+            table=table,
+            table_fingerprint="t",
         )
         outputs = privatizer.tokens(_one_text(truth), labels=None).payload.segments[0].values.numpy()
         assert tokens_named_by_their_floats(outputs, table.numpy(), truth.numpy()) <= 1
@@ -288,7 +290,10 @@ def test_no_global_generator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, names in (
         (torch, "rand randn randint randperm normal bernoulli multinomial rand_like randn_like manual_seed seed"),
-        (np.random, "rand randn randint random normal gamma standard_normal standard_gamma uniform choice seed default_rng"),
+        (
+            np.random,
+            "rand randn randint random normal gamma standard_normal standard_gamma uniform choice seed default_rng",
+        ),
     ):
         for name in names.split():
             monkeypatch.setattr(module, name, forbidden)

@@ -1,0 +1,75 @@
+"""Settings on which privacy depends: closed, complete in their complaints, and safe to write down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutlayer.core import ConfigError, Place
+from cutlayer.privacy import CtiSpec, PrivacySpec
+
+
+@pytest.mark.parametrize("eta", [0, -1, -math.inf, math.nan])
+def test_eta_must_be_above_zero(eta: float) -> None:
+    with pytest.raises(ConfigError, match="eta = .*must be above 0") as caught:
+        PrivacySpec(eta=eta)
+    assert "eta=inf" in caught.value.remedy
+
+
+def test_eta_has_no_default() -> None:
+    with pytest.raises(ConfigError, match="eta"):
+        PrivacySpec()  # type: ignore[call-arg]
+
+
+def test_infinite_exactly_when_nothing_is_done() -> None:
+    with pytest.raises(ConfigError, match="must be finite"):
+        PrivacySpec(eta=math.inf)
+    with pytest.raises(ConfigError, match="must be inf"):
+        PrivacySpec(mechanism="none", eta=80)
+    assert PrivacySpec.no_privacy() == PrivacySpec(mechanism="none", eta=math.inf)
+
+
+def test_a_dropped_key_stops_the_run() -> None:
+    with pytest.raises(ConfigError, match="epsilon"):
+        PrivacySpec(eta=80, epsilon=1)  # type: ignore[call-arg]
+
+
+def test_all_faults_are_listed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        PrivacySpec(mechanism="text-to-text", eta=-1, place=Place.ACTIVATIONS, cti=CtiSpec())
+    assert [fault.path for fault in caught.value.faults] == ["eta", "place", "cti"]
+    with pytest.raises(ConfigError) as caught:
+        PrivacySpec.model_validate({"mechanism": "laplace", "eta": "much"})
+    assert {fault.path for fault in caught.value.faults} == {"mechanism", "eta"}
+
+
+def test_nothing_to_steer_without_noise() -> None:
+    with pytest.raises(ConfigError, match="no noise to steer"):
+        PrivacySpec(mechanism="none", eta=math.inf, cti=CtiSpec())
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [({"smoothing": 0}, "cti.smoothing"), ({"smoothing": math.inf}, "cti.smoothing"), ({"c0": math.nan}, "cti.c0")],
+)
+def test_cti_settings(settings: dict[str, float], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CtiSpec.model_validate(settings)
+    assert caught.value.faults[0].path == path
+
+
+@given(
+    eta=st.floats(min_value=1e-6, max_value=1e6),
+    cti=st.none() | st.builds(CtiSpec, smoothing=st.floats(0.01, 10), class_free=st.booleans()),
+)
+def test_json_round_trip(eta: float, cti: CtiSpec | None) -> None:
+    for spec in (PrivacySpec(eta=eta, cti=cti), PrivacySpec.no_privacy()):
+        assert PrivacySpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_frozen() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        PrivacySpec(eta=80).eta = 90  # type: ignore[misc]
