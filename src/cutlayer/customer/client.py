@@ -22,7 +22,7 @@ from typing import Literal
 
 import torch
 
-from cutlayer.core import ConfigError, Cut, Payload, Place, Rows, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens
 from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
@@ -58,6 +58,7 @@ class Client:
         home: The customer's folder; `CUTLAYER_HOME`, else `~/.cutlayer`, where it is left out.
         ca_cert: The certificate to trust, for a vendor that signed its own; `CUTLAYER_CA_CERT`.
         transport: Another way to the vendor, for an app in this process; then no address is needed.
+        device: Where bottoms are computed: `cpu`, `cuda`, or `auto` for a GPU if there is one.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class Client:
         home: Path | None = None,
         ca_cert: Path | None = None,
         transport: Transport | None = None,
+        device: str = "auto",
     ) -> None:
         self.home = Home(home)
         self._vendor = vendor or os.environ.get("CUTLAYER_VENDOR")
         self._api_key = api_key or os.environ.get("CUTLAYER_API_KEY")
         self._ca_cert = ca_cert or os.environ.get("CUTLAYER_CA_CERT")
         self._opened = transport
+        self.device = choose_device(device)
 
     @property
     def _transport(self) -> Transport:
@@ -198,7 +201,7 @@ class Client:
             budget=budget,
             unsafe=unsafe_noise_seed is not None,
         )
-        return Finetuning(self.home, gate, chosen, corpora, run, progress).execute()
+        return Finetuning(self.home, gate, chosen, corpora, run, progress, self.device).execute()
 
     def _gate(self) -> Gate:
         return Gate(self._transport, self.home.ledger)
@@ -261,6 +264,7 @@ class Client:
             profile.spec,
             profile.importance(self.home),
             AdapterLink(gate, adapter),
+            self.device,
         )
         session.load_trained(profile.bottom(self.home))
         session.eval()
@@ -334,6 +338,19 @@ class Client:
             shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
             progress.update("privatize", int(indices[-1]) + 1, len(dataset))
         return shown
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU if there is one.
+
+    Raises:
+        ConfigError: There is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
+        raise ConfigError([Fault("device", name, "must be auto, cpu, or cuda where there is a GPU")])
+    return torch.device(name)
 
 
 def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: int) -> PrivatizedText:

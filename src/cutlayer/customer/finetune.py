@@ -117,12 +117,13 @@ def build_session(
     spec: RunSpec,
     importance: UtilityImportance | None,
     link: Link | AdapterLink | None,
+    device: torch.device,
 ) -> Session:
     """The road for these settings."""
     privatizer = build_privatizer(
         spec.privacy,
         secret=noise_secret(home, spec.unsafe_noise_seed),
-        table=archive.table,
+        table=None if archive.table is None else archive.table.detach().cpu().clone(),
         candidates=archive.candidates,
         table_fingerprint=archive.fingerprint,
         boundary=f"{archive.fingerprint}/{archive.manifest.cut.slug}",
@@ -136,6 +137,7 @@ def build_session(
         wire_type=spec.wire_type,
         vault=home.vault,
         train_bottom=spec.train_bottom is not TrainBottom.FROZEN,
+        device=device,
     )
 
 
@@ -149,10 +151,18 @@ class Finetuning:
         corpora: The data.
         run: The run's state and folder.
         progress: Where to show progress.
+        device: Where the bottom is computed.
     """
 
     def __init__(
-        self, home: Home, gate: Gate, model: ModelInfo, corpora: Corpora, run: Run, progress: Progress
+        self,
+        home: Home,
+        gate: Gate,
+        model: ModelInfo,
+        corpora: Corpora,
+        run: Run,
+        progress: Progress,
+        device: torch.device,
     ) -> None:
         self.home = home
         self.gate = gate
@@ -168,7 +178,7 @@ class Finetuning:
         self.labels = self.names.encode(corpora.train.labels or ())
         self.tokens = tokenise(corpora.train, self.archive.tokenizer, max_content=self.max_content)
         self.importance = self._importance()
-        self.session = build_session(self.archive, home, self.spec, self.importance, None)
+        self.session = build_session(self.archive, home, self.spec, self.importance, None, device)
 
     def _max_content(self, segments: int) -> int:
         template, longest = self.archive.template, self.spec.train.max_length

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cutlayer.core import Payload, Rows, Tokens
+from cutlayer.core import ModelError, Payload, Rows, Tokens
 from cutlayer.customer.link import AdapterLink, Exchange, Link, Stored
 from cutlayer.models import Archive
 from cutlayer.privacy import Privatizer, Release, Vault
@@ -59,11 +59,12 @@ class Drawn:
     boundary: Tensor | None = None
 
 
-def replaced_tokens(original: Tokens, drawn: Payload) -> int | None:
-    """How many tokens differ from the original; `None` where rows, not tokens, were drawn."""
-    if isinstance(drawn, Rows) or drawn.segments[0].values.is_floating_point():
+def replaced_tokens(original: Tokens, drawn: Release) -> int | None:
+    """How many tokens differ from the original; `None` where noise goes to rows, not to tokens."""
+    payload = drawn.payload
+    if drawn.pending is not None or isinstance(payload, Rows) or payload.segments[0].values.is_floating_point():
         return None
-    pairs = zip(original.segments, drawn.segments, strict=True)
+    pairs = zip(original.segments, payload.segments, strict=True)
     return sum(int((before.values != after.values).sum()) for before, after in pairs)
 
 
@@ -78,6 +79,7 @@ class Session(nn.Module):
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
         train_bottom: Whether the bottom's parameters are trained; then rows are never kept.
+        device: Where the bottom is computed.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Session(nn.Module):
         wire_type: WireType,
         vault: Vault,
         train_bottom: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.archive = archive
@@ -99,7 +102,18 @@ class Session(nn.Module):
         self.wire_type = wire_type
         self.vault = vault
         self.train_bottom = train_bottom
-        self.bottom = archive.bottom
+        self.device = device or torch.device("cpu")
+        self.bottom = None if archive.bottom is None else archive.bottom.to(self.device)
+        for parameter in self.trained().values():
+            parameter.requires_grad_(True)
+        self.train(False)
+
+    def train(self, mode: bool = True) -> Session:
+        """Switches to training or evaluation; a frozen bottom always evaluates, without dropout."""
+        super().train(mode)
+        if self.bottom is not None and not self.train_bottom:
+            self.bottom.eval()
+        return self
 
     def forward(self, texts: Texts | Stored, *, look: tuple[int, int] | None = None) -> Tensor:
         """The vendor's output for texts, or for records that it already holds.
@@ -133,27 +147,36 @@ class Session(nn.Module):
     def count_replaced(self, texts: Texts, *, look: tuple[int, int] | None = None) -> int | None:
         """How many tokens a draw replaces; nothing is computed from it or sent."""
         drawn = self.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
-        return replaced_tokens(texts.tokens, drawn.payload)
+        return replaced_tokens(texts.tokens, drawn)
 
     def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
         drawn = self.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
-        replaced = replaced_tokens(texts.tokens, drawn.payload)
+        replaced = replaced_tokens(texts.tokens, drawn)
         if self.form is Form.IDS:
             return Drawn(drawn, replaced)
-        if self.train_bottom:
-            rows = self._bottom(drawn.payload)
-            moved = self.privatizer.activations(drawn, rows)
+        if self.train_bottom and isinstance(self.link, Link):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
-            moved = moved.carried_as(moved.payload, f"{self.link.moment}/{self.training}".encode())
-            return Drawn(moved, replaced, rows.packed.values)
+            rows = self._bottom_once(drawn)
+            context = f"{self.link.moment}/{self.training}".encode()
+            return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
         return Drawn(self._kept(drawn), replaced)
 
     def _bottom(self, tokens: Payload) -> Rows:
         """The bottom's output at all real positions of drawn tokens."""
+        if self.bottom is None:
+            raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
         template = self.archive.template
         inputs = template.assemble(tokens, table=self.bottom.table)
         return template.unpad(self.bottom(inputs.to(self.device)).cpu(), tokens)
+
+    def _bottom_once(self, drawn: Release) -> Rows:
+        """Rows of a batch in which a draw that stands twice is computed once, to the same bits."""
+        places = {identity: place for place, identity in reversed(list(enumerate(drawn.identities)))}
+        first = sorted(places.values())
+        at = {drawn.identities[place]: number for number, place in enumerate(first)}
+        rows = self._bottom(drawn.payload.select(first))
+        return rows.select([at[identity] for identity in drawn.identities])
 
     def _kept(self, drawn: Release) -> Release:
         """Rows of a draw, as they were when they were first made.
@@ -161,12 +184,14 @@ class Session(nn.Module):
         The bits of a boundary depend on the batch it was computed in, so rows are kept (sealed) and
         an identity gives the same bytes for ever.
         """
-        context = f"{self.archive.manifest.cut.slug}/{self.wire_type}".encode()
+        weights = self.link.moment if self.train_bottom and self.link is not None else "frozen"
+        context = f"{self.archive.manifest.cut.slug}/{self.wire_type}/{weights}".encode()
         identities = drawn.carried_as(drawn.payload, context).identities
         found = zip(identities, self.vault.get_many(identities), strict=True)
         kept = {identity: body for identity, body in found if body is not None}
         missing = [place for place, identity in enumerate(identities) if identity not in kept]
-        for chosen in torch.tensor(missing, dtype=torch.int64).split(BOTTOM_BATCH):
+        for start in range(0, len(missing), BOTTOM_BATCH):
+            chosen = torch.tensor(missing[start : start + BOTTOM_BATCH])
             part = drawn.select(chosen)
             rows = self.privatizer.activations(part, self._bottom(part.payload)).payload
             made = {
@@ -175,16 +200,17 @@ class Session(nn.Module):
             }
             kept |= self.vault.put_many(made)
         texts = [unpack(decode_tensors(routes.SHARD_PUT, kept[identity])) for identity in identities]
-        return drawn.carried_as(Rows.concatenate([text for text in texts if isinstance(text, Rows)]), context)
+        return drawn.recalled(Rows.concatenate([text for text in texts if isinstance(text, Rows)]), context)
 
     # ------------------------------------------------------------ a trained bottom
 
     def trained(self) -> dict[str, nn.Parameter]:
         """The bottom's parameters that training changes: the table at depth 0, else the blocks alone."""
-        table = id(self.bottom.table)
-        blocks = {id(parameter) for parameter in self.bottom.block_parameters()}
-        wanted = blocks or {table}
-        return {name: value for name, value in self.bottom.model.named_parameters() if id(value) in wanted}
+        if self.bottom is None or not self.train_bottom:
+            return {}
+        parameters = dict(self.bottom.model.named_parameters())
+        blocks = f"{self.bottom.stack.path}.{self.bottom.stack.blocks}."
+        return {name: value for name, value in parameters.items() if name.startswith(blocks)} or parameters
 
     def load_trained(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts back what `trained` held at some step."""

@@ -149,9 +149,10 @@ class Trainer:
                 self.optimiser.step()
                 if self.link.step % self.spec.train.checkpoint_every == 0:
                     self._checkpoint()
-            self.run.log_loss(self.link.step, float(loss.detach()))
+            value = float(loss.detach())
+            self.run.log_loss(self.link.step, value)
             self.progress.update(
-                f"epoch {epoch + 1}/{self.spec.train.epochs}", number + 1, len(batches), f"loss {float(loss):.3f}"
+                f"epoch {epoch + 1}/{self.spec.train.epochs}", number + 1, len(batches), f"loss {value:.3f}"
             )
         self.link.flush()
 
