@@ -37,7 +37,9 @@ def noisy(table: Tensor, tokens: Tensor, *, eta: float, seed: int) -> Tensor:
 def tables() -> dict[str, Tensor]:
     """Tables that make the coarse score err in different ways."""
     plain = normal(3000, 48, seed=1, scale=0.15).float()
-    crowded = plain[:2].repeat(1500, 1) + normal(3000, 48, seed=2, scale=3e-4).float()  # two crowds below bf16's resolution
+    crowded = (
+        plain[:2].repeat(1500, 1) + normal(3000, 48, seed=2, scale=3e-4).float()
+    )  # two crowds below bf16's resolution
     tailed = plain.clone()
     tailed[:5] *= 300
     return {

@@ -18,7 +18,7 @@ KEY = bytes(range(16))
 def test_stream_is_aes_in_counter_mode() -> None:
     raw = generator(KEY).bit_generator.random_raw(64).astype("<u8").tobytes()
     counters = b"".join(i.to_bytes(16, "little") for i in range(32))
-    expected = Cipher(AES(KEY), ECB()).encryptor().update(counters)  # noqa: S305 - the block cipher itself, as reference
+    expected = Cipher(AES(KEY), ECB()).encryptor().update(counters)
     assert raw == expected
 
 
@@ -47,8 +47,6 @@ def test_fingerprint_of_the_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_fingerprint.cache_clear()
     assert stream_fingerprint() == known
     stream_fingerprint.cache_clear()
-    monkeypatch.setattr(
-        "cutlayer.privacy.randomness.generator", lambda _: np.random.Generator(np.random.PCG64(1))
-    )
+    monkeypatch.setattr("cutlayer.privacy.randomness.generator", lambda _: np.random.Generator(np.random.PCG64(1)))
     assert stream_fingerprint() != known
     stream_fingerprint.cache_clear()

@@ -14,7 +14,7 @@ from cutlayer.privacy import CtiSpec, PrivacySpec
 
 @pytest.mark.parametrize("eta", [0, -1, -math.inf, math.nan])
 def test_eta_must_be_above_zero(eta: float) -> None:
-    with pytest.raises(ConfigError, match="eta = .*must be above 0") as caught:
+    with pytest.raises(ConfigError, match=r"eta = .*must be above 0") as caught:
         PrivacySpec(eta=eta)
     assert "eta=inf" in caught.value.remedy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ class Space:
 class Privatizer(ABC):
     """Turns texts into releases.
 
-    A text's noise is drawn from a generator that is keyed with its identity and lives for this text
+    A text's noise is drawn from a generator that is keyed with its draw and lives for this text
     alone. So the same text under the same settings gets the same noise in any order, batch or
     process, and two texts never share any.
 
@@ -183,7 +184,9 @@ class Privatizer(ABC):
         """The same privatizer over a trained table.
 
         For a trainable bottom: eq. (4) of SAP searches the rows as they are now. Identities and unit
-        stay those of the initial table, which is the one the vendor knows.
+        stay those of the initial table, which is the one the vendor knows; a text whose rows have
+        changed gets other noise, which is charged as another look. Call it again after each step:
+        the search keeps what it computed from `table`.
         """
         space = replace(self.space, table=table.detach(), is_trained=True)
         return type(self)(self.spec, secret=self._secret, space=space, importance=self._importance)
@@ -233,6 +236,29 @@ class Privatizer(ABC):
             unit=self.unit,
         )
 
+    def _drawn_over(self, table: Tensor, texts: TextMajor, release: Release) -> Release:
+        """The release with draws that a trained table's rows are part of; see `_draws`."""
+        if not self.space.is_trained:
+            return release
+        ends = [0, *texts.per_text.cumsum(0).tolist()]
+        digests = tuple(
+            hashlib.blake2b(table[texts.values[start:end]].numpy().tobytes(), digest_size=IDENTITY_BYTES).digest()
+            for start, end in itertools.pairwise(ends)
+        )
+        return replace(release, draws=self._draws(release, digests))
+
+    def _draws(self, release: Release, digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Names of draws that cover these texts' rows as they are, and no other version of them.
+
+        The same noise on two versions of a text's rows (another batch, parameters trained in
+        between) would give their difference away in clear. So other rows get other noise, and the
+        ledger charges it as what it is: another look.
+        """
+        return tuple(
+            hashlib.blake2b(identity + digest, key=self._identity_key, digest_size=IDENTITY_BYTES).digest()
+            for identity, digest in zip(release.identities, digests, strict=True)
+        )
+
     def _noisy(
         self,
         clean: Callable[[slice], Tensor],
@@ -240,7 +266,7 @@ class Privatizer(ABC):
         width: int,
         etas: Tensor,
         lengths: Tensor,
-        identities: tuple[bytes, ...],
+        draws: tuple[bytes, ...],
     ) -> Iterator[tuple[slice, Tensor]]:
         """Adds noise block by block.
 
@@ -249,7 +275,7 @@ class Privatizer(ABC):
             width: Coordinates per row.
             etas: `[total]` float64.
             lengths: `[texts]`: items per text; they add up to `total`.
-            identities: One per text.
+            draws: One per text.
 
         Yields:
             A slice of all items and its noisy rows on the lattice, float64. The next block
@@ -259,10 +285,10 @@ class Privatizer(ABC):
         most = max(QUERY_BLOCK, BLOCK_ELEMENTS // width // QUERY_BLOCK * QUERY_BLOCK)
         block = np.empty((min(most, len(levels)), width))
         start = end = 0
-        for identity, length in zip(identities, lengths.tolist(), strict=True):
+        for draw, length in zip(draws, lengths.tolist(), strict=True):
             if not length:
                 continue
-            rng = generator(self._noise_keys(identity))
+            rng = generator(self._noise_keys(draw))
             for piece in range(0, length, PIECE):
                 size = min(PIECE, length - piece)
                 if end - start + size > len(block):

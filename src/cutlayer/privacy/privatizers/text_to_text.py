@@ -77,14 +77,14 @@ class TextToText(Privatizer):
         texts = TextMajor.of(tokens)
         check_ids(texts.values, len(table))
         etas = self._etas(tokens, texts, labels)
-        release = self._name(tokens, texts, etas, look)
+        release = self._drawn_over(table, texts, self._name(tokens, texts, etas, look))
         found = torch.empty_like(texts.values)
         for part, noisy in self._noisy(
             lambda part: table[texts.values[part]].double(),
             width=table.shape[1],
             etas=etas,
             lengths=texts.per_text,
-            identities=release.identities,
+            draws=release.draws,
         ):
             found[part] = self.search.nearest(noisy)
         return replace(release, payload=texts.tokens(found))

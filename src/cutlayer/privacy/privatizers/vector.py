@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, TRAINED_TABLE, Privatizer, Space
-from cutlayer.privacy.release import IDENTITY_BYTES, Release
+from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -86,13 +85,14 @@ class Vector(Privatizer):
             return replace(release, etas=every, pending=Place.ACTIVATIONS)
         table = self.space.require_table()
         check_ids(texts.values, len(table))
+        release = self._drawn_over(table, texts, release)
         rows = torch.empty((len(texts.values), table.shape[1]), dtype=torch.float32)
         for part, noisy in self._noisy(
             lambda part: table[texts.values[part]].double(),
             width=table.shape[1],
             etas=etas,
             lengths=texts.per_text,
-            identities=release.identities,
+            draws=release.draws,
         ):
             rows[part] = noisy.float()
         return replace(release, payload=texts.tokens(rows))
@@ -112,27 +112,15 @@ class Vector(Privatizer):
             )
         clean = rows.packed.values.detach().cpu()
         cleartext = Rows(Ragged(clean, rows.packed.lengths), rows.segment_lengths)
-        draws = self._draws(release.identities, replace(release, payload=cleartext).digests())
+        draws = self._draws(release, replace(release, payload=cleartext).digests())
         noised = torch.empty(clean.shape, dtype=torch.float32)
         for part, noisy in self._noisy(
             lambda part: clean[part].double(),
             width=clean.shape[1],
             etas=torch.full((len(clean),), self.spec.eta, dtype=torch.float64),
             lengths=rows.packed.lengths,
-            identities=draws,
+            draws=draws,
         ):
             noised[part] = noisy.float()
         payload = Rows(Ragged(noised, rows.packed.lengths), rows.segment_lengths)
         return replace(release, payload=payload, draws=draws, pending=None)
-
-    def _draws(self, identities: tuple[bytes, ...], digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Names of draws that cover these rows and no others.
-
-        The same noise on two versions of a text's rows (another batch, blocks that were trained in
-        between) would give their difference away in clear. So other rows get other noise, and the
-        ledger charges it as what it is: another look.
-        """
-        return tuple(
-            hashlib.blake2b(identity + digest, key=self._identity_key, digest_size=IDENTITY_BYTES).digest()
-            for identity, digest in zip(identities, digests, strict=True)
-        )

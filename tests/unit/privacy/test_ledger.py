@@ -1,0 +1,331 @@
+"""The ledger is written first, charges every look once, refuses what breaks a promise, and survives."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer.core import BudgetError, Place, PrivacyError, Ragged, StorageError, Tokens
+from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, build_privatizer
+
+TABLE = torch.arange(40, dtype=torch.float32).view(20, 2).sin()
+SECRET = CustomerSecret.unsafe(1)
+TEXTS = Tokens((Ragged.from_lists([[1, 2, 3], [4], [1, 2, 3], []]),))  # the first and the third are the same
+
+
+def draw(
+    eta: float = 80, *, look: tuple[int, int] | None = None, tokens: Tokens = TEXTS, fingerprint: str = "t"
+) -> Release:
+    spec = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
+    privatizer = build_privatizer(
+        spec, secret=SECRET, table=TABLE, candidates=torch.ones(20, dtype=torch.bool), table_fingerprint=fingerprint
+    )
+    return privatizer.tokens(tokens, labels=None, look=look)
+
+
+def send(ledger: Ledger, release: Release | None, *, budget: float | None = None, size: int = 100) -> int:
+    entry = ledger.open_frame(
+        run="run 1",
+        route="shard.put",
+        where={"record_set": "ab", "shard": 3},
+        payload_bytes={"release": size, "control": 7},
+        release=release,
+        budget=budget,
+        unsafe=False,
+    )
+    ledger.close_frame(entry, uplink_bytes=150, downlink_bytes=20, status=200, digest=b"sha")
+    return entry
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.db")
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def test_a_frame_and_its_texts(ledger: Ledger) -> None:
+    release = draw()
+    entry = send(ledger, release)
+    (frame,) = ledger.frames()
+    assert (frame.entry, frame.run, frame.route, frame.texts) == (entry, "run 1", "shard.put", 4)
+    assert frame.where == {"record_set": "ab", "shard": 3}
+    assert frame.payload_bytes == {"release": 100, "control": 7}
+    assert (frame.uplink_bytes, frame.downlink_bytes, frame.status, frame.digest) == (150, 20, 200, b"sha")
+    texts = list(ledger.releases())
+    assert [text.identity for text in texts] == list(release.identities)
+    assert [text.tokens for text in texts] == [3, 1, 3, 0]
+    assert [text.eta for text in texts] == [80, 80, 80, 0]
+    assert [text.charged for text in texts] == [True, True, False, True]  # the same text is the same draw
+    assert [text.payload_bytes for text in texts] == [42, 15, 43, 0]  # shares of 100 by 3:1:3:0
+    assert {text.mechanism for text in texts} == {"text-to-text"}
+    assert {text.unit for text in texts} == {"1/distance in table t"}
+    assert all(frame.opened == text.time for text in texts)
+
+
+def test_no_ids_are_written(ledger: Ledger, tmp_path: Path) -> None:
+    canary = [11, 17, 13, 19] * 8
+    send(ledger, draw(math.inf, tokens=Tokens((Ragged.from_lists([canary]),))))
+    ledger.close()
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        assert torch.tensor(canary, dtype=dtype).numpy().tobytes() not in stored
+    assert (tmp_path / "ledger.db").stat().st_mode & 0o077 == 0
+
+
+def test_summary(ledger: Ledger) -> None:
+    send(ledger, draw())
+    send(ledger, draw(look=(0, 1)))
+    send(ledger, draw(math.inf))
+    ledger.open_frame(run="", route="service", where={}, payload_bytes={}, release=None, budget=None, unsafe=True)
+    summary = ledger.summary()
+    assert (summary.frames, summary.may_have_left, summary.unsafe) == (4, 1, 1)
+    assert (summary.uplink_bytes, summary.downlink_bytes) == (450, 60)
+    assert summary.payload_bytes == {"release": 300, "control": 21}
+    noised, clear = summary.mechanisms
+    assert (noised.texts, noised.releases, noised.draws, noised.tokens) == (3, 8, 6, 14)
+    assert (noised.largest_eta, noised.largest_spent, noised.payload_bytes) == (80, 160, 200)
+    assert (clear.mechanism, clear.unit, clear.largest_eta, clear.largest_spent) == ("none", "none", math.inf, math.inf)
+    assert ledger.spent("run 1").uplink["release"] == 300 + 3 * (150 - 107)
+
+
+def test_an_empty_ledger(ledger: Ledger) -> None:
+    assert list(ledger.frames()) == list(ledger.releases()) == []
+    assert ledger.summary().mechanisms == ()
+
+
+def test_many_frames_are_read_page_by_page(ledger: Ledger) -> None:
+    tokens = Tokens((Ragged(torch.arange(1100) % 20, torch.ones(1100, dtype=torch.int64)),))
+    send(ledger, draw(tokens=tokens))
+    for _ in range(3):
+        send(ledger, draw(tokens=tokens.select([0])))
+    texts = list(ledger.releases())
+    assert [(text.entry, text.position) for text in texts] == [*((1, i) for i in range(1100)), (2, 0), (3, 0), (4, 0)]
+    assert sum(text.charged for text in texts) == 20
+
+
+# ---------------------------------------------------------------- what is charged
+
+
+def test_a_release_is_charged_once_and_a_second_draw_again(ledger: Ledger) -> None:
+    release = draw()
+    send(ledger, release, budget=80)
+    send(ledger, release, budget=80)  # the same identity: the same bytes, no further look
+    send(ledger, release.carried_as(release.payload, b"another form"), budget=80)
+    assert sum(text.charged for text in ledger.releases()) == 3
+    with pytest.raises(BudgetError, match=r"2 of 4 texts .*budget of 150: up to 80 spent and 80 due") as caught:
+        send(ledger, draw(look=(0, 1)), budget=150)
+    assert "Nothing was sent" in str(caught.value)
+    send(ledger, draw(look=(0, 1)), budget=160)
+    assert sum(text.charged for text in ledger.releases()) == 6
+
+
+def test_a_refused_frame_leaves_no_trace(ledger: Ledger) -> None:
+    with pytest.raises(BudgetError):
+        send(ledger, draw(), budget=79)
+    assert ledger.summary().frames == 0
+    send(ledger, draw(), budget=80)
+
+
+def test_one_frame_can_exceed_the_budget_by_itself(ledger: Ledger) -> None:
+    one = Tokens((Ragged.from_lists([[1, 2]]),))
+    first, second = draw(tokens=one), draw(tokens=one, look=(0, 1))
+    both = replace(
+        first,
+        payload=Tokens((Ragged.concatenate([first.payload.segments[0], second.payload.segments[0]]),)),
+        identities=first.identities + second.identities,
+        draws=first.draws + second.draws,
+        contents=first.contents * 2,
+        etas=torch.cat([first.etas, second.etas]),
+        tokens=torch.cat([first.tokens, second.tokens]),
+    )
+    with pytest.raises(BudgetError):
+        send(ledger, both, budget=100)
+
+
+def test_unlike_units_are_never_added(ledger: Ledger) -> None:
+    send(ledger, draw(), budget=100)
+    send(ledger, draw(fingerprint="another table"), budget=100)
+    with pytest.raises(BudgetError):
+        send(ledger, draw(eta=40), budget=100)
+
+
+def test_no_privacy_exceeds_every_budget(ledger: Ledger) -> None:
+    with pytest.raises(BudgetError, match="inf due, in none"):
+        send(ledger, draw(math.inf), budget=1e9)
+    send(ledger, draw(math.inf))
+
+
+def test_frames_without_texts_are_not_charged(ledger: Ledger) -> None:
+    send(ledger, None, budget=0.001)
+    assert next(ledger.frames()).texts == 0
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_texts_without_their_noise_must_not_leave(ledger: Ledger) -> None:
+    with pytest.raises(PrivacyError, match="wait for noise at the activations"):
+        send(ledger, replace(draw(), pending=Place.ACTIVATIONS))
+    assert ledger.summary().frames == 0
+
+
+def test_other_bytes_under_a_known_identity_are_refused(ledger: Ledger) -> None:
+    release = draw()
+    send(ledger, release)
+    changed = replace(release, payload=TEXTS.select([1, 0, 1, 3]), identities=release.identities)
+    with pytest.raises(PrivacyError, match="3 of 4 texts were released before with other bytes"):
+        send(ledger, changed)
+    twice = replace(release.carried_as(changed.payload, b"x"), identities=(b"same" * 4,) * 4)
+    with pytest.raises(PrivacyError, match="other bytes"):  # within one frame, too
+        send(ledger, twice)
+    clear = draw(math.inf)
+    send(ledger, clear)
+    send(ledger, replace(clear, payload=changed.payload))  # without noise there is no second look
+
+
+def test_a_frame_is_closed_once(ledger: Ledger) -> None:
+    entry = send(ledger, None)
+    for number in (entry, 99):
+        with pytest.raises(PrivacyError, match=f"no open frame {number}"):
+            ledger.close_frame(number, uplink_bytes=0, downlink_bytes=0, status=0, digest=b"")
+
+
+# ---------------------------------------------------------------- crashes, crowds and bad files
+
+
+def _die_after_opening(path: Path) -> None:
+    Ledger(path).open_frame(
+        run="", route="job.step", where={}, payload_bytes={}, release=draw(), budget=None, unsafe=False
+    )
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_entry_outlives_the_process_that_wrote_it(ledger: Ledger, tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_die_after_opening, args=(tmp_path / "ledger.db",))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    (frame,) = ledger.frames()
+    assert frame.closed is None
+    assert ledger.summary().may_have_left == 1
+    with pytest.raises(BudgetError):  # charged: it may have left
+        send(ledger, draw(look=(0, 1)), budget=100)
+    send(ledger, draw(), budget=100)
+
+
+def _write(ledger: Ledger, path: Path, number: int) -> None:
+    for i in range(10):
+        send(ledger, draw(look=(number, i)))
+        send(Ledger(path), None)
+
+
+def test_many_processes_write_one_ledger(ledger: Ledger, tmp_path: Path) -> None:
+    send(ledger, draw())  # a connection is open when the forks are made
+    path = tmp_path / "ledger.db"
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=_write, args=(ledger, path, number)) for number in range(4)]
+    for process in processes:
+        process.start()
+    _write(ledger, path, 9)
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    frames = list(ledger.frames())
+    assert len(frames) == 101
+    assert all(frame.closed for frame in frames)
+    assert sum(text.charged for text in ledger.releases()) == 51 * 3
+
+
+def test_many_threads_open_and_write_one_ledger(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: send(Ledger(tmp_path / "ledger.db"), draw(look=(0, i))), range(24)))
+    shared = Ledger(tmp_path / "ledger.db")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: send(shared, None), range(24)))
+    assert shared.summary().frames == 48
+
+
+def test_a_budget_holds_between_processes(ledger: Ledger, tmp_path: Path) -> None:
+    def attempt(i: int) -> bool:
+        try:
+            send(Ledger(tmp_path / "ledger.db"), draw(look=(0, i)), budget=240)
+        except BudgetError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(12))) == 3
+    assert ledger.summary().mechanisms[0].largest_spent == 240
+
+
+def test_a_full_disk(ledger: Ledger) -> None:
+    send(ledger, draw())
+    connection = ledger._database._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count={pages}")
+    tokens = Tokens((Ragged(torch.arange(2000) % 20, torch.ones(2000, dtype=torch.int64)),))
+    with pytest.raises(StorageError, match="full") as caught:
+        send(ledger, draw(tokens=tokens))
+    assert "Free disk space" in caught.value.remedy
+    assert ledger.summary().frames == 1
+    connection.execute("PRAGMA max_page_count=1000000")
+    send(ledger, draw(tokens=tokens))
+
+
+def test_a_file_that_cannot_be_written(ledger: Ledger) -> None:
+    ledger._database._connection.execute("PRAGMA query_only=1")  # as root, file modes forbid nothing
+    with pytest.raises(StorageError, match="readonly") as caught:
+        send(ledger, None)
+    assert "writable" in caught.value.remedy
+
+
+def _noise(path: Path) -> None:
+    path.write_bytes(b"no database, " * 1000)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _newer(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=7")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"), [(_noise, "not a database"), (_folder, "unable to open"), (_newer, "has version 7")]
+)
+def test_files_that_are_no_ledger(tmp_path: Path, make: Callable[[Path], None], expected: str) -> None:
+    make(tmp_path / "ledger.db")
+    with pytest.raises(StorageError, match=expected) as caught:
+        Ledger(tmp_path / "ledger.db")
+    assert caught.value.remedy
+
+
+def test_a_damaged_file(ledger: Ledger, tmp_path: Path) -> None:
+    tokens = Tokens((Ragged(torch.arange(2000) % 20, torch.ones(2000, dtype=torch.int64)),))
+    send(ledger, draw(tokens=tokens))
+    ledger.close()
+    with open(tmp_path / "ledger.db", "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (os.path.getsize(tmp_path / "ledger.db") - 4096))
+    with pytest.raises(StorageError) as caught:
+        list(Ledger(tmp_path / "ledger.db").releases())
+    assert "backup" in caught.value.remedy
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be created"):
+        Ledger(tmp_path / "missing" / "ledger.db")
