@@ -174,7 +174,7 @@ def _difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> floa
 
 
 def compare_training(
-    model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 1e-3, fault: Fault | None = None
+    model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 3e-4, fault: Fault | None = None
 ) -> dict[str, float]:
     """Trains the whole model and the cut one, all parameters, and compares losses and parameters."""
     reference = copy.deepcopy(model).requires_grad_(True)
@@ -198,7 +198,7 @@ def compare_training(
     }
 
 
-def compare_lora(model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 1e-3) -> dict[str, float]:
+def compare_lora(model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 3e-4) -> dict[str, float]:
     """Trains a low-rank adapter on the whole model and one on each part, and compares adapters."""
     labels = 3 if case.head is Head.CLASSIFICATION else None
     model = copy.deepcopy(model).requires_grad_(False)

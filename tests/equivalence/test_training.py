@@ -1,4 +1,4 @@
-"""Promise 2 over time: twenty optimiser steps, all weights or adapters, end at equal parameters."""
+"""Promise 2 over time: twenty AdamW steps, all weights or adapters, end at equal parameters (rate: SAP §5.1)."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
 from cutlayer.models.anatomy import Kind, family_of
-from cutlayer.models.cutting import Bottom, Tail, embedding_table, split
+from cutlayer.models.cutting import Bottom, Parts, Tail, check_untied, embedding_table, split
 from cutlayer.models.heads import FRESH, Head, frozen, model_class
 from cutlayer.models.inputs import Template
 from cutlayer.models.load import fingerprint, max_length
-from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqTail, split_seq2seq
+from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqParts, Seq2SeqTail, split_seq2seq
 
 MANIFEST = "manifest.json"
 _CONFIG = "config.json"
@@ -66,6 +66,7 @@ class Manifest(BaseModel):
         vocab_size: Rows of the embedding table.
         files: Every file but the manifest.
         aliases: Further names of tied weights, each with the name it is stored under.
+        tied: Names of weights that the vendor's part holds too.
         fresh: Head modules that the checkpoint did not have.
         parameters_handed_out: Numbers in `weights.safetensors`.
         parameters_of_model: Numbers in the whole model.
@@ -82,6 +83,7 @@ class Manifest(BaseModel):
     vocab_size: int
     files: tuple[FileEntry, ...]
     aliases: dict[str, str] = {}
+    tied: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
     parameters_handed_out: int
     parameters_of_model: int
@@ -134,6 +136,14 @@ class _Archive(Generic[B, T]):
     def fingerprint(self) -> str:
         """Of the whole base model."""
         return self.manifest.fingerprint
+
+    def check_trainable(self) -> None:
+        """Checks that the customer may train these weights themselves, not only through adapters.
+
+        Raises:
+            ModelError: The vendor holds some of them too, and the two copies would drift apart.
+        """
+        check_untied(self.cut, self.manifest.tied)
 
     @property
     def max_length(self) -> int | None:
@@ -225,6 +235,7 @@ def write_archive(
             for alias, parameter in model.named_parameters(remove_duplicate=False)
             if alias != stored.get(id(parameter), alias)
         },
+        tied=_cut_up(model, cut).tied,
         fresh=getattr(model, FRESH, ()),
         parameters_handed_out=sum(value.numel() for value in weights.values()),
         parameters_of_model=sum(parameter.numel() for parameter in model.parameters()),
@@ -302,10 +313,14 @@ def _read(folder: Path) -> tuple[Manifest, PreTrainedTokenizerBase, Tensor]:
 
 def _customers(model: PreTrainedModel, cut: Cut) -> dict[str, nn.Parameter]:
     """The customer's weights by whole-model name, tied ones once."""
-    seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
-    parts = split_seq2seq(model, cut) if seq2seq else split(model, cut)
+    parts = _cut_up(model, cut)
     held = {id(value) for part in (parts.bottom, parts.tail) if part is not None for value in part.parameters()}
     return {name: value for name, value in model.named_parameters() if id(value) in held}
+
+
+def _cut_up(model: PreTrainedModel, cut: Cut) -> Parts | Seq2SeqParts:
+    seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
+    return split_seq2seq(model, cut) if seq2seq else split(model, cut)
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -176,11 +176,8 @@ class CutModel:
         Raises:
             ModelError: A tied parameter would drift apart.
         """
-        if self.tied and (customer or vendor):
-            raise ModelError(
-                f"Both parties hold {', '.join(self.tied)} (cut {self.cut.slug}), so training it would break the tie.",
-                remedy="Train adapters instead, or choose a cut at which one party holds both ends.",
-            )
+        if customer or vendor:
+            check_untied(self.cut, self.tied)
 
 
 @dataclass(frozen=True)
@@ -245,6 +242,19 @@ def check_depth(blocks: int, cut: Cut) -> None:
             f"A cut with bottom {cut.bottom} and tail {cut.tail} takes {taken} of the model's {blocks} blocks; "
             "the vendor must keep at least one.",
             remedy=f"Use at most {blocks - 1} blocks for bottom and tail together.",
+        )
+
+
+def check_untied(cut: Cut, tied: tuple[str, ...]) -> None:
+    """Checks that no weight is held by both parties, before one of them trains what it holds.
+
+    Raises:
+        ModelError: One is, and would drift apart.
+    """
+    if tied:
+        raise ModelError(
+            f"Both parties hold {', '.join(tied)} (cut {cut.slug}), so training it would break the tie.",
+            remedy="Train adapters instead, or choose a cut at which one party holds both ends.",
         )
 
 

@@ -153,6 +153,13 @@ def test_a_customer_with_both_ends_holds_one_tied_table(name: str, tmp_path: Pat
     assert archive.table is archive.tail.model.lm_head.weight
 
 
+def test_a_customer_with_one_end_may_not_train_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.embed_tokens\.weight"):
+        read_archive(write("llama-tied", Cut(bottom=1), tmp_path / "one")).check_trainable()
+    read_archive(write("llama-tied", Cut(bottom=1, tail=0), tmp_path / "both")).check_trainable()
+    read_archive(write("bert", Cut(bottom=1), tmp_path / "none")).check_trainable()
+
+
 def test_archives_do_not_depend_on_earlier_calls_or_name_the_vendors_folders(tmp_path: Path) -> None:
     model = shared_model("bert", Head.CLASSIFICATION)
     model.config._name_or_path = str(tmp_path)
