@@ -149,8 +149,8 @@ class Customer:
             if self.trainable or step % EPOCH == 0 or step == self.steps:
                 self.send_gradient(step, pending)
                 pending = None
-        for step in range(step + 1, (until or self.steps) + 1):
-            pending = self.take(step, pending)
+        for following in range(step + 1, (until or self.steps) + 1):
+            pending = self.take(following, pending)
 
     def take(self, step: int, pending: Tensor | None) -> Tensor | None:
         """One step; returns the gradient that waits for the next one."""

@@ -164,7 +164,8 @@ def test_killed_again_and_again(undisturbed: Customer, process: VendorProcess, a
                 adapter = customer.run()
                 break
             except VendorError as error:
-                assert error.status == 0, error
+                if error.status != 0:  # anything but a vendor that is gone
+                    raise
                 time.sleep(0.2)
             finally:
                 transport.close()

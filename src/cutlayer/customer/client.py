@@ -160,15 +160,15 @@ class Client:
         """
         progress = progress or Silent()
         privacy = _privacy(eta, mechanism, place, cti, cti_class_free)
-        columns = {
-            "text_column": text_column,
-            "text_pair_column": text_pair_column,
-            "label_column": label_column,
-        }
-        read = {
-            name: source if source is None or isinstance(source, Dataset) else read_dataset(source, **columns)
-            for name, source in (("train", train), ("dev", dev), ("test", test))
-        }
+
+        def read(source: Source) -> Dataset:
+            if isinstance(source, Dataset):
+                return source
+            return read_dataset(
+                source, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column
+            )
+
+        given = Corpora(read(train), None if dev is None else read(dev), None if test is None else read(test))
         settings = training or TrainSpec()
         chosen = choose_model(self._gate(), model)
         data_key = self.home.secret.derive("data digest")
@@ -187,11 +187,10 @@ class Client:
             )
 
         check_spec(spec_with(0))
-        folder = out or self._default_folder(spec_with(seed or 0), read, data_key)
+        folder = out or self._default_folder(spec_with(seed or 0), given.digest(data_key))
         seed = Run.seed_in(folder) if seed is None else seed
         seed = secrets.randbelow(2**31) if seed is None else seed
-        corpora = Corpora.of(read["train"], read["dev"], read["test"], dev_share=settings.dev_share, seed=seed)
-        run = Run.open(folder, run=secrets.token_hex(16), data_digest=corpora.digest(data_key), spec=spec_with(seed))
+        run = Run.open(folder, run=secrets.token_hex(16), data_digest=given.digest(data_key), spec=spec_with(seed))
         gate = Gate(
             RecordingTransport(self._transport, run.transcript),
             self.home.ledger,
@@ -201,14 +200,13 @@ class Client:
             budget=budget,
             unsafe=unsafe_noise_seed is not None,
         )
-        return Finetuning(self.home, gate, chosen, corpora, run, progress, self.device).execute()
+        return Finetuning(self.home, gate, chosen, given, run, progress, self.device).execute()
 
     def _gate(self) -> Gate:
         return Gate(self._transport, self.home.ledger)
 
-    def _default_folder(self, spec: RunSpec, read: dict[str, Dataset | None], key: bytes) -> Path:
+    def _default_folder(self, spec: RunSpec, data: str) -> Path:
         """A folder by the settings and the data, so that the same call finds what it left unfinished."""
-        data = Corpora(read["train"], read["dev"], read["test"]).digest(key)
         name = hashlib.blake2b(f"{spec.model_dump_json()}{data}".encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
@@ -358,8 +356,8 @@ def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: in
         raise ConfigError("Only text-to-text releases can be read as text.")
     pairs = [(before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)]
     return PrivatizedText(
-        original=tuple(archive.tokenizer.decode(before) for before, _ in pairs),
-        released=tuple(archive.tokenizer.decode(after) for _, after in pairs),
+        original=tuple(str(archive.tokenizer.decode(before)) for before, _ in pairs),
+        released=tuple(str(archive.tokenizer.decode(after)) for _, after in pairs),
         replaced=sum(int((before != after).sum()) for before, after in pairs),
         tokens=sum(len(before) for before, _ in pairs),
     )

@@ -19,11 +19,11 @@ from cutlayer.attacks import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.core import ConfigError, Cut, Fault, Proportion, Stopped
+from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Proportion, Stopped
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import fetch_archive
 from cutlayer.customer.home import Home
-from cutlayer.customer.link import AdapterLink, Link
+from cutlayer.customer.link import AdapterLink, Link, Stored
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult
@@ -51,29 +51,29 @@ from cutlayer.wire.messages import (
 
 @dataclass(frozen=True)
 class Corpora:
-    """The customer's data: `train` with a `dev` that is never trained on, and maybe a `test`."""
+    """The customer's data: what to train on, to stop on, and to measure on."""
 
     train: Dataset
-    dev: Dataset
+    dev: Dataset | None
     test: Dataset | None
 
-    @classmethod
-    def of(cls, train: Dataset, dev: Dataset | None, test: Dataset | None, *, dev_share: float, seed: int) -> Corpora:
-        """Holds out a share of train where there is no dev.
+    def split(self, *, dev_share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """Train and dev; a share of train is held out where no dev was given.
 
         The share is drawn without looking at labels: a stratified one would make which texts are
         trained on, and so what the vendor sees, a function of the labels.
         """
-        if dev is None:
-            held = math.ceil(round(dev_share * len(train), 6))
-            if not 0 < held < len(train):
-                raise ConfigError(
-                    [Fault("dev_share", dev_share, f"leaves one side of {len(train)} rows empty")],
-                    remedy="Give more rows, or a dev file.",
-                )
-            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
-            train, dev = train.select(sorted(order[held:])), train.select(sorted(order[:held]))
-        return cls(train, dev, test)
+        if self.dev is not None:
+            return self.train, self.dev
+        rows = len(self.train)
+        held = math.ceil(round(dev_share * rows, 6))
+        if not 0 < held < rows:
+            raise ConfigError(
+                [Fault("dev_share", dev_share, f"leaves one side of {rows} rows empty")],
+                remedy="Give more rows, or a dev file.",
+            )
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
+        return self.train.select(sorted(order[held:])), self.train.select(sorted(order[:held]))
 
     def digest(self, key: bytes) -> str:
         """A keyed digest of all texts and labels, by which a resumed run knows its data."""
@@ -137,6 +137,8 @@ def build_session(
         wire_type=spec.wire_type,
         vault=home.vault,
         train_bottom=spec.train_bottom is not TrainBottom.FROZEN,
+        dropout=spec.train.dropout,
+        seed=spec.seed,
         device=device,
     )
 
@@ -167,16 +169,17 @@ class Finetuning:
         self.home = home
         self.gate = gate
         self.model = model
-        self.corpora = corpora
+        self.train, self.dev = corpora.split(dev_share=run.state.spec.train.dev_share, seed=run.state.spec.seed)
+        self.test = corpora.test
         self.run = run
         self.spec = run.state.spec
         self.progress = progress
         self.form = form_of(self.spec)
-        self.names = LabelNames.of(corpora.train.labels or ())
+        self.names = LabelNames.of(self.train.labels or ())
         self.archive = fetch_archive(gate, home, model, Cut(bottom=self.spec.bottom), progress)
-        self.max_content = self._max_content(corpora.train.segments)
-        self.labels = self.names.encode(corpora.train.labels or ())
-        self.tokens = tokenise(corpora.train, self.archive.tokenizer, max_content=self.max_content)
+        self.max_content = self._max_content(self.train.segments)
+        self.labels = self.names.encode(self.train.labels or ())
+        self.tokens = tokenise(self.train, self.archive.tokenizer, max_content=self.max_content)
         self.importance = self._importance()
         self.session = build_session(self.archive, home, self.spec, self.importance, None, device)
 
@@ -247,7 +250,7 @@ class Finetuning:
         bottom = self._best_bottom(best)
         profile = Profile(
             adapter=adapter.adapter,
-            segments=self.corpora.train.segments,
+            segments=self.train.segments,
             max_content=self.max_content,
             labels=self.names.names,
             spec=self.spec,
@@ -275,27 +278,29 @@ class Finetuning:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
         cti = self.spec.privacy.cti
         classes = self.labels if cti is not None and not cti.class_free else None
-        train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.corpora.dev)
+        train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.dev)
         if self.spec.train_bottom is not TrainBottom.FROZEN:
             return train, dev, None
-        train_up, dev_up = self._upload(train, "train"), self._upload(dev, "dev")
+        train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
         return (
             replace(train, texts=train_up.stored(0)),
             replace(dev, texts=dev_up.stored(len(train_up.first_text))),
             train_up,
         )
 
-    def _upload(self, examples: Examples, name: str) -> Uploaded:
+    def _upload(self, texts: Texts | Stored, name: str) -> Uploaded:
+        if isinstance(texts, Stored):
+            raise PrivacyError(f"The texts of {name} were released already.")
         return upload(
             self.session,
             self.gate,
-            examples.texts,
+            texts,
             record_set=self.run.identifier(name),
             spec=RecordSetSpec(
                 model=self.model.name,
                 cut=self.job_cut,
                 form=self.form,
-                segments=self.corpora.train.segments,
+                segments=self.train.segments,
                 wire_type=self.spec.wire_type,
             ),
             width=self.model.width,
@@ -319,7 +324,7 @@ class Finetuning:
             cut=self.job_cut,
             form=self.form,
             wire_type=self.spec.wire_type,
-            segments=self.corpora.train.segments,
+            segments=self.train.segments,
             record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if frozen else (),
             num_labels=len(self.names),
             trainable_bottom=not frozen,
@@ -370,10 +375,10 @@ class Finetuning:
 
     def _accuracy(self, trainer: Trainer) -> tuple[Proportion, str]:
         """Accuracy on test, through the published adapter; or the best epoch's on dev, already measured."""
-        if self.corpora.test is None:
+        if self.test is None:
             best = max(self.run.state.dev)
             return Proportion.of(round(best * len(trainer.dev)), len(trainer.dev)), "dev"
-        test = self._texts(self.corpora.test)
+        test = self._texts(self.test)
         return evaluate(self.session, test, progress=self.progress, stage="test"), "test"
 
     def _result(
@@ -406,9 +411,9 @@ class Finetuning:
             ep_note=_note(inversion),
             replaced=None if replaced is None else replaced / max(1, self.tokens.total),
             label_recovery=labels.success.value if isinstance(labels, Measured) else None,
-            n_train=len(self.corpora.train),
-            n_dev=len(self.corpora.dev),
-            n_test=len(self.corpora.test or ()),
+            n_train=len(self.train),
+            n_dev=len(self.dev),
+            n_test=len(self.test or ()),
             uplink_bytes={**spent.uplink, "total": sum(spent.uplink.values())},
             downlink_bytes=spent.downlink,
             tokens_released=spent.tokens,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutlayer.core import ConfigError
 from cutlayer.customer.gate import Gate
 from cutlayer.privacy import Release
 from cutlayer.wire import routes
@@ -110,8 +111,14 @@ class AdapterLink:
         """A name for the state of the weights, which no longer changes."""
         return self.adapter
 
-    def infer(self, sent: Release) -> Tensor:
-        """The adapted top's output `[texts, labels]`."""
+    def infer(self, sent: Release | Stored) -> Tensor:
+        """The adapted top's output `[texts, labels]`.
+
+        Raises:
+            ConfigError: Stored records belong to a job; a query carries its own release.
+        """
+        if isinstance(sent, Stored):
+            raise ConfigError("A query carries its own release.", remedy="Pass the texts.")
         return self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent).tensors["output"]
 
 

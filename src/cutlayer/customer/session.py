@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cutlayer.core import ModelError, Payload, Rows, Tokens
+from cutlayer.core import ModelError, Payload, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, Link, Stored
-from cutlayer.models import Archive
+from cutlayer.models import Archive, seed_dropout, set_dropout
 from cutlayer.privacy import Privatizer, Release, Vault
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes, unpack
 
@@ -79,6 +79,8 @@ class Session(nn.Module):
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
         train_bottom: Whether the bottom's parameters are trained; then rows are never kept.
+        dropout: Whether a trained bottom's own dropout is on while training.
+        seed: Seed of that dropout.
         device: Where the bottom is computed.
     """
 
@@ -92,6 +94,8 @@ class Session(nn.Module):
         wire_type: WireType,
         vault: Vault,
         train_bottom: bool = False,
+        dropout: bool = True,
+        seed: int = 0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -104,8 +108,11 @@ class Session(nn.Module):
         self.train_bottom = train_bottom
         self.device = device or torch.device("cpu")
         self.bottom = None if archive.bottom is None else archive.bottom.to(self.device)
+        if self.bottom is not None:
+            set_dropout(self.bottom, dropout)
         for parameter in self.trained().values():
             parameter.requires_grad_(True)
+        self._seed = seed
         self.train(False)
 
     def train(self, mode: bool = True) -> Session:
@@ -125,15 +132,21 @@ class Session(nn.Module):
         Returns:
             Logits `[n, labels]`.
         """
+        sent: Release | Stored
         boundary = None
         if isinstance(texts, Texts):
             drawn = self._draw(texts, look)
-            texts, boundary = drawn.release, drawn.boundary
+            sent, boundary = drawn.release, drawn.boundary
+        else:
+            sent = texts
+        if self.link is None:
+            raise VendorError("This session has no vendor to ask.", remedy="Give it a link.")
         if not self.training:
-            return self.link.infer(texts)
+            return self.link.infer(sent)
         if boundary is None:
             boundary = torch.zeros((), requires_grad=True)  # frozen: see Exchange.forward
-        return Exchange.apply(boundary, self.link, texts)
+        output: Tensor = Exchange.apply(boundary, self.link, sent)  # type: ignore[no-untyped-call]
+        return output
 
     def loss(self, texts: Texts | Stored, labels: Tensor, *, look: tuple[int, int] | None = None) -> Tensor:
         """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass."""
@@ -157,6 +170,7 @@ class Session(nn.Module):
             return Drawn(drawn, replaced)
         if self.train_bottom and isinstance(self.link, Link):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
+            seed_dropout(self._seed, self.link.step + 1)
             rows = self._bottom_once(drawn)
             context = f"{self.link.moment}/{self.training}".encode()
             return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
@@ -166,6 +180,8 @@ class Session(nn.Module):
         """The bottom's output at all real positions of drawn tokens."""
         if self.bottom is None:
             raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
+        if isinstance(tokens, Rows):
+            raise ModelError("These texts went through the bottom already.")
         template = self.archive.template
         inputs = template.assemble(tokens, table=self.bottom.table)
         return template.unpad(self.bottom(inputs.to(self.device)).cpu(), tokens)

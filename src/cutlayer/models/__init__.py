@@ -25,7 +25,7 @@ from cutlayer.models.archive import (
     read_seq2seq_archive,
     write_archive,
 )
-from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, set_dropout, split
+from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, seed_dropout, set_dropout, split
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
 from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
@@ -88,6 +88,7 @@ __all__ = [
     "read_notes",
     "read_seq2seq_archive",
     "save_adapter",
+    "seed_dropout",
     "seeded",
     "set_dropout",
     "split",

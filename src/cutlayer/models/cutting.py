@@ -8,6 +8,7 @@ every adapter put on it, has its whole-model name.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -273,6 +274,16 @@ def set_dropout(part: Part, on: bool) -> None:
         )
     part.own_dropout = on
     part.train(part.training)
+
+
+def seed_dropout(seed: int, step: int) -> None:
+    """Makes a step's dropout a function of the job's seed and the step, and of nothing before.
+
+    Dropout draws from the process-wide generator, so callers hold it to themselves from here to the
+    end of the forward pass. Never for privacy noise.
+    """
+    digest = hashlib.blake2b(f"dropout/{seed}/{step}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") % 2**63)
 
 
 def tied_names(model: nn.Module, ours: Iterable[nn.Module], theirs: Iterable[nn.Module]) -> tuple[str, ...]:

@@ -21,8 +21,16 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from cutlayer.core import Cut, Proportion
 from cutlayer.customer import Progress, TrainSpec
 from cutlayer.data import Dataset, LabelNames
-from cutlayer.models import Head, adapter_state, attach_lora, load_model, load_tokenizer, max_length, split
-from cutlayer.vendor.trainer import dropout_seed
+from cutlayer.models import (
+    Head,
+    adapter_state,
+    attach_lora,
+    load_model,
+    load_tokenizer,
+    max_length,
+    seed_dropout,
+    split,
+)
 
 _EVALUATION_BATCH = 64
 
@@ -90,7 +98,7 @@ def train_centralised(
         epoch = len(dev_accuracy)
         _train(adapted, dropout=training.dropout)
         for number, indices in enumerate(_order(len(train), seed, epoch).split(training.batch_size), start=1):
-            torch.manual_seed(dropout_seed(seed, len(losses) + 1))
+            seed_dropout(seed, len(losses) + 1)
             logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
             loss = torch.nn.functional.cross_entropy(logits, labels[indices])
             loss.backward()

@@ -241,10 +241,14 @@ class Findings:
 
 
 class Sap:
-    """Split-and-Privatize: Table 1, Figure 2, Table 3."""
+    """Split-and-Privatize: Table 1, Figure 2, Table 3.
 
-    def __init__(self) -> None:
-        self._config = read_config("sap", SapConfig)
+    Args:
+        config: Other settings than those that ship.
+    """
+
+    def __init__(self, config: SapConfig | None = None) -> None:
+        self._config = config or read_config("sap", SapConfig)
         self.title = self._config.title
         self.reference = self._config.reference
 

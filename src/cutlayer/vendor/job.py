@@ -76,13 +76,13 @@ class LiveJob:
         self.spec = spec
         self.threads = threads
         self.broken = False
-        self._folder = folder
         self._settings = settings
         self._catalogue = catalogue
         self._card = catalogue.card(spec.model)
         self._records = records
         self._log = FrameLog(folder / "log")
         self._checkpoints = Checkpoints(folder / "checkpoints")
+        self._snapshots = Checkpoints(folder / "snapshots")
         self._answers: dict[int, _Answer] = {}
         self._trainer = self._new_trainer()
         self._resume()
@@ -103,7 +103,7 @@ class LiveJob:
             step=self._trainer.step,
             gradient_applied=not self._trainer.waits,
             checkpoints=(0, *self._checkpoints.steps()),
-            snapshots=tuple(sorted(int(path.stem) for path in self._snapshots.glob("*.safetensors"))),
+            snapshots=tuple(self._snapshots.steps()),
             threads=self.threads,
         )
 
@@ -345,27 +345,20 @@ class LiveJob:
 
     # ------------------------------------------------------------ snapshots
 
-    @property
-    def _snapshots(self) -> Path:
-        return self._folder / "snapshots"
-
     def snapshot(self, step: int) -> None:
         """Keeps the adapter as it is after `step` gradients."""
-        path = self._snapshots / f"{step:010d}.safetensors"
-        if path.exists():
-            return
-        self._check_at(step)
-        Checkpoints(self._snapshots).save(step, State(self._trainer.adapter()))
+        if step not in self._snapshots.steps():
+            self._check_at(step)
+            self._snapshots.save(step, State(self._trainer.adapter()))
 
     def trainer_at(self, step: int) -> Trainer:
         """The adapter after `step` gradients: the current one, or a snapshot."""
         if self._trainer.updates == step:
             return self._trainer
-        path = self._snapshots / f"{step:010d}.safetensors"
-        if not path.exists():
+        if step not in self._snapshots.steps():
             self._check_at(step)
         trainer = self._new_trainer()
-        trainer.load_adapter(Checkpoints(self._snapshots).load(step).tensors)
+        trainer.load_adapter(self._snapshots.load(step).tensors)
         return trainer
 
     def _check_at(self, step: int) -> None:

@@ -6,13 +6,11 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
 
 from cutlayer.core import Payload, Ragged, Rows
-from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, set_dropout
+from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, seed_dropout, set_dropout
 from cutlayer.models.inputs import Template
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.wire.messages import JobSpec
@@ -79,7 +77,7 @@ class Trainer:
             Logits `[texts, labels]`, without graph.
         """
         self.step += 1
-        torch.manual_seed(dropout_seed(self._spec.seed, self.step))
+        seed_dropout(self._spec.seed, self.step)
         payload = prepare(payload, self._device)
         if self._spec.trainable_bottom and isinstance(payload, Rows):
             self._boundary = payload.packed.values.detach().requires_grad_()
@@ -166,12 +164,6 @@ def compute(part: Top, template: Template, payload: Payload, device: torch.devic
     else:
         output = part(template.assemble(payload).to(device))
     return output
-
-
-def dropout_seed(seed: int, step: int) -> int:
-    """The seed of a step's dropout: a hash, so that neighbouring jobs and steps share nothing."""
-    digest = hashlib.blake2b(f"dropout/{seed}/{step}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % 2**63
 
 
 def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
