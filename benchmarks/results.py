@@ -1,0 +1,81 @@
+"""How benchmarks report: ratios measured in one run, with the machine and the versions they belong to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(__file__).parent / "results"
+PACKAGES = ("cutlayer", "faiss-cpu", "numpy", "peft", "randomgen", "torch", "transformers")
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
+    """Median seconds of each contender, taking turns so that a busy machine slows all of them.
+
+    Args:
+        contenders: What to time; each is run once before the rounds, to warm up.
+        rounds: How often each is timed.
+    """
+    for run in contenders.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def write(name: str, ratios: Mapping[str, float]) -> Path:
+    """Prints the ratios and writes `benchmarks/results/<name>.json`.
+
+    Args:
+        name: The benchmark.
+        ratios: What was measured, by the names that the documentation uses.
+    """
+    for key, value in ratios.items():
+        print(f"{key:32} {value:.4g}")
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{name}.json"
+    result = {"name": name, "ratios": dict(ratios), "machine": machine(), "versions": versions()}
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on, without naming the computer."""
+    return {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can move the figures."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
