@@ -1,0 +1,74 @@
+"""Small fine-tuning runs whose every byte can be looked at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cutlayer.customer import Client, FinetuneResult, TrainSpec
+from cutlayer.data import Dataset
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
+from cutlayer.wire.transports import LocalTransport
+
+LABELS = ("hepatology-ward", "oncology-ward", "cardiology-ward")
+CANARIES = ("w250", "w251", "w252")
+"""Words whose tokens the tests strike from the candidate list: no draw can return them."""
+
+
+def corpus(n: int, *, seed: int, canaries: bool = True) -> Dataset:
+    """Texts of the tiny vocabulary; in every third the canaries stand in a row."""
+    rng = random.Random(seed)
+    texts, labels = [], []
+    for number in range(n):
+        words = [f"w{rng.randrange(240)}" for _ in range(rng.randint(2, 12))]
+        if canaries and number % 3 == 0:
+            at = rng.randrange(len(words))
+            words[at:at] = CANARIES
+        texts.append((" ".join(words),))
+        labels.append(LABELS[rng.randrange(len(LABELS))])
+    return Dataset(tuple(texts), tuple(labels))
+
+
+@contextmanager
+def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
+    """A customer of a vendor in this process."""
+    transport = LocalTransport(create_app(VendorSettings.load(data_dir)), api_key)
+    client = Client(transport=transport, home=home, device="cpu")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, checkpoint_every=3, dev_share=0.2)
+
+
+def finetune(
+    client: Client, *, eta: float = 6.0, train: Dataset | Path | None = None, **settings: object
+) -> FinetuneResult:
+    """A run over 40 texts, tested on 10."""
+    return client.finetune(
+        corpus(40, seed=1) if train is None else train,
+        test=corpus(10, seed=2),
+        eta=eta,
+        training=TRAINING,
+        seed=3,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a run sent."""
+
+    frames: tuple[RecordedFrame, ...]
+
+    @classmethod
+    def by(cls, result: FinetuneResult) -> Sent:
+        """The frames of a run, in order."""
+        recorded = read_recording(result.folder / "transcript")
+        return cls(tuple(frame for frame in recorded if frame.direction is Direction.UP))
