@@ -26,6 +26,9 @@ from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 WEIGHTS = "adapter_model.safetensors"
 """PEFT's name for an adapter's tensors."""
 
+_LARGEST = 1e6
+"""Of rates and scales: far beyond use, and far below where their products overflow."""
+
 
 class Jobs:
     """All tenants' jobs. Lives in the compute thread, so that a job's life is one line of events.
@@ -268,13 +271,13 @@ class Jobs:
             )
         card.check(spec.cut, spec.form)
         faults = [
-            Fault(path, value, "must be finite")
+            Fault(path, value, f"must be at most {_LARGEST:g}")
             for path, value in (
                 ("optimiser.learning_rate", spec.optimiser.learning_rate),
                 ("optimiser.weight_decay", spec.optimiser.weight_decay),
                 ("lora.alpha", spec.lora.alpha),
             )
-            if not value < float("inf")
+            if not value <= _LARGEST
         ]
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))

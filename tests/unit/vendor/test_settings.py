@@ -1,0 +1,90 @@
+"""A vendor's folder: made by `init`, refused if it is none."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from cutlayer import vendor
+from cutlayer.core import ConfigError, ModelError, StorageError
+from cutlayer.vendor.database import SCHEMA, Database
+
+
+def test_init_writes_settings_that_load_again(data_dir: Path) -> None:
+    settings = vendor.VendorSettings.load(data_dir)
+    assert settings.models.keys() == {"tiny"}
+    assert settings.default_model == "tiny"
+    assert stat.S_IMODE((data_dir / "vendor.json").stat().st_mode) == 0o600
+    settings.save()
+    assert vendor.VendorSettings.load(data_dir) == settings
+
+
+def test_a_second_init_keeps_tenants(data_dir: Path, tiny_model: Path) -> None:
+    vendor.keys.create(data_dir, "clinic")
+    vendor.init(data_dir, models=[f"other={tiny_model}"], threads=1)
+    assert vendor.VendorSettings.load(data_dir).models.keys() == {"other"}
+    assert [key.tenant for key in vendor.keys.list(data_dir)] == ["clinic"]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (None, "no vendor's data folder"),
+        ("[]", "no JSON object"),
+        ("{", "no JSON object"),
+        ('{"models": {}, "default_model": "a"}', r"vendor.json.models = \{\}"),
+        ('{"models": {"a": "a"}, "default_model": "b"}', "default_model 'b' is none of a"),
+        ('{"models": {"a": "a"}, "default_model": "a", "treads": 2}', "treads"),
+        ('{"models": {"a": "a"}, "default_model": "a", "limits": {"live_jobs": 0}}', "limits.live_jobs = 0"),
+    ],
+)
+def test_settings_that_are_off(tmp_path: Path, content: str | None, match: str) -> None:
+    if content is not None:
+        (tmp_path / "vendor.json").write_text(content)
+    with pytest.raises(ConfigError, match=match):
+        vendor.VendorSettings.load(tmp_path)
+
+
+def test_models_that_cannot_be_offered(tmp_path: Path, tiny_model: Path) -> None:
+    with pytest.raises(ModelError, match="no model"):
+        vendor.init(tmp_path / "a", models=[str(tmp_path / "nothing")])
+    with pytest.raises(ConfigError, match="a name of its own"):
+        vendor.init(tmp_path / "a", models=[str(tiny_model), str(tiny_model)])
+    with pytest.raises(ConfigError, match="max_bottom = 9"):
+        vendor.init(tmp_path / "a", models=[str(tiny_model)], max_bottom=9)
+    with pytest.raises(ConfigError, match="models"):
+        vendor.init(tmp_path / "a", models=[f"no/slash={tiny_model}"])
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_is_served_once(data_dir: Path) -> None:
+    first = vendor.create_app(vendor.VendorSettings.load(data_dir))
+    with pytest.raises(ConfigError, match="Another process serves"):
+        vendor.create_app(vendor.VendorSettings.load(data_dir))
+    first.state.vendor.close()
+    vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
+
+
+def test_a_missing_card_names_the_remedy(data_dir: Path) -> None:
+    (data_dir / "models/tiny/card.json").write_text("{}")
+    with pytest.raises(StorageError, match="vendor init"):
+        vendor.create_app(vendor.VendorSettings.load(data_dir))
+
+
+def test_tables_of_another_version_are_refused(data_dir: Path) -> None:
+    url = vendor.VendorSettings.load(data_dir).url
+    database = Database(url)
+    with database.session() as session:
+        session.connection().exec_driver_sql(f"UPDATE cutlayer_schema SET version = {SCHEMA + 1}")
+    database.close()
+    with pytest.raises(StorageError, match=f"version {SCHEMA + 1}"):
+        Database(url)
+
+
+def test_a_url_with_a_password_is_in_a_file_of_the_owner_only(data_dir: Path) -> None:
+    settings = vendor.VendorSettings.load(data_dir).model_copy(update={"database_url": "postgresql://u:p@h/d"})
+    assert settings.url == "postgresql+psycopg://u:p@h/d"
+    assert "data_dir" not in json.loads(settings.model_dump_json())
