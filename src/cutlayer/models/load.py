@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -51,19 +53,21 @@ def load_model(
     kind = model_class(config, head)
     if num_labels is not None:
         config.num_labels = num_labels
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)  # `_settle_missing` reads the report on missing keys
     try:
-        model, report = kind.from_pretrained(
-            path, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
-        )
+        with _quiet():
+            model, report = kind.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype,
+                output_loading_info=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"The weights of {source!r} could not be loaded: {_first_line(error)}",
             remedy="Check that the folder or hub id holds model.safetensors and is complete.",
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     _settle_missing(source, model, report["missing_keys"] | {key for key, *_ in report["mismatched_keys"]})
     return frozen(model)
 
@@ -108,6 +112,20 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Hugging Face's report on missing keys and its progress bar away; `_settle_missing` judges the former."""
+    verbosity, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bar:
+            transformers_logging.enable_progress_bar()
+
+
 def _resolve(source: str) -> str:
     if source != STARTER:
         return source
@@ -139,7 +157,7 @@ def _config(source: str, path: str) -> PretrainedConfig:
 
 
 def _settle_missing(source: str, model: PreTrainedModel, missing: set[str]) -> None:
-    """Draws head modules that the checkpoint lacks; anything else that is missing is an error."""
+    """Draws head modules that the checkpoint lacks or has in another size; anything else is an error."""
     family = family_of(model.config)
     allowed = (*family.optional_classifier, *family.classifier)
     fresh = tuple(path for path in allowed if any(key.startswith(f"{path}.") for key in missing))

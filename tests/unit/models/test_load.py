@@ -72,6 +72,23 @@ def test_a_folder_loads_and_its_head_is_the_same_on_every_machine(folder: Path) 
     assert load_tokenizer(str(folder)).is_fast
 
 
+def test_a_trained_head_of_another_size_is_replaced(folder: Path) -> None:
+    same = load_model(str(folder), head=Head.CLASSIFICATION)
+    assert torch.equal(same.classifier.weight, make_model("bert", Head.CLASSIFICATION).classifier.weight)
+    first, second = (load_model(str(folder), head=Head.CLASSIFICATION, num_labels=6) for _ in range(2))
+    assert first.classifier.weight.shape[0] == 6
+    assert torch.equal(first.classifier.weight, second.classifier.weight)
+    assert fingerprint(first) == fingerprint(same)
+
+
+def test_weights_of_another_size_are_refused_by_name(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.bias"
+    save_file(weights | {name: torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=name):
+        load_model(str(folder), head=Head.CLASSIFICATION)
+
+
 def test_a_missing_pooler_becomes_part_of_the_head(folder: Path) -> None:
     whole = fingerprint(load_model(str(folder), head=Head.CLASSIFICATION))
     damage(folder, "bert.pooler")

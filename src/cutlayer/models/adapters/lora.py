@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -23,6 +24,9 @@ from cutlayer.models.twin import twin
 
 Targets = Literal["query-value", "all-linear"]
 P = TypeVar("P", bound=Part)
+
+# PEFT asks transformers by a name that transformers has deprecated; nothing a user can act on.
+warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
 _WEIGHTS = "adapter_model.safetensors"
 _NOTES = "cutlayer.json"
