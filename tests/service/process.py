@@ -138,11 +138,15 @@ class VendorProcess:
         """Asks it to end, as an operator does."""
         self._end(signal.SIGTERM)
 
+    def buried(self) -> None:
+        """Waits until somebody else has killed it."""
+        self._nursery.reap(self._pid)
+        self._pid = 0
+
     def _end(self, number: signal.Signals) -> None:
         if self._pid:
             os.kill(self._pid, number)
-            self._nursery.reap(self._pid)
-            self._pid = 0
+            self.buried()
 
 
 @contextlib.contextmanager

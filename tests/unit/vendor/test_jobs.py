@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from cutlayer.core import Cut, Rows, VendorError
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, seed_dropout, set_dropout, split
-from cutlayer.vendor import VendorSettings
+from cutlayer.models.optimiser import Optimiser
 from cutlayer.vendor.log import FrameLog
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import Form, Frame, WireType, pack, routes
@@ -32,6 +32,7 @@ from cutlayer.wire.messages import (
     SnapshotRequest,
 )
 from cutlayer.wire.transports import LocalTransport
+from cutlayer.wire.transports.local import _exchange
 from tests.service.customer import BATCH, TEXTS, Customer, ask, draw, first_model, some_rows, some_tokens
 from tests.service.tiny import MAX_LENGTH, VOCAB, WIDTH
 
@@ -162,9 +163,7 @@ def test_jobs_in_turn_do_not_disturb_each_other(
         transport.close()
 
 
-def test_many_adapters_over_one_base(
-    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
-) -> None:
+def test_many_adapters_over_one_base(open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]) -> None:
     change_settings(data_dir, limits={"live_adapters": 1})
     transport = open_vendor()
     customers = [Customer(transport, job=f"{n:032x}", seed=n, steps=4) for n in range(3)]
@@ -412,7 +411,9 @@ def test_a_job_keeps_the_threads_it_started_with(
 # ---------------------------------------------------------------- planted faults
 
 
-def test_an_adapter_that_gets_no_gradient_is_noticed(transport: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_gets_no_gradient_is_noticed(
+    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cut_off(self: Trainer, *_: Any) -> Tensor:
         self.step += 1
         bias = next(parameter for name, parameter in self._trained.items() if name.endswith("bias"))
@@ -429,8 +430,6 @@ def test_an_adapter_that_gets_no_gradient_is_noticed(transport: LocalTransport, 
 
 
 def test_an_optimiser_that_moves_nothing_is_noticed(transport: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cutlayer.models.optimiser import Optimiser
-
     def idle(self: Optimiser) -> None:
         self.steps += 1
 
@@ -473,7 +472,11 @@ def test_an_unlogged_step_would_be_noticed(open_vendor: Open, monkeypatch: pytes
         ({"segments": 2}, 422, "made for another"),
         ({"wire_type": WireType.BF16}, 422, "made for another"),
         ({"trainable_bottom": True}, 422, "needs a bottom"),
-        ({"optimiser": OptimiserSpec(learning_rate=float("inf"), total_steps=4)}, 422, "learning_rate = inf: must be at most"),
+        (
+            {"optimiser": OptimiserSpec(learning_rate=float("inf"), total_steps=4)},
+            422,
+            "learning_rate = inf: must be at most",
+        ),
         ({"lora": LoraSpec(alpha=float("inf"))}, 422, "lora.alpha = inf"),
     ],
 )
@@ -483,7 +486,9 @@ def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any
     # Over the dictionary, as JSON has no infinity: what a careless customer could send.
     spec = customer.spec(first_model(transport)).model_copy(update=change)
     if "inf" in match:
-        response = raw_put(transport, customer.job, re.sub(r'"(learning_rate|alpha)":null', r'"\1":1e999', spec.model_dump_json()))
+        response = raw_put(
+            transport, customer.job, re.sub(r'"(learning_rate|alpha)":null', r'"\1":1e999', spec.model_dump_json())
+        )
         assert (response[0], match in response[1]) == (status, True)
         return
     with pytest.raises(VendorError, match=match) as caught:
@@ -493,8 +498,6 @@ def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any
 
 
 def raw_put(transport: LocalTransport, job: str, body: str) -> tuple[int, str]:
-    from cutlayer.wire.transports.local import _exchange
-
     fields = [
         (b"authorization", f"Bearer {transport._api_key}".encode()),
         (b"content-type", b"application/json"),
@@ -579,7 +582,3 @@ def test_boundary_gradients_come_in_the_agreed_type(transport: LocalTransport) -
     assert gradient.dtype is torch.bfloat16
     assert gradient.shape == rows["rows"].shape
     assert bool(gradient.any())
-
-
-def test_settings_are_the_vendors_own(data_dir: Path) -> None:
-    assert VendorSettings.load(data_dir).limits.live_jobs == 32

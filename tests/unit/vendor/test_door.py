@@ -1,0 +1,126 @@
+"""What every request passes: quotas, time limits, the books."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer import vendor
+from cutlayer.core import VendorError
+from cutlayer.vendor.trainer import Trainer
+from cutlayer.wire import Frame, Reply, encode_tensors, routes
+from cutlayer.wire.transports import LocalTransport
+from cutlayer.wire.transports.local import _exchange
+from tests.service.customer import Customer, ask, first_model
+
+Open = Callable[[], LocalTransport]
+
+
+def get(transport: LocalTransport, path: str, *, client: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": (client, 0),
+        "server": ("vendor", 80),
+    }
+    status, _, content = transport._run(_exchange(transport._app, scope, b""))
+    return status, content.decode()
+
+
+def test_health_needs_no_key_and_the_rest_does(transport: LocalTransport) -> None:
+    assert get(transport, "/healthz") == (200, '{"status":"ok"}')
+    assert get(transport, "/openapi.json")[0] == 200
+    status, problem = get(transport, "/v1")
+    assert status == 401
+    assert "Authorization" in json.loads(problem)["remedy"]
+
+
+def test_metrics_count_and_tell_nothing_else(open_vendor: Open, data_dir: Path) -> None:
+    transport = open_vendor()
+    customer = Customer(transport)
+    customer.run()
+    status, text = get(transport, "/metrics")
+    assert status == 200
+    assert 'cutlayer_requests_total{route="job.step",status="200",tenant="clinic"} 14.0' in text
+    uplink = sum(len(encode_tensors(tensors)) for tensors in customer.shards(first_model(transport)))
+    assert f'cutlayer_body_bytes_total{{direction="up",route="shard.put",tenant="clinic"}} {float(uplink)}' in text
+    assert customer.job not in text
+    assert get(transport, "/metrics", client="192.0.2.7")[0] == 404
+    transport.close()
+    settings = vendor.VendorSettings.load(data_dir).model_copy(update={"metrics_from_anywhere": True})
+    settings.save()
+    assert get(open_vendor(), "/metrics", client="192.0.2.7")[0] == 200
+
+
+def test_a_tenant_has_only_so_many_requests_at_a_time(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_settings(data_dir, limits={"requests_per_tenant": 2})
+    transport = open_vendor()
+    customers = [Customer(transport, job=f"{number:032x}") for number in range(2)]
+    for customer in customers:
+        customer.upload()
+        customer.start()
+    goes_on = threading.Event()
+    forward = Trainer.forward
+
+    def slow(self: Trainer, payload: object) -> torch.Tensor:
+        goes_on.wait(30)
+        return forward(self, payload)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "forward", slow)
+    replies: list[Reply] = []
+    threads = [
+        threading.Thread(target=lambda one=one: replies.append(one.send_step(1, None)))  # type: ignore[misc]
+        for one in customers
+    ]
+    for thread in threads:
+        thread.start()
+    while transport._app.state.vendor.metrics.in_progress._value.get() < 2:  # type: ignore[attr-defined]
+        pass
+    with pytest.raises(VendorError, match="2 requests of this tenant") as caught:
+        ask(transport, routes.SERVICE)
+    assert caught.value.status == 429
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(replies) == 2
+    ask(transport, routes.SERVICE)
+
+
+def test_a_customer_who_hangs_up_does_not_stop_its_step(transport: LocalTransport) -> None:
+    """The request's task is cancelled while the step is computed; the answer is there when it is asked for."""
+    customer = Customer(transport)
+    customer.upload()
+    customer.start()
+    frame = Frame(routes.STEP, {"job": customer.job, "step": 1}, None, customer.step_tensors(1, None))
+    compute = transport._app.state.vendor.compute  # type: ignore[attr-defined]
+    jobs = transport._app.state.vendor.jobs  # type: ignore[attr-defined]
+
+    async def impatient() -> None:
+        task = asyncio.ensure_future(compute.run(jobs.step, "clinic", customer.job, 1, frame.encode()))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    transport._run(impatient())
+    reply = customer.send_step(1, None)
+    assert reply.tensors["output"].shape == (8, 3)
+    assert (
+        transport.send(Frame(routes.STEP_GET, {"job": customer.job, "step": 1}))
+        .tensors["output"]
+        .equal(reply.tensors["output"])
+    )

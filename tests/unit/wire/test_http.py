@@ -1,0 +1,234 @@
+"""HTTP transport: exact byte counts, the same frame again after a drop, and addresses it refuses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cutlayer.core import AuthError, ConfigError, VendorError
+from cutlayer.wire import Frame, routes
+from cutlayer.wire.messages import AdapterList, SealRequest, ServiceInfo
+from cutlayer.wire.transports import HttpTransport
+from cutlayer.wire.transports.http import is_loopback
+
+SERVICE = ServiceInfo(version="1", default_model="m", max_body_bytes=1, max_rows_per_step=1, threads=1)
+
+
+def answer(status: str, body: bytes = b"", *headers: str) -> bytes:
+    head = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+class Wire:
+    """A server that plays a script and keeps every byte that arrived.
+
+    A script entry is an answer, or None to hang up without one.
+    """
+
+    def __init__(self, script: list[bytes | None]) -> None:
+        self.script = script
+        self.received = b""
+        self.answered = b""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while self.script:
+            connection, _ = self._listener.accept()
+            with connection:
+                while self.script and self._read(connection):
+                    planned = self.script.pop(0)
+                    if planned is None:
+                        break
+                    connection.sendall(planned)
+                    self.answered += planned
+
+    def _read(self, connection: socket.socket) -> bool:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            chunk = connection.recv(65536)
+            if not chunk:
+                return False
+            data += chunk
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = next(
+            (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+        )
+        while len(body) < length:
+            chunk = connection.recv(65536)
+            body += chunk
+            data += chunk
+        self.received += data
+        return True
+
+    def close(self) -> None:
+        self._thread.join(10)
+        self._listener.close()
+
+
+@pytest.fixture
+def play() -> Iterator[Callable[..., Wire]]:
+    wires: list[Wire] = []
+
+    def make(*script: bytes | None) -> Wire:
+        wires.append(Wire(list(script)))
+        return wires[-1]
+
+    yield make
+    for wire in wires:
+        wire.close()
+
+
+GOOD = answer("200 OK", SERVICE.model_dump_json().encode(), "x-long: " + "a" * 300)
+
+
+def test_every_byte_is_counted(play: Callable[..., Wire]) -> None:
+    wire = play(GOOD, GOOD, answer("200 OK", AdapterList(adapters=()).model_dump_json().encode()))
+    transport = HttpTransport(wire.url, "key")
+    replies = [transport.send(Frame(route)) for route in (routes.SERVICE, routes.SERVICE, routes.ADAPTERS)]
+    transport.close()
+    wire.close()
+    assert sum(reply.uplink_bytes for reply in replies) == len(wire.received)
+    assert sum(reply.downlink_bytes for reply in replies) == len(wire.answered)
+    assert replies[0].uplink_bytes == replies[1].uplink_bytes
+
+
+def test_a_dropped_connection_gets_the_same_frame_again(play: Callable[..., Wire]) -> None:
+    good = answer("200 OK", b"{}")
+    wire = play(GOOD, None, None, good)
+    transport = HttpTransport(wire.url, "key")
+    transport.send(Frame(routes.SERVICE))
+    before = len(wire.received)
+    frame = Frame(routes.SEAL, {"record_set": "a" * 32}, SealRequest(shards=1, records=1))
+    with pytest.raises(VendorError, match="not of this protocol") as caught:
+        transport.send(frame)  # the script's answer is no record set, which is as good a sign of arrival
+    assert caught.value.status == 200
+    assert "shards" in str(caught.value)
+    sent = wire.received[before:]
+    assert len(sent) % 3 == 0
+    assert sent == sent[: len(sent) // 3] * 3
+    transport.close()
+
+
+def test_bytes_of_lost_tries_are_counted_too(play: Callable[..., Wire]) -> None:
+    wire = play(GOOD, None, GOOD)
+    transport = HttpTransport(wire.url, "key")
+    once = transport.send(Frame(routes.SERVICE))
+    twice = transport.send(Frame(routes.SERVICE))
+    assert twice.uplink_bytes == 2 * once.uplink_bytes
+    transport.close()
+
+
+def test_a_vendor_that_is_busy_is_asked_again(play: Callable[..., Wire]) -> None:
+    wire = play(answer("503 Service Unavailable"), answer("429 Too Many Requests", b"", "retry-after: 0"), GOOD)
+    transport = HttpTransport(wire.url, "key")
+    assert transport.send(Frame(routes.SERVICE)).control == SERVICE
+    transport.close()
+
+
+def test_giving_up_says_what_to_do(play: Callable[..., Wire]) -> None:
+    wire = play(GOOD, *[None] * 3)
+    transport = HttpTransport(wire.url, "key", retries=2)
+    transport.send(Frame(routes.SERVICE))
+    with pytest.raises(VendorError, match="could not be reached") as caught:
+        transport.send(Frame(routes.SERVICE))
+    assert caught.value.status == 0
+    assert "run the same command again" in caught.value.remedy
+    transport.close()
+
+
+def test_an_address_where_nobody_listens_fails_soon() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    transport = HttpTransport(f"http://127.0.0.1:{port}", "key", retries=1000)
+    with pytest.raises(VendorError, match="Connection refused"):
+        transport.send(Frame(routes.SERVICE))
+
+
+def test_a_delete_whose_answer_was_lost_has_worked(play: Callable[..., Wire]) -> None:
+    gone = answer("404 Not Found", b'{"title": "Not found", "status": 404}')
+    wire = play(GOOD, None, gone, gone)
+    transport = HttpTransport(wire.url, "key")
+    transport.send(Frame(routes.SERVICE))
+    transport.send(Frame(routes.JOB_DELETE, {"job": "a" * 32}))
+    with pytest.raises(VendorError, match="Not found"):
+        transport.send(Frame(routes.JOB_DELETE, {"job": "a" * 32}))
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("planned", "status", "match"),
+    [
+        (answer("502 Bad Gateway", b"<html>"), 502, "status 502 and no explanation"),
+        (answer("302 Found", b"", "location: http://elsewhere/"), 302, "302"),
+        (answer("200 OK", b"<html>"), 200, "not of this protocol"),
+        (answer("200 OK", b'{"version": 1}'), 200, "not of this protocol"),
+    ],
+)
+def test_what_is_no_vendor(play: Callable[..., Wire], planned: bytes, status: int, match: str) -> None:
+    transport = HttpTransport(play(planned).url, "key", retries=0)
+    with pytest.raises(VendorError, match=match) as caught:
+        transport.send(Frame(routes.SERVICE))
+    assert caught.value.status == status
+    transport.close()
+
+
+def test_the_key_is_in_no_error(play: Callable[..., Wire]) -> None:
+    transport = HttpTransport(play(answer("401 Unauthorized")).url, "very-secret")
+    with pytest.raises(AuthError) as caught:
+        transport.send(Frame(routes.SERVICE))
+    assert "very-secret" not in str(caught.value) + repr(vars(caught.value))
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://vendor.example",
+        "http://192.0.2.1:80",
+        "http://0.0.0.0",
+        "ftp://127.0.0.1",
+        "127.0.0.1:8377",
+        "https://",
+        "https://user:password@vendor.example",
+        "https://vendor.example/?x=1",
+        "http://127.0.0.1:99999",
+        "",
+    ],
+)
+def test_addresses_that_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        HttpTransport(url, "key")
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a\nb", "schlüssel"])
+def test_keys_that_no_header_holds(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HttpTransport("http://127.0.0.1", key)
+    assert not key or key not in str(caught.value)
+
+
+def test_a_certificate_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="ca_cert"):
+        HttpTransport("https://vendor.example", "key", ca_cert="/nowhere.pem")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("127.8.9.1", True),
+        ("10.0.0.1", False),
+    ],
+)
+def test_this_machine(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
