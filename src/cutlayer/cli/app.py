@@ -8,6 +8,7 @@ a bug in cutlayer.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
+    # the bars of model loading would stand between ours; read when transformers is imported
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = get_command(app).main(given, prog_name="cutlayer", standalone_mode=False)
     except UsageError as error:

@@ -96,6 +96,7 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
                 ("", "(as it is)", text["guess_without_privacy"]),
             )
         ],
+        lines=True,
     )
     output.table(
         "What privacy cost and bought",

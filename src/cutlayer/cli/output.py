@@ -71,6 +71,8 @@ class Bars:
 
     def update(self, stage: str, done: int, total: int, note: str = "") -> None:
         """Says that `done` of `total` parts of a stage are done."""
+        if not self._stages:
+            self._bars.start()  # not before: a command that fails at once leaves no empty line
         if stage not in self._stages:
             self._stages[stage] = self._bars.add_task(stage, total=total, note=note)
         self._bars.update(self._stages[stage], completed=done, total=total, note=note)
@@ -100,10 +102,12 @@ class Output:
         """A line of the result for readers."""
         self._out.print(escape(text))
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table of the result for readers."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, lines: bool = False
+    ) -> None:
+        """A table of the result for readers; `lines` tells rows of several lines apart."""
         self._out.print(f"[bold]{escape(title)}[/]")
-        table = Table(*(escape(column) for column in columns))
+        table = Table(*(escape(column) for column in columns), show_lines=lines)
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
         self._out.print(table, soft_wrap=False)
@@ -124,13 +128,18 @@ class Output:
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        with Progress(*columns, console=self._messages) as bars:
+        bars = Progress(*columns, console=self._messages)
+        try:
             yield Bars(bars)
+        finally:
+            if bars.live.is_started:
+                bars.stop()
 
 
 def fail(message: str, *, remedy: str, exit_code: int, as_json: bool) -> int:
     """Prints an error in one line, and as JSON where that was asked for; returns the exit code."""
-    line = " ".join(f"{message} {remedy}".split())
+    sentence = message if not remedy or message.endswith((".", "?", "!")) else f"{message}."
+    line = " ".join(f"{sentence} {remedy}".split())
     Console(file=sys.stderr, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(line)}")
     Output(as_json=as_json).result({"error": message, "remedy": remedy, "exit_code": exit_code})
     return exit_code

@@ -76,6 +76,7 @@ def privatize(
         f"The first {min(SHOWN, len(texts))} of {len(texts)} texts",
         ("original", "released"),
         [(" / ".join(text.original), " / ".join(text.released)) for text in texts[:SHOWN]],
+        lines=True,
     )
     output.show(f"{replaced:.1%} of {tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
     output.result(

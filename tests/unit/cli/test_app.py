@@ -120,7 +120,8 @@ def test_our_errors_are_one_line_with_their_code(
     for extra in ((), ("--json",)):
         failed = run("adapter", "list", *extra)
         assert failed.code == error.exit_code
-        assert failed.err.strip() == f"error: {error}"
+        sentence = f"{error.message}." if error.remedy and not error.message.endswith(".") else error.message
+        assert failed.err.strip() == f"error: {sentence} {error.remedy}".strip()
     assert failed.result == {"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}
     assert len(failed.out.splitlines()) == 1
 
