@@ -36,6 +36,7 @@ _GROUP: Final = 32
 """Candidates of which only the best is looked at, until its group is among the best."""
 _BUILD_ROWS: Final = 4096
 _OUT_OF_REACH: Final = -3e38
+_FLUSHED: Final = 2.0**-125
 
 
 class _Coarse(NamedTuple):
@@ -117,6 +118,7 @@ class NeighbourSearch:
 
         |s - coarse| ≤ ‖x‖ max‖r - r̂‖ + ‖x - x̂‖ max‖r̂‖ + max|h - Σĥ|      rounded inputs
                        + γ (‖x̂‖ max‖r̂‖ + max Σ|ĥ|)                          summation
+                       + K 2^-125 (1 + ‖x̂‖ + max‖r̂‖)                        flushed subnormals
                        + υ |coarse|                                          rounded output
 
     by Cauchy-Schwarz, with γ = (K + 8) 2^-23 for K products (twice the worst case of fp32) and
@@ -152,7 +154,7 @@ class NeighbourSearch:
         """Ids of the rows that can be returned, ascending."""
         if not len(self.candidates):
             raise ConfigError("There is no candidate to search.", remedy="Allow at least one row of the table.")
-        self.coarse = coarse or (torch.bfloat16 if bf16_is_faster() else torch.float32)
+        self.coarse = coarse or (torch.bfloat16 if bf16_serves() else torch.float32)
         self.counts = SearchCounts()
         self._centre = self._near_centre()
         self._blocks: list[_Block] = []
@@ -230,12 +232,14 @@ class NeighbourSearch:
         """The class docstring's bound on |exact - coarse|, `[queries]`."""
         kind = _TYPES[dtype]
         rounded = centred.to(dtype).double()
+        size = rounded.norm(dim=1)
         products = centred.shape[1] + kind.parts
         bound: Tensor = (
             centred.norm(dim=1) * errors.residual
             + (centred - rounded).norm(dim=1) * errors.norm
             + errors.half
-            + (products + 8) * kind.summation * (rounded.norm(dim=1) * errors.norm + errors.half_size)
+            + (products + 8) * kind.summation * (size * errors.norm + errors.half_size)
+            + products * _FLUSHED * (1 + size + errors.norm)
             + kind.output * coarse.abs()
         )
         return bound
@@ -345,15 +349,28 @@ def _require_full_precision() -> None:
 
 
 @cache
-def bf16_is_faster() -> bool:
-    """Whether bf16 products are at least 1.3 times as fast as fp32 here; measured once per process."""
+def bf16_serves() -> bool:
+    """Whether bf16 products pay and can be trusted here; measured once per process.
+
+    They must be at least 1.3 times as fast as fp32, and keep their sums in fp32, which the search's
+    bound relies on: a processor or library that rounds sums on the way shows in a product whose
+    exact result is known.
+    """
+    # all positive times half positive, half negative: sums that grow large and cancel, whatever their order
+    left = torch.arange(1024 * 384).sin().div(2).add(1).view(1024, 384).bfloat16()
+    right = torch.arange(384 * 4096).cos().div(2).add(1).view(384, 4096).bfloat16()
+    right[192:] *= -1
+    products = {dtype: (left.to(dtype), right.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
     seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        left, right = torch.ones((1024, 384), dtype=dtype), torch.ones((384, 4096), dtype=dtype)
+    for dtype, (a, b) in products.items():
         runs = []
         for _ in range(4):  # the first run is warming up
             start = time.perf_counter()
-            torch.mm(left, right)
+            result = torch.mm(a, b)
             runs.append(time.perf_counter() - start)
         seconds[dtype] = min(runs[1:])
-    return seconds[torch.float32] >= 1.3 * seconds[torch.bfloat16]
+    some = left[:32].double()
+    exact, coarse, kind = some @ right.double(), result[:32].double(), _TYPES[torch.bfloat16]
+    sizes = some.norm(dim=1, keepdim=True) * right.double().norm(dim=0)
+    trusted = (coarse - exact).abs() <= (384 + 8) * kind.summation * sizes + kind.output * coarse.abs()
+    return bool(trusted.all()) and seconds[torch.float32] >= 1.3 * seconds[torch.bfloat16]

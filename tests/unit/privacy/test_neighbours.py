@@ -96,6 +96,21 @@ def test_the_bound_holds_for_every_candidate(dtype: torch.dtype) -> None:
             assert bool(((coarse[i] - exact[i]).abs() <= bound).all()), name
 
 
+def test_the_bound_covers_subnormal_products() -> None:
+    table = tables()["plain"] * 1e-21
+    search = NeighbourSearch(table, torch.ones(len(table), dtype=torch.bool), coarse=torch.bfloat16)
+    (block,) = search._build(torch.bfloat16)
+    centred = normal(4, 48, seed=11, scale=1e-19)
+    left = torch.zeros((4, len(block.matrix)), dtype=torch.bfloat16)
+    left[:, :48] = centred
+    coarse = (left @ block.matrix)[:, : len(table)].double()
+    exact = centred @ table.double().T
+    assert bool((coarse == 0).any())
+    assert float((coarse - exact).abs().max()) <= float(
+        search._bound(centred, torch.zeros(4), block.errors, torch.bfloat16).min()
+    )
+
+
 def test_without_the_bound_answers_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: trusting the coarse order. So exactness is the bound's doing, not luck."""
     table = tables()["crowded"]
@@ -151,6 +166,22 @@ def test_equal_rows_count_once_under_their_lowest_id() -> None:
     search = NeighbourSearch(table, torch.arange(50) != 3)
     assert sorted(set(range(50)) - set(search.candidates.tolist())) == [3, 31, 41]
     assert search.nearest(table[3].double()[None]).tolist() == [20]
+
+
+def test_bf16_is_used_only_where_its_sums_are_kept_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = torch.mm
+
+    def sloppy(left: Tensor, right: Tensor) -> Tensor:
+        """Rounds the sum to bf16 half way, as the bound does not allow."""
+        if left.dtype is not torch.bfloat16:
+            return product(left.repeat(3, 1), right)[: len(left)]  # and fp32 is slow
+        half = left.shape[1] // 2
+        return product(left[:, :half], right[:half]) + product(left[:, half:], right[half:])
+
+    neighbours.bf16_serves.cache_clear()
+    monkeypatch.setattr(torch, "mm", sloppy)
+    assert not neighbours.bf16_serves()
+    neighbours.bf16_serves.cache_clear()
 
 
 def test_no_queries() -> None:

@@ -188,7 +188,7 @@ class Privatizer(ABC):
         changed gets other noise, which is charged as another look. Call it again after each step:
         the search keeps what it computed from `table`.
         """
-        space = replace(self.space, table=table.detach(), is_trained=True)
+        space = replace(self.space, table=table.detach().cpu(), is_trained=True)
         return type(self)(self.spec, secret=self._secret, space=space, importance=self._importance)
 
     # ------------------------------------------------------------ what every mechanism needs
@@ -335,7 +335,7 @@ def build_privatizer(
     Raises:
         ConfigError: Something the mechanism needs is missing. Lists everything.
     """
-    space = Space(None if table is None else table.detach(), candidates, table_fingerprint, boundary)
+    space = Space(None if table is None else table.detach().cpu(), candidates, table_fingerprint, boundary)
     return PRIVATIZERS[spec.mechanism](spec, secret=secret, space=space, importance=importance)
 
 
