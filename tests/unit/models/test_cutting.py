@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
-from cutlayer.models import Head, Parts, attach_lora, set_dropout, split, split_seq2seq, twin
+from cutlayer.models import Head, Parts, attach_lora, seed_dropout, set_dropout, split, split_seq2seq, twin
 from tests.equivalence.checks import Case, cut_up, make_batch
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, configuration, make_model, shared_model
 
@@ -182,6 +182,24 @@ def test_an_adapters_dropout_follows_its_own_rate() -> None:
         set_dropout(part, False)
         part.train()
         assert torch.equal(part(inputs, up), calm) == (rate == 0.0)
+
+
+def test_a_steps_dropout_depends_on_the_job_and_the_step_alone() -> None:
+    case = Case("bert", Head.CLASSIFICATION, Cut(bottom=0))
+    inputs = make_batch(case).inputs
+    parts = split(dropping("bert", 0.5), case.cut)
+    assert parts.bottom is not None
+    up = parts.bottom(inputs)
+    parts.top.train()
+
+    def output(seed: int, step: int) -> torch.Tensor:
+        seed_dropout(seed, step)
+        return parts.top(inputs, up)
+
+    first = output(1, 1)
+    others = [output(1, 2), output(2, 1)]
+    assert torch.equal(output(1, 1), first)
+    assert not any(torch.equal(first, other) for other in others)
 
 
 def test_encoder_decoders_train_without_their_own_dropout() -> None:
