@@ -62,7 +62,7 @@ class _MeteredSocket(io.RawIOBase):
 class _MeteredResponse(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_MeteredSocket(self.fp.detach()))  # type: ignore[attr-defined]
+        self.fp = io.BufferedReader(_MeteredSocket(self.fp.detach()))
 
 
 def _count(connection: HTTPConnection, data: Any) -> None:
