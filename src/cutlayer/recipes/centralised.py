@@ -61,6 +61,7 @@ def train_centralised(
     training: TrainSpec,
     seed: int,
     progress: Progress,
+    bottom: int = 0,
 ) -> Centralised:
     """Fine-tunes the whole model with LoRA on texts as they are.
 
@@ -72,6 +73,7 @@ def train_centralised(
         training: How the adapter is trained; the same settings as a split run's.
         seed: Initialisation, order and dropout, as in a split run.
         progress: Where to show progress.
+        bottom: Blocks without adapter, counted from below, as at a frozen bottom.
     """
     started = time.monotonic()
     names = LabelNames.of(train.labels or ())
@@ -81,7 +83,7 @@ def train_centralised(
         # decoders without a padding token: the usual choice, so that the last real token is found
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
-    adapted = _adapted(whole, training, num_labels=len(names), seed=seed)
+    adapted = _adapted(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
     limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
     longest = min(limit for limit in limits if limit)
     batches = _Batches(tokenizer, longest)
@@ -118,10 +120,10 @@ def train_centralised(
     return Centralised(accuracy, tuple(dev_accuracy), tuple(losses), time.monotonic() - started)
 
 
-def _adapted(whole: PreTrainedModel, training: TrainSpec, *, num_labels: int, seed: int) -> PeftModel:
+def _adapted(whole: PreTrainedModel, training: TrainSpec, *, bottom: int, num_labels: int, seed: int) -> PeftModel:
     """PEFT around the whole model, starting from the values that a split run starts from."""
     reference = attach_lora(
-        split(whole, Cut(bottom=None)).top,
+        split(whole, Cut(bottom=bottom or None)).top,
         rank=training.rank,
         alpha=training.alpha,
         dropout=training.lora_dropout,
