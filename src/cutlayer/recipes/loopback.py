@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from cutlayer import vendor
 from cutlayer.customer import Client, Progress
 from cutlayer.vendor.process import VendorProcess
@@ -29,7 +31,8 @@ class Loopback:
         """A customer with a folder of its own."""
         if self._process is None:
             progress.update("start vendor", 0, 1)
-            vendor.init(self._folder, models=[f"model={self._model}"])
+            # as many threads as here: a baseline in this process and a split run then round alike
+            vendor.init(self._folder, models=[f"model={self._model}"], threads=torch.get_num_threads())
             # a new key for the same tenant opens the same namespace, so none has to be kept
             self._key = vendor.keys.create(self._folder, _TENANT)
             self._process = VendorProcess(self._folder)

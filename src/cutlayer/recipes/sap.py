@@ -439,6 +439,10 @@ def _table_3(findings: Findings) -> Table:
         missing = next((point for point in line if point.ep is None), None)
         if missing is not None:
             notes.append(f"No EP for {_LINES[how]}: {missing.ep_note}")
+            notes.append(
+                "Whoever inverts those blocks exactly has the released tokens and no more: EP is then the share of "
+                "tokens replaced, at every epoch."
+            )
     frozen = findings.table_3[TrainBottom.FROZEN]
     rows.append(("tokens replaced by one draw", "", *(percent(point.replaced) for point in frozen)))
     return Table(

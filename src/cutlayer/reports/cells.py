@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -67,20 +69,33 @@ def digest(spec: Spec) -> str:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replaces a JSON file whole: after a crash it holds the old content or the new.
 
+    JSON has no infinity: it is written as the word that `--eta` takes.
+
     Raises:
         StorageError: It cannot be written; an old file is untouched.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
+        with draft.open("x") as file:
+            json.dump(_plain(content), file, indent=1, allow_nan=False)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise StorageError(
             f"{path} cannot be written: {error.strerror}.", remedy="Free some space or choose another folder."
         ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,250 @@
+"""Recipe `sap`: its settings, its grid, a whole run in small, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from cutlayer.core import ConfigError, DataError, Proportion
+from cutlayer.customer import TrainBottom
+from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
+from cutlayer.recipes.cells import CellResult, Kitchen, SplitCell
+from cutlayer.recipes.recipe import read_config
+from cutlayer.recipes.sap import Findings, Grid, SapConfig
+from cutlayer.recipes.tasks import Limits, Splits
+from cutlayer.reports import Calibrated
+from tests.recipes import worlds
+from tests.service.tiny import write_tiny_bert
+
+CONFIG = read_config("sap", SapConfig)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return worlds.write_data(tmp_path_factory.mktemp("data"))
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_the_recipe_is_registered_and_shows_its_settings():
+    shown = RECIPES["sap"].show()
+    assert shown["reference"] == "arXiv:2312.15603"
+    json.dumps(shown)
+    with pytest.raises(ConfigError, match="Did you mean 'sap'"):
+        RECIPES["sapp"]
+
+
+def test_figures_of_the_paper():
+    """Spot checks against the text, by cells that are easy to mistake for one another."""
+    paper = CONFIG.paper
+    assert {task: rows.accuracy for task, rows in paper.table_1.items()} == {
+        "financial_phrasebank": 98.75,
+        "blog_authorship": 96.71,
+        "sst2": 95.89,
+        "mrpc": 89.42,
+    }
+    assert (paper.table_1["sst2"].train, paper.table_1["sst2"].dev, paper.table_1["sst2"].test) == (66675, 674, 872)
+    table = paper.table_3
+    assert len(table.eta) == len(table.frozen.ep) == len(table.frozen.ua) == len(table.redraw.ep) == 6
+    at_50 = table.eta.index(50)
+    assert (table.frozen.ep[at_50], table.redraw.ep[at_50]) == (40.86, 14.31)
+    assert (table.frozen.ua[at_50], table.redraw.ua[at_50]) == (91.25, 91.46)
+    # §6: "enhances the empirical privacy by 40% at the cost of 4.6%" is the same point
+    assert paper.table_1["sst2"].accuracy - table.frozen.ua[at_50] == pytest.approx(4.6, abs=0.05)
+    assert {(p.task, p.cti): (p.ep, p.ua_loss) for p in paper.figure_2 if p.task != "sst2"} == {
+        ("financial_phrasebank", False): (38.85, 6.17),
+        ("financial_phrasebank", True): (49.98, 2.73),
+    }
+
+
+def test_every_task_has_its_line_in_the_paper():
+    names = {task.name for task in CONFIG.tasks}
+    assert names == set(CONFIG.paper.table_1) == set(CONFIG.paper.cti_helps)
+    assert CONFIG.task(CONFIG.table_3).title == "SST"
+
+
+@pytest.mark.parametrize("size", Size)
+def test_settings_of_training_are_laid_over_each_other(size):
+    blog = CONFIG.training_of(CONFIG.task("blog_authorship"), size)
+    sst2 = CONFIG.training_of(CONFIG.task("sst2"), size)
+    assert sst2.max_length is None
+    assert blog.max_length == (96 if size is Size.SMALL else 256)
+    assert sst2.epochs == (4 if size is Size.SMALL else 10)
+    assert blog.learning_rate == sst2.learning_rate
+
+
+def test_a_setting_that_nobody_knows_stops_the_run():
+    task = CONFIG.task("sst2")
+    wrong = CONFIG.model_copy(update={"training": {**CONFIG.training, "learning_rat": 1.0}})
+    with pytest.raises(ValueError, match="learning_rat"):
+        wrong.training_of(task, Size.SMALL)
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_rows_of_the_public_data(public_data):
+    """Table 1's rows, as far as the public files go."""
+    rows = {}
+    for task in CONFIG.tasks:
+        splits = Splits.read(task, public_data, Limits())
+        rows[task.name] = (len(splits.train), len(splits.dev), len(splits.test))
+        assert len(set(splits.train.labels)) == len(set(splits.test.labels))
+        assert not set(splits.train.texts) & set(splits.dev.texts) or task.name == "blog_authorship"
+        if task.group:
+            sides = [set(side.attributes[task.group]) for side in (splits.train, splits.dev, splits.test)]
+            assert not sides[0] & sides[1]
+            assert not (sides[0] | sides[1]) & sides[2]
+    assert rows["sst2"] == (66300, 670, 872)
+    assert rows["financial_phrasebank"] == (1258, 140, 360)
+    assert rows["mrpc"] == (3210, 357, 1000)
+    train, dev, test = rows["blog_authorship"]
+    assert (train + dev, test) == (12860, 2000)
+    assert dev == pytest.approx(1286, abs=12)
+
+
+def test_a_missing_file_says_where_it_should_be(tmp_path):
+    with pytest.raises(DataError, match=r"sst2.train\.jsonl\.gz.*CUTLAYER_DATA"):
+        Splits.read(CONFIG.task("sst2"), tmp_path, Limits())
+
+
+def test_a_missing_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUTLAYER_DATA", raising=False)
+    for given in (None, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="CUTLAYER_DATA"):
+            data_folder(given)
+    monkeypatch.setenv("CUTLAYER_DATA", str(tmp_path))
+    assert data_folder(None) == tmp_path
+
+
+# ---------------------------------------------------------------- grid
+
+
+class Pretended(Kitchen):
+    """A kitchen whose cells are made up: UA rises and EP falls with eta, and CTI lifts UA on SST only."""
+
+    def __init__(self):
+        self.model = "f" * 64
+
+    def calibrated(self, task, limits, shares, *, max_tokens):
+        return tuple(Calibrated(wanted=share, eta=100 * (1 - share), replaced=share, n=2048) for share in shares)
+
+    def run(self, cells):
+        return {cell: self.result(cell) for cell in dict.fromkeys(cells)}
+
+    def result(self, cell):
+        if not isinstance(cell, SplitCell):
+            return CellResult(ua=Proportion.of(950, 1000), rows=(100, 10, 1000), epochs=2, seconds=1)
+        hidden = 0.0 if math.isinf(cell.eta) else 1 - cell.eta / 100
+        right = 950 - 300 * hidden + (80 if cell.cti and cell.task.name == "sst2" else 0)
+        ep = Proportion(value=hidden, n=5000, standard_error=0.005)
+        return CellResult(
+            ua=Proportion.of(round(right), 1000),
+            ep=None if cell.train_bottom is TrainBottom.MEMOISED else ep,
+            ep_note="hidden states" if cell.train_bottom is TrainBottom.MEMOISED else "",
+            replaced=hidden,
+            rows=(100, 10, 1000),
+            epochs=2,
+            seconds=1,
+            label_recovery=1.0,
+        )
+
+
+@pytest.fixture
+def order(tmp_path, data, tiny):
+    return Order(Size.SMALL, 2, str(tiny), data, tmp_path / "out")
+
+
+def test_the_grid_is_the_papers(order):
+    cells = list(Grid(CONFIG, order, Pretended()))
+    distinct = set(cells)
+    seeds, etas = 2, 6
+    figure_2 = len(CONFIG.tasks) * (2 * etas + 1)  # without noise there is nothing for CTI to steer
+    table_3 = 2 * etas  # its frozen line is Figure 2's
+    assert len(distinct) == seeds * (len(CONFIG.tasks) + figure_2 + table_3)
+    trained = [cell for cell in distinct if isinstance(cell, SplitCell) and cell.train_bottom is not TrainBottom.FROZEN]
+    assert {(cell.train_bottom, cell.bottom) for cell in trained} == {
+        (TrainBottom.REDRAW, 0),
+        (TrainBottom.MEMOISED, CONFIG.memoised_bottom),
+    }
+    assert {cell.task.name for cell in trained} == {"sst2"}
+
+
+def test_what_the_findings_say(order):
+    grid = Grid(CONFIG, order, Pretended())
+    findings = Findings(grid, Pretended().run(list(grid)))
+    assert findings.gains["sst2"].verdict == "helps"
+    assert findings.gains["sst2"].value == pytest.approx(0.08, abs=0.002)
+    assert findings.gains["mrpc"].verdict == "no clear difference"
+    assert all(point.ep is None for point in findings.table_3[TrainBottom.MEMOISED])
+    assert findings.curves["sst2", False][-1].ep.value == 0
+
+
+def test_an_order_of_no_seeds(order):
+    with pytest.raises(ConfigError, match="seeds"):
+        Order(Size.SMALL, 0, order.model, order.data, order.out)
+
+
+# ---------------------------------------------------------------- a whole run
+
+
+@pytest.mark.timeout(600)
+def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
+    recipe = Sap(worlds.small_config())
+    once = Order(order.size, 1, order.model, order.data, order.out)
+    centralised, split = Kitchen._centralised, Kitchen._split
+    begun = []
+
+    def interrupted(self, cell):
+        begun.append(cell)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return split(self, cell)
+
+    monkeypatch.setattr(Kitchen, "_split", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recipe.run(once, worlds.Quiet())
+    finished = sorted(path.name for path in (order.out / "cells").iterdir())
+    assert len(finished) == 2 + 1 + 2  # calibrations, SST's baseline, two split cells
+
+    again = []
+    monkeypatch.setattr(Kitchen, "_centralised", lambda self, cell: again.append(cell) or centralised(self, cell))
+    monkeypatch.setattr(Kitchen, "_split", lambda self, cell: again.append(cell) or split(self, cell))
+    report = recipe.run(once, worlds.Quiet())
+    cells = 2 * (1 + 2 * 2 + 1) + 2 * 2
+    assert len(again) == cells - 3
+    assert not set(again) & set(begun[:2])
+    assert not list((order.out / "runs").iterdir())
+
+    content = json.loads((order.out / "report.json").read_text())
+    curve = content["figure_2"]["sst2"]["plain"]
+    assert [point["eta"] for point in curve][-1] == "inf"
+    assert curve[-1]["ep"]["value"] == 0
+    assert curve[-1]["label_recovery"] == 1
+    assert curve[-1]["ua"]["value"] == pytest.approx(content["table_1"]["sst2"]["centralised"]["value"], abs=0.05)
+    for point, share in zip(curve, (0.75, 0.25), strict=False):
+        assert point["ep"]["value"] == pytest.approx(share, abs=0.12)
+        assert point["ep"]["value"] == pytest.approx(point["replaced"])
+    frozen, redraw, memoised = (content["table_3"][how] for how in ("frozen", "redraw", "memoised"))
+    for once_seen, seen_twice, hidden in zip(frozen, redraw, memoised, strict=True):
+        assert seen_twice["ep"]["value"] < once_seen["ep"]["value"]
+        assert hidden["ep"] is None
+        assert "hidden states" in hidden["ep_note"]
+    assert (order.out / "figure-2.png").read_bytes().startswith(b"\x89PNG")
+    text = (order.out / "report.md").read_text()
+    for table in report.tables:
+        assert table.title in text
+    assert "95.89" in text
+    assert "51.27" in text
+
+    # a report from finished cells alone needs no vendor and says the same
+    monkeypatch.setattr("cutlayer.recipes.loopback.Loopback.client", None)
+    assert recipe.run(once, worlds.Quiet()).content == report.content

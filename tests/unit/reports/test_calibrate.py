@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cutlayer.core import ConfigError, Ragged, Tokens
+from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.randomness import generator
+from cutlayer.reports import calibrate
+
+VOCAB, WIDTH = 500, 16
+TABLE = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(1))
+CANDIDATES = torch.arange(VOCAB) >= 10
+SHARES = (0.9, 0.75, 0.6, 0.4, 0.25, 0.1)
+
+
+def some_tokens(lowest=10, n=4000):
+    ids = torch.randint(lowest, VOCAB, (n,), generator=torch.Generator().manual_seed(2))
+    return Tokens((Ragged(ids[: n // 2], torch.tensor([n // 2])), Ragged(ids[n // 2 :], torch.tensor([n // 2]))))
+
+
+@pytest.fixture(scope="module")
+def search():
+    return NeighbourSearch(TABLE, CANDIDATES)
+
+
+def test_fresh_draws_at_the_eta_replace_the_share(search):
+    tokens = some_tokens()
+    ids = torch.cat([segment.values for segment in tokens.segments])
+    points = calibrate(tokens, search, SHARES, seed=0)
+    assert [point.eta for point in points] == sorted(point.eta for point in points)
+    for number, point in enumerate(points):
+        etas = torch.full((len(ids),), point.eta, dtype=torch.float64).numpy()
+        noise = DChi().noise(etas=etas, width=WIDTH, rng=generator(bytes([number] * 16)))
+        drawn = search.nearest(TABLE[ids].double() + torch.from_numpy(noise))
+        fresh = float((drawn != ids).double().mean())
+        # two samples of 2,048 and 4,000
+        assert fresh == pytest.approx(point.wanted, abs=0.05)
+        assert point.replaced == pytest.approx(point.wanted, abs=0.01)
+
+
+def test_it_repeats(search):
+    assert calibrate(some_tokens(), search, [0.5], seed=3) == calibrate(some_tokens(), search, [0.5], seed=3)
+
+
+def test_tokens_that_are_no_candidates_are_always_replaced(search):
+    half = some_tokens(lowest=0)
+    ids = half.segments[0].values
+    struck = half.segments[0].with_values(torch.where(torch.arange(len(ids)) % 2 == 0, ids % 10, ids))
+    with pytest.raises(ConfigError, match="no candidates"):
+        calibrate(Tokens((struck,)), search, [0.25], seed=0)
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, float("nan")])
+def test_shares_out_of_range(search, share):
+    with pytest.raises(ConfigError, match="shares"):
+        calibrate(some_tokens(), search, [0.5, share], seed=0)
