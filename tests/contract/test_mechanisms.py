@@ -264,7 +264,7 @@ def _planted_noise_of(look: int) -> Array:
 
 
 def test_no_noise_repeats_over_forks() -> None:
-    with multiprocessing.get_context("fork").Pool(2) as pool:
+    with multiprocessing.get_context("fork").Pool(2, torch.set_num_threads, (1,)) as pool:
         parts = pool.map(_noise_of, range(4), chunksize=1)
         assert shared_rows([*parts, _noise_of(4)]) == 0
         again = pool.apply(_noise_of, (2,))
@@ -272,7 +272,7 @@ def test_no_noise_repeats_over_forks() -> None:
 
 
 def test_a_planted_stream_that_repeats_after_a_fork_is_caught() -> None:
-    with multiprocessing.get_context("fork").Pool(2) as pool:
+    with multiprocessing.get_context("fork").Pool(2, torch.set_num_threads, (1,)) as pool:
         parts = [pool.apply(_planted_noise_of, (look,)) for look in range(2)]
     assert shared_rows([*parts, _planted_noise_of(2)]) > 0
 

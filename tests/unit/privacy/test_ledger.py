@@ -206,6 +206,7 @@ def test_a_frame_is_closed_once(ledger: Ledger) -> None:
 
 
 def _die_after_opening(path: Path) -> None:
+    torch.set_num_threads(1)  # the threads of a forked process's parent are gone, and waiting for them hangs
     Ledger(path).open_frame(
         run="", route="job.step", where={}, payload_bytes={}, release=draw(), budget=None, unsafe=False
     )
@@ -225,6 +226,11 @@ def test_an_entry_outlives_the_process_that_wrote_it(ledger: Ledger, tmp_path: P
     send(ledger, draw(), budget=100)
 
 
+def _write_in_child(ledger: Ledger, path: Path, number: int) -> None:
+    torch.set_num_threads(1)
+    _write(ledger, path, number)
+
+
 def _write(ledger: Ledger, path: Path, number: int) -> None:
     for i in range(10):
         send(ledger, draw(look=(number, i)))
@@ -235,7 +241,7 @@ def test_many_processes_write_one_ledger(ledger: Ledger, tmp_path: Path) -> None
     send(ledger, draw())  # a connection is open when the forks are made
     path = tmp_path / "ledger.db"
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_write, args=(ledger, path, number)) for number in range(4)]
+    processes = [fork.Process(target=_write_in_child, args=(ledger, path, number)) for number in range(4)]
     for process in processes:
         process.start()
     _write(ledger, path, 9)
