@@ -192,8 +192,8 @@ def _hub_rows(source: str) -> Iterator[Row]:
         ) from None
     try:
         table = datasets.load_dataset(match["path"], match["name"], split=match["split"])
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        # a missing data set, configuration or split, no network, offline mode
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        # a missing data set, configuration or split, one that is a script, no network, offline mode
         raise DataError(
             f"{source} could not be loaded ({type(error).__name__}: {error}).",
             remedy="Check name, configuration and split, and that the hub can be reached; or give a file.",
