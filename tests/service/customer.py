@@ -81,6 +81,13 @@ class Customer:
     dropout: float = 0.1
     boundary_gradients: dict[int, str] = field(default_factory=dict)
     outputs: dict[int, Tensor] = field(default_factory=dict)
+    adapter: AdapterInfo | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Of the adapter that `run` published."""
+        assert self.adapter is not None
+        return self.adapter.sha256
 
     @property
     def cut(self) -> Cut:
@@ -115,7 +122,9 @@ class Customer:
         info = self.start()
         self.train(info)
         ask(self.transport, routes.SNAPSHOT, SnapshotRequest(step=self.steps), job=self.job)
-        return ask(self.transport, routes.FINISH, SnapshotRequest(step=self.steps), job=self.job).expect(AdapterInfo)
+        reply = ask(self.transport, routes.FINISH, SnapshotRequest(step=self.steps), job=self.job)
+        self.adapter = reply.expect(AdapterInfo)
+        return self.adapter
 
     def shards(self, model: ModelInfo) -> list[dict[str, Tensor]]:
         tokens = some_tokens(TEXTS, vocab_size=model.vocab_size)

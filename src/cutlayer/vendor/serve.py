@@ -20,6 +20,7 @@ from cutlayer.wire.transports.http import is_loopback
 
 DEFAULT_PORT = 8377
 log = logging.getLogger("cutlayer.vendor")
+_BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 600
 """A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""
 
@@ -124,28 +125,28 @@ def serve(
             remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.",
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    config = uvicorn.Config(
-        create_app(settings),
-        host=host,
-        port=port,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,  # the door keeps its own, without paths
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        ssl_certfile=str(certificate) if has_tls else None,
-        ssl_keyfile=str(private_key) if has_tls else None,
-    )
-    listener = listen(host, port, backlog=config.backlog)
-    log.info("serving %s on %s://%s:%d", settings.data_dir, "https" if has_tls else "http", *listener.getsockname()[:2])
-    uvicorn.Server(config).run(sockets=[listener])
+    # First what may fail for want of a port, before a folder is locked.
+    with listen(host, port) as listener:
+        config = uvicorn.Config(
+            create_app(settings),
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # the door keeps its own, without paths
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            ssl_certfile=str(certificate) if has_tls else None,
+            ssl_keyfile=str(private_key) if has_tls else None,
+        )
+        scheme, address = "https" if has_tls else "http", listener.getsockname()
+        log.info("serving %s on %s://%s:%d", settings.data_dir, scheme, *address[:2])
+        uvicorn.Server(config).run(sockets=[listener])
 
 
-def listen(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
@@ -158,7 +159,7 @@ def listen(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(backlog)
+        listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)

@@ -457,6 +457,24 @@ def test_an_unlogged_step_would_be_noticed(open_vendor: Open, monkeypatch: pytes
         info(customer)
 
 
+@pytest.mark.parametrize("fault", ["unseeded dropout", "forgotten moments"])
+def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Planted: what the equality of hashes after a resume rests on, taken away."""
+    customer = Customer(open_vendor())
+    straight = customer.run().sha256
+    ask(customer.transport, routes.JOB_DELETE, job=customer.job)
+    customer.upload()
+    customer.train(customer.start(), until=9)
+    customer.transport.close()
+    if fault == "unseeded dropout":
+        monkeypatch.setattr("cutlayer.vendor.trainer.seed_dropout", lambda *_: torch.seed())
+    else:
+        load = Optimiser.load
+        monkeypatch.setattr(Optimiser, "load", lambda self, state: load(self, {"steps": state["steps"]}))
+    customer.transport = open_vendor()
+    assert customer.run().sha256 != straight
+
+
 # ---------------------------------------------------------------- what is refused
 
 
