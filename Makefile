@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-BENCHMARKS := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
+BENCHMARKS := privatize split_overhead wire
 
 .PHONY: help setup demo test test-all lint format bench docs clean
 

@@ -12,7 +12,8 @@ def sentences(n: int) -> Dataset:
     """`n` sentences of SST-2 with labels 0 and 1, or sample messages repeated up to `n`."""
     folder = os.environ.get("CUTLAYER_DATA")
     if folder:
-        data = read_dataset(Path(folder) / "sst2" / "train_sentences.jsonl.gz", text_column="text", label_column="label")
+        file = Path(folder) / "sst2" / "train_sentences.jsonl.gz"
+        data = read_dataset(file, text_column="text", label_column="label")
         return data.select(range(min(n, len(data))))
     data = read_dataset(sample_path("train"), text_column="text", label_column="label")
     print("CUTLAYER_DATA is not set: measuring on the embedded sample.")

@@ -55,9 +55,7 @@ class Whole:
         self._top = attach_lora(parts.top, rank=8, alpha=16, dropout=0, num_labels=2, seed=1)
         self._top.train()
         trained = {name: value for name, value in self._top.named_parameters() if value.requires_grad}
-        self._optimiser = Optimiser(
-            trained, learning_rate=3e-4, weight_decay=0.01, warmup_steps=0, total_steps=10_000
-        )
+        self._optimiser = Optimiser(trained, learning_rate=3e-4, weight_decay=0.01, warmup_steps=0, total_steps=10_000)
         self._tokens, self._labels = tokens, labels
         self._order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(1)).split(BATCH)
         self._step = 0

@@ -7,8 +7,6 @@ import inspect
 
 import pytest
 import torch
-from tests.unit.attacks import worlds
-from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
 from cutlayer.attacks import (
     ATTACKS,
@@ -23,6 +21,8 @@ from cutlayer.attacks import (
     measure,
 )
 from cutlayer.core import ConfigError, Cut, Tokens
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
 TEXTS = 400
 LABELS = 3

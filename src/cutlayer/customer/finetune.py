@@ -426,7 +426,7 @@ class Finetuning:
             no_privacy=self.spec.privacy.mechanism == "none",
             unsafe_noise=self.spec.unsafe_noise_seed is not None,
             guarantee=privatizer.guarantee,
-            deviations=privatizer.deviations + self.spec.train.deviations(),
+            deviations=privatizer.deviations + self.spec.deviations(),
             spec=self.spec,
             folder=self.run.folder,
         )

@@ -113,3 +113,23 @@ class RunSpec(Spec):
     budget: float | None
     seed: int
     unsafe_noise_seed: int | None = None
+
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Where these settings differ from the paper, beside the privatizer's own."""
+        found = self.train.deviations()
+        if self.train_bottom is TrainBottom.FROZEN:
+            return found
+        bottom = Deviation(
+            what="what of the bottom is trained",
+            value_in_paper="the embedding layer; not stated for deeper bottoms",
+            ours="the token table" if not self.bottom else "the blocks; the table stays as it was handed out",
+            why="Released tokens then stay tokens of one table.",
+        )
+        drawn = Deviation(
+            what="which table noise is added to and searched, eq. (3) and (4), once the table is trained",
+            value_in_paper="not stated",
+            ours="the initial one; the row that is sent is the trained table's",
+            why="Distances of a table that private texts have trained would be no public metric, and budgets over "
+            "changing metrics could not be added.",
+        )
+        return (*found, bottom, drawn) if not self.bottom else (*found, bottom)

@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from tests.unit.attacks import worlds
-from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, TABLE, record
 
 from cutlayer.attacks import (
     Inapplicable,
@@ -20,6 +18,8 @@ from cutlayer.attacks import (
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_rows
 from cutlayer.core import Cut
 from cutlayer.wire import WireType
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, TABLE, record
 
 
 def guesses(folder, knowledge=KNOWLEDGE):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.attacks.worlds import generator
 
 from cutlayer.attacks import clustered
 from cutlayer.attacks.scoring import chance_of_match
 from cutlayer.core import DataError
+from tests.unit.attacks.worlds import generator
 
 
 def test_clusters_of_one_give_the_binomial_standard_error():

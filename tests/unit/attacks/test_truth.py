@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.unit.attacks import worlds
-from tests.unit.attacks.worlds import JOB, RECORD_SET
 
 from cutlayer.attacks import LabelTruth, TokenTruth
 from cutlayer.attacks.truth import CONTROL_ITEMS
 from cutlayer.core import DataError, Ragged, Tokens
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, RECORD_SET
 
 SET = f"record-set/{RECORD_SET}"
 STEPS = f"job/{JOB}"

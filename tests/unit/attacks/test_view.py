@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import torch
-from tests.unit.attacks import worlds
-from tests.unit.attacks.worlds import JOB, RECORD_SET, record
 
 from cutlayer.attacks import Transcript
 from cutlayer.core import Rows, Tokens
 from cutlayer.wire import Frame, routes
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import JOB, RECORD_SET, record
 
 
 def test_releases_name_where_they_went(tmp_path):

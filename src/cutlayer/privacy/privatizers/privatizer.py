@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -41,14 +40,12 @@ class Space:
         candidates: `[vocabulary]` bool, public: tokens that text-to-text may return.
         fingerprint: Names the table, for example the sha256 of its bytes.
         boundary: Names what hidden rows are: the model's fingerprint and the cut.
-        is_trained: Whether the table has moved from the one that `fingerprint` names.
     """
 
     table: Tensor | None = None
     candidates: Tensor | None = None
     fingerprint: str = ""
     boundary: str = ""
-    is_trained: bool = False
 
     def require_table(self) -> Tensor:
         """The table.
@@ -180,17 +177,6 @@ class Privatizer(ABC):
         """
         return release.carried_as(rows, f"rows of {self.space.boundary}".encode())
 
-    def with_table(self, table: Tensor) -> Self:
-        """The same privatizer over a trained table.
-
-        For a trainable bottom: eq. (4) of SAP searches the rows as they are now. Identities and unit
-        stay those of the initial table, which is the one the vendor knows; a text whose rows have
-        changed gets other noise, which is charged as another look. Call it again after each step:
-        the search keeps what it computed from `table`.
-        """
-        space = replace(self.space, table=table.detach().cpu(), is_trained=True)
-        return type(self)(self.spec, secret=self._secret, space=space, importance=self._importance)
-
     # ------------------------------------------------------------ what every mechanism needs
 
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
@@ -235,17 +221,6 @@ class Privatizer(ABC):
             mechanism=self.name,
             unit=self.unit,
         )
-
-    def _drawn_over(self, table: Tensor, texts: TextMajor, release: Release) -> Release:
-        """The release with draws that a trained table's rows are part of; see `_draws`."""
-        if not self.space.is_trained:
-            return release
-        ends = [0, *texts.per_text.cumsum(0).tolist()]
-        digests = tuple(
-            hashlib.blake2b(table[texts.values[start:end]].numpy().tobytes(), digest_size=IDENTITY_BYTES).digest()
-            for start, end in itertools.pairwise(ends)
-        )
-        return replace(release, draws=self._draws(release, digests))
 
     def _draws(self, release: Release, digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Names of draws that cover these texts' rows as they are, and no other version of them.
@@ -359,8 +334,4 @@ SAMPLER_DEVIATIONS: Final = (
         ours="one draw per text and settings, used wherever the text occurs",
         why="Every fresh draw is another look: four of them raise recovery from 35 % to 94 % at eta 50.",
     ),
-)
-TRAINED_TABLE: Final = (
-    "Distances are those of the customer's trained table, which depends on private texts; the vendor knows only the "
-    "initial one."
 )

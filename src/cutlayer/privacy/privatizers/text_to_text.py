@@ -12,7 +12,7 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, TRAINED_TABLE, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 
@@ -66,10 +66,7 @@ class TextToText(Privatizer):
         return own + SAMPLER_DEVIATIONS + (self._importance.deviations if self._importance else ())
 
     def _caveats(self) -> tuple[str, ...]:
-        return (
-            "The search for the nearest candidate is post-processing and costs no budget.",
-            *((TRAINED_TABLE,) if self.space.is_trained else ()),
-        )
+        return ("The search for the nearest candidate is post-processing and costs no budget.",)
 
     def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
         """Token ids for token ids; see `Privatizer.tokens`."""
@@ -77,7 +74,7 @@ class TextToText(Privatizer):
         texts = TextMajor.of(tokens)
         check_ids(texts.values, len(table))
         etas = self._etas(tokens, texts, labels)
-        release = self._drawn_over(table, texts, self._name(tokens, texts, etas, look))
+        release = self._name(tokens, texts, etas, look)
         found = torch.empty_like(texts.values)
         for part, noisy in self._noisy(
             lambda part: table[texts.values[part]].double(),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, TRAINED_TABLE, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 
@@ -67,7 +67,6 @@ class Vector(Privatizer):
             return (
                 "Released vectors give an adaptive attacker more than nearest neighbour shows: 48 % instead of 13 % of "
                 "tokens at eta 50 in one study.",
-                *((TRAINED_TABLE,) if self.space.is_trained else ()),
             )
         return (
             "eta is per row of the bottom's output, and one changed token changes every row of its text: the exponents "
@@ -85,7 +84,6 @@ class Vector(Privatizer):
             return replace(release, etas=every, pending=Place.ACTIVATIONS)
         table = self.space.require_table()
         check_ids(texts.values, len(table))
-        release = self._drawn_over(table, texts, release)
         rows = torch.empty((len(texts.values), table.shape[1]), dtype=torch.float32)
         for part, noisy in self._noisy(
             lambda part: table[texts.values[part]].double(),
