@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cutlayer.core import ConfigError, StorageError
+from cutlayer.customer import Client
+from cutlayer.customer.client import choose_device
+from cutlayer.customer.handout import safe_path
+
+
+def test_no_vendor_and_no_key_are_told_apart(own_home: Path) -> None:
+    with pytest.raises(ConfigError, match="No vendor") as error:
+        Client().adapters()
+    assert "CUTLAYER_VENDOR" in error.value.remedy
+    with pytest.raises(ConfigError, match="No API key") as error:
+        Client("http://127.0.0.1:9").adapters()
+    assert "CUTLAYER_API_KEY" in error.value.remedy
+
+
+def test_an_unknown_adapter_names_those_that_are_known(own_home: Path) -> None:
+    with pytest.raises(StorageError, match="no adapter abc") as error:
+        Client("http://127.0.0.1:9", "key").predict("abc", ["text"])
+    assert "none" in error.value.remedy
+
+
+def test_an_unknown_device_is_refused() -> None:
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ConfigError, match="tpu"):
+        choose_device("tpu")
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", ".."])
+def test_an_archive_cannot_write_elsewhere(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="outside"):
+        safe_path(tmp_path, name)
+
+
+def test_local_privatization_shows_what_would_leave(own_home: Path, starter_installed: None) -> None:
+    client = Client(device="cpu")
+    texts = ["the patient slept well", "the patient slept well", "no complaints"]
+    shown = client.privatize(texts, eta=60)
+    assert shown[0] == shown[1], "the same text is drawn once"
+    assert [text.tokens for text in shown] == [4, 4, 2]
+    assert any(text.replaced for text in shown)
+    bare = client.privatize(texts, eta=float("inf"))
+    assert [text.original for text in bare] == [text.released for text in bare]
+    assert client.privatize(texts, eta=60) == shown, "and again in another call"
+    assert not list(client.ledger.frames()), "nothing was sent"
+
+
+def test_pairs_are_privatized_segment_by_segment(own_home: Path, starter_installed: None) -> None:
+    (shown,) = Client(device="cpu").privatize([("first text here", "second one")], eta=60)
+    assert len(shown.original) == len(shown.released) == 2

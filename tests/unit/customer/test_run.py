@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
+from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.finetune import Corpora, check_spec, form_of
+from cutlayer.customer.home import read_json, write_bytes, write_json
+from cutlayer.customer.run import Run
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
+from cutlayer.customer.upload import blocks
+from cutlayer.data import Dataset
+from cutlayer.privacy import PrivacySpec
+from cutlayer.wire import Form, WireType
+
+
+def spec(**changes: Any) -> RunSpec:
+    settings: dict[str, Any] = {
+        "privacy": PrivacySpec(eta=80),
+        "train": TrainSpec(),
+        "model": "starter",
+        "bottom": 0,
+        "train_bottom": TrainBottom.FROZEN,
+        "wire_type": WireType.BF16,
+        "budget": None,
+        "seed": 1,
+    }
+    return RunSpec(**(settings | changes))
+
+
+def opened(folder: Path, **changes: Any) -> Run:
+    return Run.open(folder, run="a1", data_digest="d", spec=spec(**changes))
+
+
+def test_an_interrupted_run_is_found_again(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.state.dev += [0.5, 0.7]
+    first.save()
+    again = Run.open(tmp_path, run="b2", data_digest="d", spec=spec())
+    assert again.state.run == "a1"
+    assert again.state.dev == [0.5, 0.7]
+    assert again.identifier("job") == first.identifier("job") != first.identifier("train")
+    assert Run.seed_in(tmp_path) == 1
+
+
+def test_infinite_eta_survives_the_file(tmp_path: Path) -> None:
+    bare = PrivacySpec.no_privacy()
+    opened(tmp_path, privacy=bare)
+    assert opened(tmp_path, privacy=bare).state.spec.privacy.eta == math.inf
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(ConfigError, match="other settings: bottom, privacy") as error:
+        opened(tmp_path, bottom=1, privacy=PrivacySpec(eta=70))
+    assert "--out" in error.value.remedy
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(ConfigError, match="other data"):
+        Run.open(tmp_path, run="b2", data_digest="other", spec=spec())
+
+
+def test_a_finished_run_is_not_begun_again(tmp_path: Path) -> None:
+    run = opened(tmp_path)
+    run.state.adapter = "f" * 32
+    run.save()
+    assert Run.is_finished(tmp_path)
+    with pytest.raises(ConfigError, match="finished"):
+        opened(tmp_path)
+
+
+def test_the_best_epoch_is_the_first_of_equals(tmp_path: Path) -> None:
+    run = opened(tmp_path)
+    assert run.state.best_epoch == 0
+    run.state.dev += [0.5, 0.8, 0.8, 0.1]
+    assert run.state.best_epoch == 2
+
+
+def test_losses_count_a_repeated_step_once_and_survive_a_torn_line(tmp_path: Path) -> None:
+    run = opened(tmp_path)
+    assert run.losses() == []
+    for step, loss in ((1, 0.9), (2, 0.8), (2, 0.7)):
+        run.log_loss(step, loss)
+    with (tmp_path / "losses.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    assert run.losses() == [0.9, 0.7]
+
+
+def test_checkpoints_keep_the_newest_and_the_best(tmp_path: Path) -> None:
+    run = opened(tmp_path)
+    for step in (10, 20, 30, 40):
+        run.write_checkpoint(step, {"w": torch.full((2,), float(step))}, keep=10)
+    assert run.checkpoints() == [0, 10, 30, 40]
+    assert run.read_checkpoint(30)["w"].tolist() == [30.0, 30.0]
+    with pytest.raises(StorageError, match="step 20"):
+        run.read_checkpoint(20)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "state.json"
+    write_json(file, {"epoch": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_json(file, {"epoch": 2})
+    assert read_json(file) == {"epoch": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_torn_file_is_told(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "state.json", b'{"epoch": ')
+    with pytest.raises(StorageError, match=r"state\.json cannot be read"):
+        read_json(tmp_path / "state.json")
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "form"),
+    [
+        ({}, Form.IDS),
+        ({"bottom": None, "privacy": PrivacySpec.no_privacy()}, Form.IDS),
+        ({"privacy": PrivacySpec(mechanism="vector", eta=80)}, Form.ROWS),
+        ({"bottom": 1}, Form.ROWS),
+        ({"train_bottom": TrainBottom.REDRAW}, Form.ROWS),
+    ],
+)
+def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any], form: Form) -> None:
+    check_spec(spec(**changes))
+    assert form_of(spec(**changes)) is form
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"bottom": None}, "bottom"),
+        ({"bottom": None, "train_bottom": TrainBottom.REDRAW}, "bottom = 'text'.*train_bottom"),
+        ({"train_bottom": TrainBottom.MEMOISED}, "memoised"),
+        ({"train_bottom": TrainBottom.REDRAW, "privacy": PrivacySpec(mechanism="vector", eta=80)}, "vector"),
+    ],
+)
+def test_settings_without_meaning_are_refused_together(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        check_spec(spec(**changes))
+
+
+# ---------------------------------------------------------------- data
+
+
+def labelled(n: int) -> Dataset:
+    return Dataset(tuple((f"text {i}",) for i in range(n)), tuple("ab"[i % 2] for i in range(n)))
+
+
+def test_one_per_cent_of_sst_is_the_papers_674() -> None:
+    train, dev = Corpora(labelled(67_349), None, None).split(dev_share=0.01, seed=3)
+    assert (len(train), len(dev)) == (66_675, 674)
+
+
+def test_the_held_out_rows_do_not_depend_on_labels() -> None:
+    data = labelled(50)
+    permuted = Dataset(data.texts, tuple(reversed(data.labels or ())))
+    parts = [Corpora(each, None, None).split(dev_share=0.2, seed=3) for each in (data, permuted)]
+    assert parts[0][0].texts == parts[1][0].texts
+    assert parts[0][1].texts == parts[1][1].texts
+
+
+def test_a_share_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="dev_share"):
+        Corpora(labelled(1), None, None).split(dev_share=0.5, seed=3)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 60))
+def test_blocks_hold_every_text_once_within_their_size(lengths: list[int], size: int) -> None:
+    tokens = Tokens((Ragged.from_lists([[1] * length for length in lengths]),))
+    found = [block.tolist() for block in blocks(tokens, size)]
+    assert [number for block in found for number in block] == list(range(len(lengths)))
+    for block in found:
+        assert len(block) == 1 or sum(lengths[number] for number in block) <= size
+
+
+@given(st.lists(st.integers(1, EVALUATION_POSITIONS), min_size=1, max_size=40))
+def test_padded_batches_stay_within_what_a_vendor_takes(lengths: list[int]) -> None:
+    found = [batch.tolist() for batch in padded_batches(torch.tensor(lengths))]
+    assert [number for batch in found for number in batch] == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) * max(lengths[number] for number in batch) <= EVALUATION_POSITIONS
