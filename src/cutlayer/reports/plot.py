@@ -83,7 +83,8 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, title: str, axis: str = 
         axes.set(title=panel.title, xlabel=axis, ylabel="%", ylim=(-2, 102))
         axes.set_xticks(range(len(panel.ticks)), panel.ticks, fontsize=8)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        if panel.curves:
+            axes.legend(fontsize=8)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # the file depends on nothing but what is drawn
