@@ -28,7 +28,7 @@ from cutlayer.models import (
 )
 from cutlayer.models.cutting import block_list, embedding_table
 from cutlayer.vendor.files import whole_folder, write_whole
-from cutlayer.vendor.problems import not_found, unacceptable
+from cutlayer.vendor.problems import Refusal, log_without_values, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form
 from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, ModelInfo
@@ -177,15 +177,22 @@ class Catalogue:
     def _model(self, name: str) -> PreTrainedModel:
         if name not in self._models:
             card = self.card(name)
-            model = load_model(card.source, head=Head.CLASSIFICATION)
+            try:
+                model = load_model(card.source, head=Head.CLASSIFICATION)
+            except ModelError as error:
+                log_without_values(error)  # its message names where the vendor keeps the model
+                raise _unavailable(name, "cannot be loaded") from error
             if fingerprint(model) != card.info.fingerprint:
-                raise ModelError(
-                    f"The weights of {name} are not those that the vendor was set up with.",
-                    remedy="Ask the vendor to restore them, or to run vendor init again.",
-                )
+                raise _unavailable(name, "has other weights than those that the vendor was set up with")
             torch.nn.Module.to(model, self.device)
             self._models[name] = model
         return self._models[name]
+
+
+def _unavailable(name: str, why: str) -> Refusal:
+    return Refusal(
+        500, "model-unavailable", f"Model {name} {why}.", remedy="Ask the vendor to restore it, or to run vendor init."
+    )
 
 
 def write_card(settings: VendorSettings, card: ModelCard) -> None:

@@ -57,6 +57,7 @@ def test_steps_equal_training_in_one_process(
     transport: LocalTransport, tiny_model: Path, trainable: bool, dropout: bool
 ) -> None:
     """Bit for bit: outputs, boundary gradients, and the weights at the end, with torch's own AdamW and schedule."""
+    torch.set_num_threads(1)  # as the vendor does; bits depend on it
     customer = Customer(transport, trainable=trainable)
     spec = customer.spec(first_model(transport)).model_copy(update={"dropout": dropout})
     customer.spec = lambda _: spec  # type: ignore[method-assign, assignment]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError, ModelError, StorageError
+from cutlayer.core import ConfigError, ModelError, StorageError, VendorError
 from cutlayer.vendor.database import SCHEMA, Database
+from cutlayer.wire import routes
+from cutlayer.wire.transports import LocalTransport
+from tests.service.customer import ask
 
 
 def test_init_writes_settings_that_load_again(data_dir: Path) -> None:
@@ -88,3 +92,22 @@ def test_a_url_with_a_password_is_in_a_file_of_the_owner_only(data_dir: Path) ->
     settings = vendor.VendorSettings.load(data_dir).model_copy(update={"database_url": "postgresql://u:p@h/d"})
     assert settings.url == "postgresql+psycopg://u:p@h/d"
     assert "data_dir" not in json.loads(settings.model_dump_json())
+
+
+def test_weights_that_changed_behind_the_vendor_are_noticed(data_dir: Path, api_key: str, tiny_model: Path) -> None:
+    moved = data_dir / "model"
+    shutil.copytree(tiny_model, moved)
+    settings = vendor.init(data_dir, models=[f"tiny={moved}"], threads=1)
+    weights = moved / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-20_000] ^= 64
+    weights.write_bytes(content)
+    transport = LocalTransport(vendor.create_app(settings), api_key)
+    with pytest.raises(VendorError, match="other weights") as caught:
+        ask(transport, routes.ARCHIVE, model="tiny", cut="1")
+    assert caught.value.status == 500
+    weights.unlink()
+    with pytest.raises(VendorError, match="cannot be loaded") as caught:
+        ask(transport, routes.ARCHIVE, model="tiny", cut="1")
+    assert str(moved) not in str(caught.value)
+    transport.close()

@@ -15,7 +15,7 @@ from cutlayer import vendor
 from cutlayer.core import Cut, Rows, Tokens, VendorError
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.database import Database
-from cutlayer.vendor.store import RecordStore
+from cutlayer.vendor.store import RecordStore, _digest
 from cutlayer.wire import Form, Frame, Reply, WireType, pack, routes
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
 from cutlayer.wire.transports import LocalTransport
@@ -214,3 +214,15 @@ def test_a_set_in_use_is_not_deleted(transport: LocalTransport) -> None:
     assert caught.value.status == 409
     ask(transport, routes.JOB_DELETE, job=customer.job)
     ask(transport, routes.RECORD_SET_DELETE, record_set=customer.job)
+
+
+def test_shards_are_read_through_once_per_process(transport: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr("cutlayer.vendor.store._digest", lambda path, digest=_digest: read.append(path) or digest(path))
+    for number in range(2):
+        customer = Customer(transport, job=f"{number:032x}")
+        customer.upload()
+        customer.start()
+        spec = customer.spec(first_model(transport)).model_copy(update={"seed": 99})
+        ask(transport, routes.JOB_PUT, spec, job=f"{9 - number:032x}")
+    assert len(read) == len(set(read)) == 6
