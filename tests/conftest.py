@@ -13,11 +13,13 @@ from typing import Any
 for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
     os.environ[name] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Before torch: most models here are tiny, and a vendor in this process or its own would fight this one for cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
+THREADS = int(os.environ["OMP_NUM_THREADS"])
 """Exact comparisons hold at equal thread counts only, so the count does not depend on the machine."""
 
 torch.set_num_threads(THREADS)
