@@ -41,7 +41,7 @@ class Limits(BaseModel):
     """Largest step, gradient or inference; these are held in memory."""
     max_control_bytes: int = Field(default=MIB, ge=1024)
     """Largest JSON message."""
-    max_rows_per_step: int = Field(default=65536, ge=1)
+    max_rows_per_step: int = Field(default=32768, ge=1)
     """Most positions of one forward pass: texts times the longest of them, special tokens included."""
     stored_bytes_per_tenant: int = Field(default=50 * GIB, ge=0)
     """Most bytes of shards and adapters that a tenant may keep."""
