@@ -57,7 +57,8 @@ def init(
         data_dir, models=model, db_url=db_url, tls_host=tls_host, max_bottom=max_bottom, threads=threads
     )
     output.show(f"Made {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
-    output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json")})
+    # a database's address may hold its password
+    output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json", exclude={"database_url"})})
 
 
 @app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8440")
