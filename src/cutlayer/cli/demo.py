@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cutlayer.customer import Client, FinetuneResult, Progress
     from cutlayer.data import Dataset
 
-SHOWN = 4
+SHOWN = 3
 SEED = 1
 
 
@@ -86,14 +86,16 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
 
     texts = _side_by_side(client, train, private, bare, eta=eta)
     output.table(
-        f"What the vendor saw, and what an attacker makes of it (eta {eta:g} above, no privacy below)",
-        ("original", "left as", "attacker's guess"),
+        "What the vendor saw, and what an attacker makes of it",
+        ("", "text"),
         [
             row
             for text in texts
             for row in (
-                (text["original"], text["released"], text["guess"]),
-                ("", "(as it is)", text["guess_without_privacy"]),
+                ("original", text["original"]),
+                (f"left at eta {eta:g} as", text["released"]),
+                ("attacker's guess", text["guess"]),
+                ("guess without privacy", text["guess_without_privacy"]),
             )
         ],
         lines=True,

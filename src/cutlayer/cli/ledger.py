@@ -94,21 +94,18 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
             *((f"payload bytes: {category}", size) for category, size in summary.payload_bytes.items()),
         ],
     )
-    if summary.mechanisms:
+    lines = summary.mechanisms
+    if lines:
         output.table(
             "How texts were released",
-            ("mechanism", "texts", "draws", "tokens", "bytes", "largest eta", "most spent on a text", "unit"),
+            ("", *(line.mechanism for line in lines)),
             [
-                (
-                    line.mechanism,
-                    line.texts,
-                    line.draws,
-                    line.tokens,
-                    line.payload_bytes,
-                    f"{line.largest_eta:g}",
-                    f"{line.largest_spent:g}",
-                    line.unit,
-                )
-                for line in summary.mechanisms
+                ("texts", *(line.texts for line in lines)),
+                ("looks that were charged", *(line.draws for line in lines)),
+                ("tokens", *(line.tokens for line in lines)),
+                ("payload bytes", *(line.payload_bytes for line in lines)),
+                ("largest eta of a look", *(f"{line.largest_eta:g}" for line in lines)),
+                ("most eta spent on a text", *(f"{line.largest_spent:g}" for line in lines)),
+                ("unit of eta", *(line.unit for line in lines)),
             ],
         )
