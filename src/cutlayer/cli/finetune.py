@@ -18,6 +18,7 @@ from cutlayer.cli.options import (
     ApiKey,
     AsJson,
     CaCertificate,
+    Device,
     Eta,
     Home,
     TextColumn,
@@ -173,6 +174,7 @@ def finetune(
         typer.Option(metavar="DIR", help="The run's folder; a stopped run in it goes on.", show_default=False),
     ] = None,
     home: Home = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune the vendor's model on your texts.
@@ -199,7 +201,7 @@ def finetune(
             dropout=dropout,
             max_length=max_length,
         )
-    client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert)
+    client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     with output.progress() as progress:
         result = client.finetune(
             train,
@@ -243,6 +245,7 @@ def predict(
     api_key: ApiKey = None,
     ca_cert: CaCertificate = None,
     home: Home = None,
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Label texts with an adapter, privatized in the way it was trained."""
@@ -252,7 +255,7 @@ def predict(
     from cutlayer.data import read_dataset
 
     output = Output(as_json=as_json)
-    client = Client(vendor, api_key, home=home, ca_cert=ca_cert)
+    client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -94,6 +94,10 @@ UnsafeNoiseSeed = Annotated[
         show_default=False,
         rich_help_panel=PRIVACY,
     ),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option("--device", help="Where the bottom is computed. auto: on CUDA where there is one."),
 ]
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The vendor's folder.", show_default=False)]
 

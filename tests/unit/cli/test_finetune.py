@@ -121,6 +121,13 @@ def test_the_text_cut(asked: dict[str, Any], run: Run) -> None:
     assert run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "-1").code == 2
 
 
+def test_a_device_that_is_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    failed = run("finetune", "--train", "x.csv", "--eta", "80", "--device", "cuda")
+    assert failed.code == 3
+    assert "device = 'cuda'" in failed.err
+
+
 def test_settings_that_mean_nothing_are_all_named(run: Run) -> None:
     failed = run("finetune", "--train", "x.csv", "--eta", "80", "--rank", "0", "--learning-rate", "-1")
     assert failed.code == 3
