@@ -47,7 +47,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(snippet: str, service: tuple[str, str]) -> None:
     url, key = service
-    snippet = re.sub(r"https?://[\w.]+:8440", url, snippet).replace('api_key="..."', f'api_key="{key}"')
+    snippet = re.sub(r"https?://[\w.]+:8377", url, snippet).replace('api_key="..."', f'api_key="{key}"')
     exec(compile(snippet, "snippet", "exec"), {"__name__": "snippet"})
 
 
@@ -57,7 +57,7 @@ def test_snippet(where: str, snippet: str, service: tuple[str, str]) -> None:
     if "Transcript.recorded" in snippet:
         run(
             "from cutlayer import Client\nfrom pathlib import Path\n"
-            'Client("https://vendor.example:8440", api_key="...").finetune('
+            'Client("https://vendor.example:8377", api_key="...").finetune('
             '"notes.csv", label_column="ward", eta=80, out=Path("run"))',
             service,
         )

@@ -23,7 +23,7 @@ def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert:
     return Client(vendor, api_key, home=home, ca_cert=ca_cert)
 
 
-@app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8440")
+@app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8377")
 def list_adapters(
     vendor: Vendor = None,
     api_key: ApiKey = None,
@@ -42,7 +42,7 @@ def list_adapters(
     output.result({"adapters": [info.model_dump(mode="json") for info in found]})
 
 
-@app.command(epilog="Example: cutlayer adapter show 0f3c… --vendor http://127.0.0.1:8440")
+@app.command(epilog="Example: cutlayer adapter show 0f3c… --vendor http://127.0.0.1:8377")
 def show(
     identifier: Identifier,
     vendor: Vendor = None,
@@ -55,15 +55,14 @@ def show(
     output = Output(as_json=as_json)
     info = _client(vendor, api_key, home, ca_cert).adapter(identifier)
     content = info.model_dump(mode="json")
-    output.table(
+    output.facts(
         f"Adapter {info.adapter}",
-        ("field", "value"),
         [(name, info.cut.slug if name == "cut" else value) for name, value in content.items() if name != "adapter"],
     )
     output.result(content)
 
 
-@app.command(epilog="Example: cutlayer adapter delete 0f3c… --vendor http://127.0.0.1:8440")
+@app.command(epilog="Example: cutlayer adapter delete 0f3c… --vendor http://127.0.0.1:8377")
 def delete(
     identifier: Identifier,
     vendor: Vendor = None,

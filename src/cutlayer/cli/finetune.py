@@ -287,11 +287,11 @@ def register(app: typer.Typer) -> None:
     """Adds the commands to the main app."""
     app.command(
         epilog="Example: cutlayer finetune --train notes.csv --test held_out.csv --label-column ward "
-        "--vendor https://vendor.example:8440 --eta 80"
+        "--vendor https://vendor.example:8377 --eta 80"
     )(finetune)
     app.command(
         epilog="Example: cutlayer predict --adapter 0f3c… --input new.csv --output labelled.csv "
-        "--vendor https://vendor.example:8440"
+        "--vendor https://vendor.example:8377"
     )(predict)
 
 
@@ -318,7 +318,7 @@ def _show(output: Output, result: FinetuneResult) -> None:
         ("epochs", f"{result.epochs}, the best was {result.best_epoch}"),
         ("time", f"{result.seconds:.0f} s"),
     ]
-    output.table("Fine-tuned", ("what", "value"), rows)
+    output.facts("Fine-tuned", rows)
     for line in (result.ep_note, *claim.caveats):
         if line:
             output.show(f"- {line}")

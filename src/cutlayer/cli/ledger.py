@@ -65,8 +65,8 @@ def show(
             [
                 (
                     text.entry,
-                    text.content.hex()[:12],
-                    text.identity.hex()[:12],
+                    text.content.hex()[:8],
+                    text.identity.hex()[:8],
                     text.mechanism,
                     f"{text.eta:g}",
                     text.tokens,
@@ -82,9 +82,8 @@ def show(
 
 def show_summary(output: Output, summary: LedgerSummary) -> None:
     """Shows what left altogether."""
-    output.table(
+    output.facts(
         "What left",
-        ("what", "value"),
         [
             ("frames", summary.frames),
             ("frames that may have left", summary.may_have_left),

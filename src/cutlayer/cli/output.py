@@ -62,6 +62,9 @@ def checked() -> Iterator[None]:
         raise ConfigError(faults) from error
 
 
+PIPE_WIDTH = 160
+
+
 class Bars:
     """Progress bars, one for each stage, in the order in which the stages begin."""
 
@@ -87,7 +90,9 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._out = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+        out = sys.stderr if as_json else sys.stdout
+        # a pipe has no width, and identifiers in a table must not be cut for one
+        self._out = Console(file=out, width=None if out.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=True)
         self._messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:
@@ -102,12 +107,21 @@ class Output:
         """A line of the result for readers."""
         self._out.print(escape(text))
 
+    def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:
+        """One thing's fields, a line each, whole: what is shown here is copied."""
+        self._out.print(f"[bold]{escape(title)}[/]")
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            self._out.print(escape(f"  {name:<{width}}  {value}"))
+
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, lines: bool = False
     ) -> None:
         """A table of the result for readers; `lines` tells rows of several lines apart."""
         self._out.print(f"[bold]{escape(title)}[/]")
-        table = Table(*(escape(column) for column in columns), show_lines=lines)
+        table = Table(show_lines=lines)
+        for number, column in enumerate(columns):
+            table.add_column(escape(column), no_wrap=number == 0 and not lines, overflow="fold")
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
         self._out.print(table, soft_wrap=False)

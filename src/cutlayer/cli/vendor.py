@@ -61,11 +61,11 @@ def init(
     output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json", exclude={"database_url"})})
 
 
-@app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8440")
+@app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8377")
 def serve(
     data_dir: DataDir,
     host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8440,
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8377,
     tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="PEM certificate. Default: the folder's own.", show_default=False),
