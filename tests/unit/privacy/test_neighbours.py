@@ -157,6 +157,19 @@ def test_blocks_do_not_change_answers(dtype: torch.dtype, monkeypatch: pytest.Mo
     assert torch.equal(torch.cat([search.nearest(query[None]) for query in queries[:20]]), whole[:20])
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("above_zero", [0, 3, 9, 200, 3200])
+def test_the_best_scores_are_those_of_a_full_sort(dtype: torch.dtype, above_zero: int) -> None:
+    """bf16 peaks are found among integers, which order negative numbers in reverse."""
+    scores = -normal(50, 3200, seed=5).abs().to(dtype)
+    shuffled = torch.randperm(3200, generator=torch.Generator().manual_seed(1))[:above_zero]
+    scores[1:, shuffled] *= -1
+    scores[2:, 100:130] = -0.0
+    values, columns = neighbours._rank(scores, 8)
+    assert torch.equal(values, scores.topk(9).values)
+    assert torch.equal(values, scores.gather(1, columns))
+
+
 def test_equal_rows_count_once_under_their_lowest_id() -> None:
     table = normal(50, 8, seed=9).float()
     table[20] = table[3]
