@@ -26,6 +26,7 @@ from benchmarks.results import write
 from cutlayer import vendor
 from cutlayer.core import Cut, Tokens
 from cutlayer.customer import Client, TrainSpec
+from cutlayer.customer.order import epoch_batches
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, split
 from cutlayer.models.optimiser import Optimiser
@@ -57,7 +58,9 @@ class Whole:
         trained = {name: value for name, value in self._top.named_parameters() if value.requires_grad}
         self._optimiser = Optimiser(trained, learning_rate=3e-4, weight_decay=0.01, warmup_steps=0, total_steps=10_000)
         self._tokens, self._labels = tokens, labels
-        self._order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(1)).split(BATCH)
+        lengths = self._template.segment_lengths(tokens).sum(1)
+        # the batches that the split run makes, of about one length each
+        self._order = epoch_batches(lengths, batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
         self._step = 0
 
     def step(self) -> float:

@@ -19,7 +19,7 @@ from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset, read_dataset, sample_path
 from cutlayer.recipes.centralised import Centralised, train_centralised
 from cutlayer.vendor.process import VendorProcess
-from cutlayer.wire import WireType
+from cutlayer.wire import Precision, WireType
 
 STEPS = 100
 TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=1e-3, dropout=False)
@@ -57,17 +57,19 @@ def sample() -> tuple[Dataset, Dataset, Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("bottom", "wire_type", "bound"),
+    ("bottom", "wire_type", "precision", "bound"),
     [
-        pytest.param(0, WireType.BF16, 1e-4, id="ids"),
-        pytest.param(3, WireType.FP32, 1e-4, id="rows in fp32"),
+        pytest.param(0, WireType.BF16, Precision.FP32, 1e-4, id="ids"),
+        pytest.param(0, WireType.BF16, Precision.BF16, 1e-4, id="ids, bf16 products on both sides"),
+        pytest.param(3, WireType.FP32, Precision.FP32, 1e-4, id="rows in fp32"),
         # bf16 keeps 8 bits: what it does to 100 steps is measured here and printed, the bound is a sanity check
-        pytest.param(3, WireType.BF16, 2e-1, id="rows in bf16"),
+        pytest.param(3, WireType.BF16, Precision.FP32, 2e-1, id="rows in bf16"),
     ],
 )
 def test_loss_curves_agree(
     bottom: int,
     wire_type: WireType,
+    precision: Precision,
     bound: float,
     served: tuple[str, str],
     sample: tuple[Dataset, Dataset, Dataset],
@@ -75,7 +77,8 @@ def test_loss_curves_agree(
     record_property: Any,
 ) -> None:
     train, dev, test = sample
-    reference = whole(train, dev, test, TRAINING, bottom=bottom)
+    training = TRAINING.model_copy(update={"precision": precision})
+    reference = whole(train, dev, test, training, bottom=bottom)
     client = Client(*served, home=tmp_path / "home", device="cpu")
     result = client.finetune(
         train,
@@ -84,7 +87,7 @@ def test_loss_curves_agree(
         eta=math.inf,
         bottom=bottom,
         wire_type=wire_type,
-        training=TRAINING,
+        training=training,
         seed=4,
         out=tmp_path / "run",
     )
@@ -97,6 +100,17 @@ def test_loss_curves_agree(
     if bound <= 1e-4:
         assert result.ua == reference.accuracy.value
         assert result.dev == reference.dev
+
+
+def test_bf16_products_are_used(sample: tuple[Dataset, Dataset, Dataset]) -> None:
+    """Precision changes the curve, by what bf16's 8 bits explain."""
+    train, dev, test = (part.select(range(40)) for part in sample)
+    short = TRAINING.model_copy(update={"epochs": 1})
+    exact, rounded = (
+        whole(train, dev, test, short.model_copy(update={"precision": precision}), bottom=0).losses
+        for precision in (Precision.FP32, Precision.BF16)
+    )
+    assert 0 < max(abs(a - b) / b for a, b in zip(exact, rounded, strict=True)) < 0.05
 
 
 def test_the_comparison_would_notice_another_start(sample: tuple[Dataset, Dataset, Dataset]) -> None:

@@ -156,6 +156,15 @@ def finetune(
             rich_help_panel=TRAINING,
         ),
     ] = None,
+    group_by_length: Annotated[
+        bool, typer.Option(help="Batches of texts of about one length: less padding.", rich_help_panel=TRAINING)
+    ] = True,
+    precision: Annotated[
+        Literal["fp32", "bf16"],
+        typer.Option(
+            help="Of the vendor's training. bf16: faster where its device multiplies bf16.", rich_help_panel=TRAINING
+        ),
+    ] = "fp32",
     wire_type: Annotated[
         Literal["bf16", "fp32"], typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
     ] = "bf16",
@@ -200,6 +209,8 @@ def finetune(
             targets=targets,
             dropout=dropout,
             max_length=max_length,
+            group_by_length=group_by_length,
+            precision=wire.Precision(precision),
         )
     client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     with output.progress() as progress:

@@ -337,6 +337,7 @@ class Finetuning:
                 total_steps=-(-n_train // settings.batch_size) * settings.epochs,
             ),
             dropout=settings.dropout,
+            precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=settings.checkpoint_every,
         )
@@ -434,7 +435,7 @@ class Finetuning:
     def _replaced(self, trainer: Trainer) -> int | None:
         """Tokens that the first epoch's draws replaced; they are made again, not charged again."""
         changed = 0
-        for step, batch in enumerate(trainer.order(0).split(self.spec.train.batch_size), start=1):
+        for step, batch in enumerate(trainer.batches(0), start=1):
             texts, _ = trainer.train.batch(batch)
             if isinstance(texts, Texts):
                 drawn = self.session.count_replaced(texts, look=trainer.look(0, step))
@@ -445,11 +446,7 @@ class Finetuning:
 
     def _texts_of_steps(self, trainer: Trainer) -> dict[tuple[str, int], Tensor]:
         """Which texts each step was about: the customer knows, an attack does not."""
-        batches = [
-            batch
-            for epoch in range(len(self.run.state.dev))
-            for batch in trainer.order(epoch).split(self.spec.train.batch_size)
-        ]
+        batches = [batch for epoch in range(len(self.run.state.dev)) for batch in trainer.batches(epoch)]
         return {(trainer.link.job, step): batch for step, batch in enumerate(batches, start=1)}
 
     def _inversion(self, trainer: Trainer, uploaded: Uploaded | None) -> Outcome:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from cutlayer.core import Deviation, Spec
 from cutlayer.privacy import PrivacySpec
-from cutlayer.wire import WireType
+from cutlayer.wire import Precision, WireType
 
 
 class TrainBottom(StrEnum):
@@ -42,6 +42,9 @@ class TrainSpec(Spec):
         dropout: Whether the frozen blocks' own dropout is on while training.
         dev_share: Share of train held out for early stopping where there is no dev file.
         max_length: Tokens of a text, special tokens included; `None` takes the model's limit.
+        group_by_length: Batches of texts of about one length: less padding.
+        precision: Element type of the vendor's matrix products while training; weights, optimiser
+            and answers stay fp32.
         checkpoint_every: Steps between two checkpoints.
     """
 
@@ -57,6 +60,8 @@ class TrainSpec(Spec):
     dropout: bool = True
     dev_share: float = Field(default=0.01, gt=0, lt=1)
     max_length: int | None = Field(default=None, ge=4)
+    group_by_length: bool = True
+    precision: Precision = Precision.FP32
     checkpoint_every: int = Field(default=50, ge=1)
 
     def deviations(self) -> tuple[Deviation, ...]:
@@ -70,6 +75,8 @@ class TrainSpec(Spec):
             "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev accuracy",
             "weight decay": self.weight_decay,
             "dropout of frozen blocks": "on" if self.dropout else "off",
+            "order of texts": "batches of about one length" if self.group_by_length else "random",
+            "precision of training": self.precision,
         }
         found = [
             Deviation(what=what, value_in_paper="not stated", ours=str(ours), why="the paper leaves it open")

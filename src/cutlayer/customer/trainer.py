@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cutlayer.core import Proportion
 from cutlayer.customer.link import Link, Stored
+from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
 from cutlayer.customer.session import Session, Texts
@@ -129,17 +130,23 @@ class Trainer:
             self.run.save()
         return self.best_step
 
-    def order(self, epoch: int) -> Tensor:
-        """The order of an epoch: a function of the seed and the epoch, so that a resume repeats it."""
-        generator = torch.Generator().manual_seed((self.spec.seed * 1_000_003 + epoch) % 2**63)
-        return torch.randperm(len(self.train), generator=generator)
+    def batches(self, epoch: int) -> list[Tensor]:
+        """The batches of an epoch, the same after a resume."""
+        settings = self.spec.train
+        return epoch_batches(
+            self.train.lengths,
+            batch_size=settings.batch_size,
+            seed=self.spec.seed,
+            epoch=epoch,
+            group_by_length=settings.group_by_length,
+        )
 
     def look(self, epoch: int, step: int) -> tuple[int, int] | None:
         """Which fresh release a step takes; `None` for the memoised one."""
         return (epoch, step) if self.spec.train_bottom is TrainBottom.REDRAW else None
 
     def _epoch(self, epoch: int) -> None:
-        batches = self.order(epoch).split(self.spec.train.batch_size)
+        batches = self.batches(epoch)
         self.session.train()
         for number in range(self.link.step - epoch * self.steps_per_epoch, len(batches)):
             texts, labels = self.train.batch(batches[number])

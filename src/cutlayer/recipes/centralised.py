@@ -20,6 +20,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import Cut, Proportion
 from cutlayer.customer import Progress, TrainSpec
+from cutlayer.customer.order import epoch_batches
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import (
     Head,
@@ -31,6 +32,7 @@ from cutlayer.models import (
     seed_dropout,
     split,
 )
+from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 64
 
@@ -93,16 +95,25 @@ def train_centralised(
     steps = -(-len(train) // training.batch_size)
     schedule = get_linear_schedule_with_warmup(optimiser, 0, steps * training.epochs)
     labels = names.encode(train.labels or ())
+    lengths = batches.lengths(train)
     losses: list[float] = []
     dev_accuracy: list[float] = []
     best: dict[str, Tensor] = {}
     while len(dev_accuracy) < training.epochs and _keeps_rising(dev_accuracy, training.patience):
         epoch = len(dev_accuracy)
         _train(adapted, dropout=training.dropout)
-        for number, indices in enumerate(_order(len(train), seed, epoch).split(training.batch_size), start=1):
+        order = epoch_batches(
+            lengths,
+            batch_size=training.batch_size,
+            seed=seed,
+            epoch=epoch,
+            group_by_length=training.group_by_length,
+        )
+        for number, indices in enumerate(order, start=1):
             seed_dropout(seed, len(losses) + 1)
-            logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
-            loss = torch.nn.functional.cross_entropy(logits, labels[indices])
+            with torch.autocast("cpu", torch.bfloat16, enabled=training.precision is Precision.BF16):
+                logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices])
             loss.backward()
             optimiser.step()
             schedule.step()
@@ -154,12 +165,6 @@ def _keeps_rising(dev: Sequence[float], patience: int) -> bool:
     return not dev or len(dev) - 1 - dev.index(max(dev)) < patience
 
 
-def _order(n: int, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch, as `customer.trainer` draws it."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-    return torch.randperm(n, generator=generator)
-
-
 @torch.no_grad()
 def _accuracy(
     model: PeftModel, batches: _Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
@@ -184,13 +189,14 @@ class _Batches:
         self._longest = longest
 
     def of(self, texts: Sequence[tuple[str, ...]]) -> BatchEncoding:
+        return self._encode(texts, padding=True, return_tensors="pt")
+
+    def lengths(self, dataset: Dataset) -> Tensor:
+        return torch.tensor([len(ids) for ids in self._encode(dataset.texts)["input_ids"]])
+
+    def _encode(self, texts: Sequence[tuple[str, ...]], **how: Any) -> BatchEncoding:
         columns: list[Any] = [list(column) for column in zip(*texts, strict=True)]
         encoded: BatchEncoding = self._tokenizer(
-            *columns,
-            truncation="longest_first",
-            max_length=self._longest,
-            padding=True,
-            split_special_tokens=True,
-            return_tensors="pt",
+            *columns, truncation="longest_first", max_length=self._longest, split_special_tokens=True, **how
         )
         return encoded

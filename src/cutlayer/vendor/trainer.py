@@ -13,7 +13,7 @@ from cutlayer.core import Payload, Ragged, Rows
 from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, seed_dropout, set_dropout
 from cutlayer.models.inputs import Template
 from cutlayer.models.optimiser import Optimiser
-from cutlayer.wire.messages import JobSpec
+from cutlayer.wire.messages import JobSpec, Precision
 
 
 class Trainer:
@@ -82,7 +82,9 @@ class Trainer:
         if self._spec.trainable_bottom and isinstance(payload, Rows):
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
-        self._output = compute(self.part, self._template, payload, self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._spec.precision is Precision.BF16):
+            output = compute(self.part, self._template, payload, self._device)
+        self._output = output.float()
         return self._output.detach()
 
     def backward(self, gradient: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from cutlayer.wire.frame import (
     smallest_index,
     unpack,
 )
-from cutlayer.wire.messages import Form, Message, WireType
+from cutlayer.wire.messages import Form, Message, Precision, WireType
 from cutlayer.wire.routes import ROLES, ROUTES, Category, Role, Route
 from cutlayer.wire.transport import Transport
 
@@ -25,6 +25,7 @@ __all__ = [
     "Frame",
     "FrameError",
     "Message",
+    "Precision",
     "Reply",
     "Role",
     "Route",

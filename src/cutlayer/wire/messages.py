@@ -45,6 +45,13 @@ class WireType(StrEnum):
     FP32 = "fp32"
 
 
+class Precision(StrEnum):
+    """The element type of matrix products in training. Weights and optimiser states are always fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 # ---------------------------------------------------------------- service and models
 
 
@@ -179,6 +186,8 @@ class JobSpec(Message):
     optimiser: OptimiserSpec
     dropout: bool = True
     """Whether the frozen blocks' own dropout is on while training."""
+    precision: Precision = Precision.FP32
+    """bf16 is faster where the vendor's device multiplies bf16 matrices; evaluation and inference stay fp32."""
     seed: int = Field(ge=0, lt=2**63)
     """Initialisation and dropout; never privacy noise."""
     checkpoint_every: int = Field(default=50, ge=1)
