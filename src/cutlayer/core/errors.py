@@ -29,7 +29,8 @@ class CutlayerError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message} {self.remedy}".strip()
+        end = "" if self.message.endswith((".", "?", "!")) or not self.remedy else "."
+        return f"{self.message}{end} {self.remedy}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class VendorError(CutlayerError):
     Args:
         message: The problem's title and detail, as the vendor sent them (RFC 9457).
         status: The HTTP status, or 0 when no answer came.
+        remedy: What to do about it.
+
+    Attributes:
+        uplink_bytes: Bytes that may have left all the same, over all tries; the transport sets it.
+        downlink_bytes: Bytes that came back.
     """
 
     exit_code = 7
@@ -94,6 +100,8 @@ class VendorError(CutlayerError):
     def __init__(self, message: str, *, status: int = 0, remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.status = status
+        self.uplink_bytes = 0
+        self.downlink_bytes = 0
 
 
 class AuthError(VendorError):

@@ -177,7 +177,7 @@ class Client:
             return RunSpec(
                 privacy=privacy,
                 train=settings,
-                model=chosen.name,
+                model=chosen.model.name,
                 bottom=bottom,
                 train_bottom=train_bottom,
                 wire_type=wire_type,
@@ -195,7 +195,7 @@ class Client:
             RecordingTransport(self._transport, run.transcript),
             self.home.ledger,
             run=run.state.run,
-            vocab_size=chosen.vocab_size,
+            vocab_size=chosen.model.vocab_size,
             wire_type=wire_type,
             budget=budget,
             unsafe=unsafe_noise_seed is not None,
@@ -245,17 +245,17 @@ class Client:
                 f"The adapter was trained on {'pairs' if profile.segments == 2 else 'single texts'}.",
                 remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
             )
-        model = choose_model(self._gate(), profile.spec.model)
+        offer = choose_model(self._gate(), profile.spec.model)
         gate = Gate(
             self._transport,
             self.home.ledger,
             run=f"predict/{adapter}",
-            vocab_size=model.vocab_size,
+            vocab_size=offer.model.vocab_size,
             wire_type=profile.spec.wire_type,
             budget=profile.spec.budget,
             unsafe=profile.spec.unsafe_noise_seed is not None,
         )
-        archive = fetch_archive(gate, self.home, model, Cut(bottom=profile.spec.bottom), progress)
+        archive = fetch_archive(gate, self.home, offer.model, Cut(bottom=profile.spec.bottom), progress)
         session = build_session(
             archive,
             self.home,
@@ -269,7 +269,7 @@ class Client:
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
         predictions: list[Prediction] = []
         with torch.no_grad():
-            for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1)):
+            for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), offer.positions):
                 probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
                 predictions += [
                     Prediction(label=profile.labels[label], probability=probability)

@@ -21,7 +21,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Proportion, Stopped
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.handout import fetch_archive
+from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink, Link, Stored
 from cutlayer.customer.profile import Profile
@@ -42,7 +42,6 @@ from cutlayer.wire.messages import (
     JobInfo,
     JobSpec,
     LoraSpec,
-    ModelInfo,
     OptimiserSpec,
     RecordSetSpec,
     SnapshotRequest,
@@ -149,7 +148,7 @@ class Finetuning:
     Args:
         home: The customer's folder.
         gate: The door, recording into the run's folder.
-        model: The vendor's model.
+        offer: The vendor's model and limits.
         corpora: The data.
         run: The run's state and folder.
         progress: Where to show progress.
@@ -160,7 +159,7 @@ class Finetuning:
         self,
         home: Home,
         gate: Gate,
-        model: ModelInfo,
+        offer: Offer,
         corpora: Corpora,
         run: Run,
         progress: Progress,
@@ -168,7 +167,8 @@ class Finetuning:
     ) -> None:
         self.home = home
         self.gate = gate
-        self.model = model
+        self.model = offer.model
+        self.positions = offer.positions
         self.train, self.dev = corpora.split(dev_share=run.state.spec.train.dev_share, seed=run.state.spec.seed)
         self.test = corpora.test
         self.run = run
@@ -176,7 +176,9 @@ class Finetuning:
         self.progress = progress
         self.form = form_of(self.spec)
         self.names = LabelNames.of(self.train.labels or ())
-        self.archive = fetch_archive(gate, home, model, Cut(bottom=self.spec.bottom), progress)
+        self.archive = fetch_archive(gate, home, self.model, Cut(bottom=self.spec.bottom), progress)
+        if self.spec.train_bottom is not TrainBottom.FROZEN and not self.spec.bottom:
+            self.archive.check_trainable()  # the table is trained; deeper bottoms train their blocks alone
         self.max_content = self._max_content(self.train.segments)
         self.labels = self.names.encode(self.train.labels or ())
         self.tokens = tokenise(self.train, self.archive.tokenizer, max_content=self.max_content)
@@ -241,6 +243,7 @@ class Finetuning:
             dev,
             self.run,
             optimiser=self._optimiser(link, len(train)),
+            positions=self.positions,
             progress=self.progress,
         )
         best = trainer.fit()
@@ -279,6 +282,7 @@ class Finetuning:
         cti = self.spec.privacy.cti
         classes = self.labels if cti is not None and not cti.class_free else None
         train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.dev)
+        self._check_batches(train.lengths)
         if self.spec.train_bottom is not TrainBottom.FROZEN:
             return train, dev, None
         train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
@@ -287,6 +291,25 @@ class Finetuning:
             replace(dev, texts=dev_up.stored(len(train_up.first_text))),
             train_up,
         )
+
+    def _check_batches(self, lengths: Tensor) -> None:
+        """Refuses, before anything leaves, batches that the vendor would refuse in the middle of an epoch."""
+        size, longest = min(self.spec.train.batch_size, len(lengths)), int(lengths.max())
+        if size * longest > self.positions:
+            fits = self.positions // longest
+            raise ConfigError(
+                [
+                    Fault(
+                        "batch_size",
+                        size,
+                        f"makes {size * longest} positions with texts of {longest} tokens; "
+                        f"the vendor takes {self.positions} a step",
+                    )
+                ],
+                remedy=f"Use batches of {fits} texts, or a smaller max_length."
+                if fits
+                else f"Use a max_length of {self.positions} or less.",
+            )
 
     def _upload(self, texts: Texts | Stored, name: str) -> Uploaded:
         if isinstance(texts, Stored):
@@ -380,7 +403,8 @@ class Finetuning:
             best = max(self.run.state.dev)
             return Proportion.of(round(best * len(trainer.dev)), len(trainer.dev)), "dev"
         test = self._texts(self.test)
-        return evaluate(self.session, test, progress=self.progress, stage="test"), "test"
+        accuracy = evaluate(self.session, test, positions=self.positions, progress=self.progress, stage="test")
+        return accuracy, "test"
 
     def _result(
         self,

@@ -97,7 +97,13 @@ class Gate:
         try:
             reply = self._transport.send(frame)
         except VendorError as error:
-            self._ledger.close_frame(entry, uplink_bytes=0, downlink_bytes=0, status=error.status, digest=b"")
+            self._ledger.close_frame(
+                entry,
+                uplink_bytes=error.uplink_bytes,
+                downlink_bytes=error.downlink_bytes,
+                status=error.status,
+                digest=b"",
+            )
             raise
         self._ledger.close_frame(
             entry,

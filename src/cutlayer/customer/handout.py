@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from cutlayer.core import Cut, ModelError, StorageError
@@ -23,7 +24,20 @@ from cutlayer.wire import routes
 from cutlayer.wire.messages import ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
 
-def choose_model(gate: Gate, name: str | None) -> ModelInfo:
+@dataclass(frozen=True)
+class Offer:
+    """A model, and what its vendor takes.
+
+    Attributes:
+        model: The model.
+        positions: Of one frame at most, padding included.
+    """
+
+    model: ModelInfo
+    positions: int
+
+
+def choose_model(gate: Gate, name: str | None) -> Offer:
     """The vendor's model of that name, or its default one.
 
     Raises:
@@ -36,7 +50,7 @@ def choose_model(gate: Gate, name: str | None) -> ModelInfo:
         raise ModelError(
             f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {', '.join(sorted(models))}."
         )
-    return models[wanted]
+    return Offer(models[wanted], service.max_rows_per_step)
 
 
 def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: Progress) -> Archive:

@@ -20,8 +20,7 @@ from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
 EVALUATION_POSITIONS = 2**15
-"""Positions of one evaluation frame, padding included: large enough to hide headers, and within what
-a vendor takes."""
+"""Positions of one evaluation frame, padding included, where the vendor takes as many: enough to hide headers."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,13 @@ class Examples:
         return self.texts.select(indices), self.labels[indices]
 
 
-def padded_batches(lengths: Tensor) -> Iterator[Tensor]:
-    """Consecutive texts' numbers whose padded batch stays within `EVALUATION_POSITIONS`."""
+def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
+    """Consecutive texts' numbers whose padded batch stays within `most` and `EVALUATION_POSITIONS`."""
+    most = min(most, EVALUATION_POSITIONS)
     start = longest = 0
     for number, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
-        if number > start and longest * (number + 1 - start) > EVALUATION_POSITIONS:
+        if number > start and longest * (number + 1 - start) > most:
             yield torch.arange(start, number)
             start, longest = number, length
     if start < len(lengths):
@@ -59,11 +59,19 @@ def padded_batches(lengths: Tensor) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def evaluate(session: Session, examples: Examples, *, progress: Progress, stage: str) -> Proportion:
-    """Utility accuracy (SAP §5.1) of the vendor's answers, with its standard error."""
+def evaluate(session: Session, examples: Examples, *, positions: int, progress: Progress, stage: str) -> Proportion:
+    """Utility accuracy (SAP §5.1) of the vendor's answers, with its standard error.
+
+    Args:
+        session: The road.
+        examples: What to measure on.
+        positions: Of one frame at most, as the vendor says.
+        progress: Where to show progress.
+        stage: What to call it there.
+    """
     session.eval()
     right = 0
-    for indices in padded_batches(examples.lengths):
+    for indices in padded_batches(examples.lengths, positions):
         texts, labels = examples.batch(indices)
         right += int((session(texts).argmax(1) == labels).sum())
         progress.update(stage, int(indices[-1]) + 1, len(examples))
@@ -80,6 +88,7 @@ class Trainer:
         dev: What to stop on.
         run: The run's state and folder.
         optimiser: The customer's own, for a trainable bottom.
+        positions: Of one frame at most, as the vendor says.
         progress: Where to show progress.
     """
 
@@ -92,6 +101,7 @@ class Trainer:
         run: Run,
         *,
         optimiser: Optimiser | None,
+        positions: int,
         progress: Progress,
     ) -> None:
         self.session = session
@@ -101,6 +111,7 @@ class Trainer:
         self.run = run
         self.spec = run.state.spec
         self.optimiser = optimiser
+        self.positions = positions
         self.progress = progress
 
     @property
@@ -123,7 +134,9 @@ class Trainer:
         while len(state.dev) < settings.epochs and len(state.dev) - state.best_epoch < settings.patience:
             self._epoch(len(state.dev))
             stage = f"dev after epoch {len(state.dev) + 1}"
-            accuracy = evaluate(self.session, self.dev, progress=self.progress, stage=stage).value
+            accuracy = evaluate(
+                self.session, self.dev, positions=self.positions, progress=self.progress, stage=stage
+            ).value
             if not state.dev or accuracy > max(state.dev):
                 self._keep()
             state.dev.append(accuracy)

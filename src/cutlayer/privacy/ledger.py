@@ -352,7 +352,7 @@ class Ledger:
         )
 
     def spent(self, run: str) -> RunBytes:
-        """Bytes of one run's answered frames on the wire.
+        """Bytes of one run's frames on the wire, refused ones included.
 
         A frame's envelope counts as release if the frame released anything, else as control.
         """
@@ -364,6 +364,8 @@ class Ledger:
             ):
                 payload = json.loads(text)
                 envelope = RELEASE_BYTES if payload.get(RELEASE_BYTES) else "control"
+                if sent < sum(payload.values()):
+                    payload = {}  # broke off: what did leave is counted under one name
                 for category, size in payload.items():
                     uplink[category] += size
                 uplink[envelope] += sent - sum(payload.values())

@@ -100,6 +100,17 @@ def test_summary(ledger: Ledger) -> None:
     assert ledger.spent("run 1").uplink["release"] == 300 + 3 * (150 - 107)
 
 
+def test_bytes_of_frames_that_broke_off(ledger: Ledger) -> None:
+    """Refused whole: counted by what it was. Cut short: counted under one name, and never below zero."""
+    for sent, status in ((150, 409), (60, 0), (0, 0)):
+        entry = ledger.open_frame(
+            run="broken", route="step", where={}, payload_bytes={"gradient": 100}, release=None, budget=None,
+            unsafe=False,
+        )  # fmt: skip
+        ledger.close_frame(entry, uplink_bytes=sent, downlink_bytes=0, status=status, digest=b"")
+    assert ledger.spent("broken").uplink == {"release": 0, "gradient": 100, "control": 50 + 60}
+
+
 def test_an_empty_ledger(ledger: Ledger) -> None:
     assert list(ledger.frames()) == list(ledger.releases()) == []
     assert ledger.summary().mechanisms == ()

@@ -134,11 +134,13 @@ def test_a_vendor_that_is_busy_is_asked_again(play: Callable[..., Wire]) -> None
 def test_giving_up_says_what_to_do(play: Callable[..., Wire]) -> None:
     wire = play(GOOD, *[None] * 3)
     transport = HttpTransport(wire.url, "key", retries=2)
-    transport.send(Frame(routes.SERVICE))
+    once = transport.send(Frame(routes.SERVICE))
     with pytest.raises(VendorError, match="could not be reached") as caught:
         transport.send(Frame(routes.SERVICE))
     assert caught.value.status == 0
     assert "run the same command again" in caught.value.remedy
+    assert caught.value.uplink_bytes == 3 * once.uplink_bytes, "three tries may have left"
+    assert caught.value.downlink_bytes == 0
     transport.close()
 
 
@@ -147,8 +149,9 @@ def test_an_address_where_nobody_listens_fails_soon() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     transport = HttpTransport(f"http://127.0.0.1:{port}", "key", retries=1000)
-    with pytest.raises(VendorError, match="Connection refused"):
+    with pytest.raises(VendorError, match="Connection refused") as caught:
         transport.send(Frame(routes.SERVICE))
+    assert caught.value.uplink_bytes == 0
 
 
 def test_a_delete_whose_answer_was_lost_has_worked(play: Callable[..., Wire]) -> None:

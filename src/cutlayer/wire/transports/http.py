@@ -158,18 +158,21 @@ class HttpTransport:
         token = _METER.set(meter)
         try:
             status, content, repeated = self._exchange(frame, body, headers)
+            if status == 404 and repeated and frame.route.method == "DELETE":
+                status = 204  # the try whose answer was lost had deleted it
+            return read_answer(
+                frame,
+                status=status,
+                content=content,
+                request=body,
+                uplink_bytes=meter.sent,
+                downlink_bytes=meter.received,
+            )
+        except VendorError as error:
+            error.uplink_bytes, error.downlink_bytes = meter.sent, meter.received
+            raise
         finally:
             _METER.reset(token)
-        if status == 404 and repeated and frame.route.method == "DELETE":
-            status = 204  # the try whose answer was lost had deleted it
-        return read_answer(
-            frame,
-            status=status,
-            content=content,
-            request=body,
-            uplink_bytes=meter.sent,
-            downlink_bytes=meter.received,
-        )
 
     def _exchange(self, frame: Frame, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, bool]:
         """Sends until there is an answer to act on: its status, its body, and whether it took more than one try."""

@@ -72,14 +72,15 @@ class LocalTransport:
             "state": self._lifespan.state.copy(),
         }
         status, answered, content = self._run(_exchange(self._app, scope, body))
-        return read_answer(
-            frame,
-            status=status,
-            content=content,
-            request=body,
-            uplink_bytes=_head(f"{frame.route.method} {frame.path} HTTP/1.1", fields) + len(body),
-            downlink_bytes=_head(f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}", answered) + len(content),
-        )
+        sent = _head(f"{frame.route.method} {frame.path} HTTP/1.1", fields) + len(body)
+        received = _head(f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}", answered) + len(content)
+        try:
+            return read_answer(
+                frame, status=status, content=content, request=body, uplink_bytes=sent, downlink_bytes=received
+            )
+        except VendorError as error:
+            error.uplink_bytes, error.downlink_bytes = sent, received
+            raise
 
     def close(self) -> None:
         """Shuts the vendor's application down."""
