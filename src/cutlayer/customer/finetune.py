@@ -33,7 +33,7 @@ from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.data import Dataset, LabelNames, tokenise
-from cutlayer.models import Archive
+from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer
 from cutlayer.wire import Form, routes
@@ -451,7 +451,7 @@ class Finetuning:
             no_privacy=self.spec.privacy.mechanism == "none",
             unsafe_noise=self.spec.unsafe_noise_seed is not None,
             guarantee=privatizer.guarantee,
-            deviations=privatizer.deviations + self.spec.deviations(),
+            deviations=privatizer.deviations + self.spec.deviations(FAMILIES[self.model.family]),
             spec=self.spec,
             folder=self.run.folder,
         )

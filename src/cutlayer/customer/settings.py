@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from cutlayer.core import Deviation, Spec
+from cutlayer.models import Family
 from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import Precision, WireType
 
@@ -64,13 +65,18 @@ class TrainSpec(Spec):
     precision: Precision = Precision.FP32
     checkpoint_every: int = Field(default=50, ge=1)
 
-    def deviations(self) -> tuple[Deviation, ...]:
-        """Where these settings differ from SAP §5.1 or fill in what it leaves open."""
+    def deviations(self, family: Family) -> tuple[Deviation, ...]:
+        """Where these settings differ from SAP §5.1 or fill in what it leaves open.
+
+        Args:
+            family: The model's, which names what is adapted.
+        """
+        maps = "all linear maps of the blocks" if self.targets == "all-linear" else ", ".join(family.query_value)
         open_settings = {
             "LoRA rank": self.rank,
             "LoRA alpha": self.alpha,
             "LoRA dropout": self.lora_dropout,
-            "LoRA targets": self.targets,
+            "LoRA targets": f"{self.targets}: {maps}",
             "batch size": self.batch_size,
             "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev accuracy",
             "weight decay": self.weight_decay,
@@ -121,9 +127,9 @@ class RunSpec(Spec):
     seed: int
     unsafe_noise_seed: int | None = None
 
-    def deviations(self) -> tuple[Deviation, ...]:
+    def deviations(self, family: Family) -> tuple[Deviation, ...]:
         """Where these settings differ from the paper, beside the privatizer's own."""
-        found = self.train.deviations()
+        found = self.train.deviations(family)
         if self.train_bottom is TrainBottom.FROZEN:
             return found
         bottom = Deviation(

@@ -20,6 +20,7 @@ from cutlayer.models import (
     Head,
     Template,
     candidate_tokens,
+    family_of,
     fingerprint,
     load_model,
     load_tokenizer,
@@ -149,7 +150,9 @@ class Kitchen:
     def __init__(self, folder: Path, *, model: str, data: Path, progress: Progress) -> None:
         self.folder = folder
         self.source = model
-        self.model = fingerprint(load_model(model, head=Head.CLASSIFICATION))
+        whole = load_model(model, head=Head.CLASSIFICATION)
+        self.model = fingerprint(whole)
+        self.family = family_of(whole.config)
         self._data = data
         self._progress = progress
         self._loopback = Loopback(folder / "vendor", model)
@@ -219,7 +222,7 @@ class Kitchen:
             rows=(len(splits.train), len(splits.dev), len(splits.test)),
             epochs=len(run.dev),
             seconds=run.seconds,
-            deviations=cell.training.deviations(),
+            deviations=cell.training.deviations(self.family),
         )
 
     def _split(self, cell: SplitCell) -> CellResult:

@@ -444,12 +444,29 @@ def _table_3(findings: Findings) -> Table:
                 "tokens replaced, at every epoch."
             )
     frozen = findings.table_3[TrainBottom.FROZEN]
+    notes.append(_unfreezing(config.paper.table_3, frozen, findings.table_3[TrainBottom.REDRAW]))
     rows.append(("tokens replaced by one draw", "", *(percent(point.replaced) for point in frozen)))
     return Table(
         title=f"Table 3: {config.task(config.table_3).title}, frozen and trained bottoms (%)",
         columns=("bottom", "", *(f"eta0 {_eta(point)}" for point in frozen)),
         rows=tuple(rows),
         notes=tuple(notes),
+    )
+
+
+def _unfreezing(paper: PaperTable3, frozen: list[Point], redraw: list[Point]) -> str:
+    """The paper's finding on unfreezing (Appendix A), counted in the paper's table and in ours."""
+    pairs = [(a, b, a.ep.value - b.ep.value) for a, b in zip(frozen, redraw, strict=True) if a.ep and b.ep]
+    ours = f"EP falls at {sum(fall > 0 for _, _, fall in pairs)} of {len(pairs)}"
+    if pairs:
+        ours += f" (by {100 * max(fall for *_, fall in pairs):.1f} points at most)"
+    gained = sum(b.ua.value > a.ua.value for a, b in zip(frozen, redraw, strict=True))
+    falls = [a - b for a, b in zip(paper.frozen.ep, paper.redraw.ep, strict=True)]
+    rises = sum(b > a for a, b in zip(paper.frozen.ua, paper.redraw.ua, strict=True))
+    return (
+        f"Unfreezing the embedding layer. In the paper EP falls at {sum(fall > 0 for fall in falls)} of {len(falls)} "
+        f"eta0 (by {max(falls):.1f} points at most) and UA rises at {rises}. Here {ours}, and UA rises at {gained} of "
+        f"{len(frozen)}."
     )
 
 

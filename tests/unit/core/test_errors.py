@@ -20,7 +20,7 @@ def test_exit_codes_tell_families_apart() -> None:
 
 def test_a_config_error_lists_every_fault_with_path_and_value() -> None:
     error = ConfigError([Fault("eta", -1.0, "must be above 0"), Fault("rank", 0, "must be at least 1")], remedy="Fix.")
-    assert str(error) == "eta = -1.0: must be above 0; rank = 0: must be at least 1 Fix."
+    assert str(error) == "eta = -1.0: must be above 0; rank = 0: must be at least 1. Fix."
     assert [fault.path for fault in error.faults] == ["eta", "rank"]
 
 
