@@ -22,7 +22,7 @@ def epoch_batches(lengths: Tensor, *, batch_size: int, seed: int, epoch: int, gr
         seed: The run's seed.
         epoch: The epoch, from 0.
         group_by_length: Batches of texts of about one length, in random order. Short phrases among
-            a few long ones are mostly padding; on SST-2's phrases this takes a third of the time.
+            a few long ones are mostly padding; on SST-2's phrases a step takes 0.4 of the time.
 
     Returns:
         Numbers of texts, each once.
