@@ -481,11 +481,11 @@ class Finetuning:
         else:
             truth = TokenTruth(self.tokens, steps=self._texts_of_steps(trainer))
         initial = fetch_archive(self.gate, self.home, self.model, Cut(bottom=self.spec.bottom), self.progress)
+        # without noise a row of any token may have left, one for unknown words too
+        guessed = None if self.spec.privacy.mechanism == "none" else initial.candidates
         return measure_empirical_privacy(
             self.run.transcript,
-            knowledge=Knowledge(
-                cut=self.job_cut, table=initial.table, candidates=initial.candidates, template=initial.template
-            ),
+            knowledge=Knowledge(cut=self.job_cut, table=initial.table, candidates=guessed, template=initial.template),
             truth=truth,
         )
 

@@ -1,4 +1,4 @@
-"""What a vendor takes is known before anything leaves, and kept to."""
+"""Runs against a vendor in this process: its limits are kept to, and what left in clear is found again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cutlayer.core import ConfigError
+from cutlayer.customer import TrainBottom
+from cutlayer.data import Dataset
 from tests.promises.runs import corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
@@ -44,3 +46,18 @@ def test_batches_beyond_the_limit_are_refused_before_anything_leaves(
             finetune(client)
         assert "batches of 3 texts" in caught.value.remedy
         assert not list(client.ledger.releases())
+
+
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+def test_without_noise_every_token_is_recovered(
+    train_bottom: TrainBottom,
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Unknown words too: their row is no candidate of the noise, but here it leaves as it is."""
+    texts = corpus(40, seed=1)
+    unknown = Dataset(tuple((f"{text} nobody knows",) for (text,) in texts.texts), texts.labels)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, eta=math.inf, train=unknown, train_bottom=train_bottom)
+        assert (result.ep, result.replaced) == (0, 0)
