@@ -58,6 +58,7 @@ def machine() -> dict[str, object]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "texts": "public data sets" if os.environ.get("CUTLAYER_DATA") else "embedded sample",
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
 

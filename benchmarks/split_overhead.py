@@ -20,58 +20,58 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import get_linear_schedule_with_warmup
 
 from benchmarks.corpora import sentences
 from benchmarks.results import write
 from cutlayer import vendor
-from cutlayer.core import Cut, Tokens
 from cutlayer.customer import Client, TrainSpec
 from cutlayer.customer.order import epoch_batches
-from cutlayer.data import Dataset, tokenise
-from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, split
-from cutlayer.models.optimiser import Optimiser
+from cutlayer.data import Dataset
+from cutlayer.models import Head, load_model, load_tokenizer
+from cutlayer.recipes.centralised import Batches, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
 
 TURN = 15
 """Steps in a row on one side."""
 TEXTS = 3200
 BATCH = 32
+MAX_LENGTH = 256
 WARM_UP = 5
 
 
 class Whole:
-    """Ordinary PEFT training in one process: the reference.
+    """Ordinary training in one process, by Hugging Face, PEFT and PyTorch alone: the reference.
 
     Args:
         frozen_blocks: Blocks below the adapter; they run, but are not adapted.
-        tokens: The texts.
-        labels: Their labels.
+        data: The texts, in the batches that the split run makes.
     """
 
-    def __init__(self, frozen_blocks: int, tokens: Tokens, labels: torch.Tensor) -> None:
-        model = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
-        self._template = Template.from_tokenizer(load_tokenizer("starter"))
-        parts = split(model, Cut(bottom=frozen_blocks or None))
-        self._bottom = parts.bottom
-        self._top = attach_lora(parts.top, rank=8, alpha=16, dropout=0, num_labels=2, seed=1)
-        self._top.train()
-        trained = {name: value for name, value in self._top.named_parameters() if value.requires_grad}
-        self._optimiser = Optimiser(trained, learning_rate=3e-4, weight_decay=0.01, warmup_steps=0, total_steps=10_000)
-        self._tokens, self._labels = tokens, labels
-        lengths = self._template.segment_lengths(tokens).sum(1)
-        # the batches that the split run makes, of about one length each
-        self._order = epoch_batches(lengths, batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
+    def __init__(self, frozen_blocks: int, data: Dataset) -> None:
+        settings = TrainSpec()
+        whole = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
+        self._model = ordinary_peft(whole, settings, bottom=frozen_blocks, num_labels=2, seed=1)
+        self._model.train()
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        self._schedule = get_linear_schedule_with_warmup(self._optimiser, 0, 10_000)
+        batches = Batches(load_tokenizer("starter"), MAX_LENGTH)
+        labels = torch.tensor([int(label) for label in data.labels or ()])
+        order = epoch_batches(batches.lengths(data), batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
+        # tokenised before the clock runs, as it is on the other side
+        self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in order]
         self._step = 0
 
     def step(self) -> float:
         """One step; returns its seconds."""
-        batch = self._order[self._step % (len(self._order) - 1)]
+        batch, labels = self._batches[self._step % len(self._batches)]
         self._step += 1
         began = time.perf_counter()
-        inputs = self._template.assemble(self._tokens.select(batch))
-        hidden = None if self._bottom is None else self._bottom(inputs)
-        nn.functional.cross_entropy(self._top(inputs, hidden), self._labels[batch]).backward()
+        nn.functional.cross_entropy(self._model(**batch).logits, labels).backward()
         self._optimiser.step()
+        self._schedule.step()
+        self._optimiser.zero_grad()
         return time.perf_counter() - began
 
 
@@ -99,9 +99,7 @@ class Turns:
 
 def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> dict[str, float]:
     """Median seconds a step: split, and whole with and without the frozen blocks adapted."""
-    tokens = tokenise(data, load_tokenizer("starter"), max_content=254)
-    labels = torch.tensor([int(label) for label in data.labels or ()])
-    references = [Whole(bottom, tokens, labels)] + ([Whole(0, tokens, labels)] if bottom else [])
+    references = [Whole(bottom, data)] + ([Whole(0, data)] if bottom else [])
     turns = Turns(references)
     client = Client(url, key, home=home)
     client.finetune(

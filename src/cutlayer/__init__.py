@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cutlayer.customer import Client
+    from cutlayer.privacy import CtiSpec
 
-__all__ = ["Client"]
+__all__ = ["Client", "CtiSpec"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from cutlayer.customer import Client
 
         return Client
+    if name == "CtiSpec":
+        from cutlayer.privacy import CtiSpec
+
+        return CtiSpec
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

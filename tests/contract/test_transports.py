@@ -131,12 +131,14 @@ def test_a_recording_holds_what_crossed(data_dir: Path, api_key: str, tmp_path: 
         def close(self) -> None:
             self.inner.close()
 
-    recording = RecordingTransport(Spy(LocalTransport(app, api_key)), tmp_path / "transcript")  # type: ignore[arg-type]
+    spy = Spy(LocalTransport(app, api_key))
+    recording = RecordingTransport(spy, tmp_path / "transcript")  # type: ignore[arg-type]
     customer = Customer(recording)
     customer.run()
     manifest = ask(recording, routes.ARCHIVE, model="tiny", cut="1").expect(ArchiveManifest)
     ask(recording, routes.ARCHIVE_FILE, model="tiny", cut="1", file=manifest.files[0].name)
     recording.close()
+    spy.close()
     frames = list(read_recording(tmp_path / "transcript"))
     up = [frame for frame in frames if frame.direction is Direction.UP]
     down = [frame for frame in frames if frame.direction is Direction.DOWN]

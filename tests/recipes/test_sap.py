@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from cutlayer.core import ConfigError, DataError, Proportion
+from cutlayer.core import ConfigError, DataError, Proportion, Stopped
 from cutlayer.customer import TrainBottom
 from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
 from cutlayer.recipes.cells import CellResult, Kitchen, SplitCell
@@ -209,8 +209,9 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
         return split(self, cell)
 
     monkeypatch.setattr(Kitchen, "_split", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped, match="Finished cells are in") as stopped:
         recipe.run(once, worlds.Quiet())
+    assert "same command" in stopped.value.remedy
     finished = sorted(path.name for path in (order.out / "cells").iterdir())
     assert len(finished) == 2 + 1 + 2  # calibrations, SST's baseline, two split cells
 

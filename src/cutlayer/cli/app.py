@@ -11,9 +11,10 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from cutlayer.cli import adapter, demo, finetune, ledger, privatize, recipe, vendor
@@ -22,8 +23,32 @@ from cutlayer.cli.output import fail
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name that all versions share."""
 
+INTERRUPTED = 130
+"""`Stopped.exit_code`, known before torch is imported: Ctrl-C may come while it is."""
+
+
+class Interrupted(Exception):  # noqa: N818 - the user's wish, not a fault
+    """Ctrl-C, under a name that typer does not turn into a silent exit."""
+
+
+class Commands(TyperGroup):
+    """All commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command that was asked for.
+
+        Raises:
+            Interrupted: On Ctrl-C, if the command has nothing of its own to say about it.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted from error
+
+
 app = typer.Typer(
     name="cutlayer",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold private text
@@ -88,6 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             exit_code=2,
             as_json=as_json,
         )
+    except Interrupted:
+        code = INTERRUPTED
+        if given[:2] != ["vendor", "serve"]:  # which runs until it is interrupted, and says itself that it ends
+            fail("Stopped before it was done.", remedy="Run the same command again.", exit_code=code, as_json=as_json)
     except Exception as error:
         # The class is looked up, not imported: importing it means importing torch, and where nothing
         # has imported it, nothing can have raised it.

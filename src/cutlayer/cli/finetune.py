@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,10 +29,11 @@ from cutlayer.cli.options import (
     require_eta,
     warn_unprotected,
 )
-from cutlayer.cli.output import Output, checked, fields
+from cutlayer.cli.output import Output, fields
 
 if TYPE_CHECKING:
     from cutlayer.customer import FinetuneResult
+    from cutlayer.privacy import CtiSpec
 
 
 def finetune(
@@ -80,6 +82,17 @@ def finetune(
             "--cti-class-free", help="CTI whose noise does not depend on the text's own label.", rich_help_panel=PRIVACY
         ),
     ] = False,
+    cti_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cti-option",
+            metavar="NAME=VALUE",
+            help="One of CTI's other choices; may be repeated. Defaults: frequency=tokens (or texts), smoothing=1, "
+            "c0=(max + min) / 2 of all scores (or a number), pair=both (or first, second), unlabelled=max (or mean).",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
     mechanism: Annotated[
         Literal["text-to-text", "vector"] | None,
         typer.Option(
@@ -192,11 +205,12 @@ def finetune(
     """
     chosen = require_eta(eta)
     depth = _depth(bottom)
+    choices = _choices(cti_option or (), cti=cti or cti_class_free)
     from cutlayer import core, customer, wire
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
-    with checked():
+    with core.checked():
         training = customer.TrainSpec(
             epochs=epochs,
             patience=patience,
@@ -224,7 +238,7 @@ def finetune(
             test=test,
             mechanism=mechanism,
             place=core.Place(place),
-            cti=cti,
+            cti=_cti_spec(choices) if choices else cti,
             cti_class_free=cti_class_free,
             bottom=depth,
             train_bottom=customer.TrainBottom(train_bottom),
@@ -273,14 +287,15 @@ def predict(
     with output.progress() as progress:
         predictions = client.predict(adapter, texts, progress=progress)
     names = [text_column, *([text_pair_column] if text_pair_column else [])]
-    write_rows(
-        output_file,
-        [*names, "predicted_label", "probability"],
-        (
-            (*row, prediction.label, prediction.probability)
-            for row, prediction in zip(texts.texts, predictions, strict=True)
-        ),
-    )
+    columns = [*names, "predicted_label", "probability"]
+    rows: list[tuple[object, ...]] = [
+        (*row, prediction.label, prediction.probability)
+        for row, prediction in zip(texts.texts, predictions, strict=True)
+    ]
+    if spec.unsafe_noise_seed is not None:
+        columns.append("unsafe_noise_seed")
+        rows = [(*row, spec.unsafe_noise_seed) for row in rows]
+    write_rows(output_file, columns, rows)
     output.show(f"Labelled {len(predictions)} texts: {output_file}")
     output.result(
         {
@@ -294,12 +309,33 @@ def predict(
     )
 
 
+def discard(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder, as --out named it.")],
+    vendor: Vendor = None,
+    api_key: ApiKey = None,
+    ca_cert: CaCertificate = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up an unfinished run: its job and records at the vendor go, and its folder here.
+
+    What was released stays in the ledger, and stays charged.
+    """
+    from cutlayer.customer import Client
+
+    output = Output(as_json=as_json)
+    Client(vendor, api_key, home=home, ca_cert=ca_cert).discard(folder)
+    output.show(f"The run in {folder} is given up.")
+    output.result({"folder": str(folder)})
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands to the main app."""
     app.command(
         epilog="Example: cutlayer finetune --train notes.csv --test held_out.csv --label-column ward "
         "--vendor https://vendor.example:8377 --eta 80"
     )(finetune)
+    app.command(epilog="Example: cutlayer discard runs/ward-80 --vendor https://vendor.example:8377")(discard)
     app.command(
         epilog="Example: cutlayer predict --adapter 0f3c… --input new.csv --output labelled.csv "
         "--vendor https://vendor.example:8377"
@@ -330,10 +366,51 @@ def _show(output: Output, result: FinetuneResult) -> None:
         ("time", f"{result.seconds:.0f} s"),
     ]
     output.facts("Fine-tuned", rows)
-    for line in (result.ep_note, *claim.caveats):
+    from cutlayer.privacy import WorstCase
+
+    worst = "" if result.largest_distance is None else WorstCase(eta=claim.budget, distance=result.largest_distance)
+    looks = "" if result.looks == 1 else f"{result.looks} looks at each text, whose etas add up."
+    for line in (result.ep_note, looks, worst, *claim.caveats):
         if line:
             output.show(f"- {line}")
+    output.show(
+        f"{len(result.deviations)} settings fill in or differ from the paper (SAP): --json lists each with its reason "
+        "under `deviations`; docs/papers/sap.md explains them."
+    )
     output.show(f"The run's folder, with the transcript: {result.folder}")
+
+
+def _choices(options: Sequence[str], *, cti: bool) -> dict[str, str]:
+    """CTI's choices by name, as they were typed."""
+    if options and not cti:
+        raise typer.BadParameter(
+            f"{options[0]} means nothing without CTI. Add --cti or --cti-class-free", param_hint="--cti-option"
+        )
+    choices: dict[str, str] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{option} is not NAME=VALUE", param_hint="--cti-option")
+        if name in choices:
+            raise typer.BadParameter(f"{name} is given twice", param_hint="--cti-option")
+        choices[name] = value
+    return choices
+
+
+def _cti_spec(choices: dict[str, str]) -> CtiSpec:
+    from cutlayer.core import ConfigError, Fault
+    from cutlayer.privacy import CtiSpec
+
+    # class_free has a switch of its own, and the two could contradict each other
+    known = [name for name in CtiSpec.model_fields if name != "class_free"]
+    unknown = [
+        Fault(f"--cti-option {name}", value, f"the name must be one of {', '.join(known)}")
+        for name, value in choices.items()
+        if name not in known
+    ]
+    if unknown:
+        raise ConfigError(unknown, remedy="See `cutlayer finetune --help`.")
+    return CtiSpec.model_validate(choices)
 
 
 def _depth(bottom: str) -> int | None:

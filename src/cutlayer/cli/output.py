@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +21,8 @@ from rich.table import Table
 def _plain(value: Any) -> Any:
     """What JSON can hold; infinity becomes the word that `--eta` takes."""
     if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Path):
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
@@ -36,30 +39,9 @@ def fields(record: Any) -> dict[str, Any]:
     """A typed record as plain values, by field."""
     if isinstance(record, Mapping):
         return {str(name): _plain(value) for name, value in record.items()}
-    if hasattr(record, "model_dump_json"):
-        return dict(json.loads(record.model_dump_json()))
-    return {name: _plain(value) for name, value in dataclasses.asdict(record).items()}
-
-
-@contextmanager
-def checked() -> Iterator[None]:
-    """Turns settings that a spec refuses into the one-line error of the command line.
-
-    Raises:
-        ConfigError: With every fault, by setting.
-    """
-    import pydantic
-
-    from cutlayer.core import ConfigError, Fault
-
-    try:
-        yield
-    except pydantic.ValidationError as error:
-        faults = [
-            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], fault["msg"])
-            for fault in error.errors(include_url=False)
-        ]
-        raise ConfigError(faults) from error
+    # not pydantic's own JSON: each model has its own word for infinity there
+    values = record.model_dump() if hasattr(record, "model_dump") else dataclasses.asdict(record)
+    return {name: _plain(value) for name, value in values.items()}
 
 
 PIPE_WIDTH = 160

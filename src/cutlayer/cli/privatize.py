@@ -38,13 +38,21 @@ def privatize(
     model: Annotated[
         str, typer.Option(metavar="SOURCE", help="starter, a local folder or a hub id: the vendor's model.")
     ] = "starter",
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per text, special tokens included, as in `finetune`. Default: the model's limit.",
+            show_default=False,
+        ),
+    ] = None,
     unsafe_noise_seed: UnsafeNoiseSeed = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what would leave at an eta, side by side with the original. Nothing is sent or charged.
 
-    The draw of a text is the one that `finetune` and `predict` would release at the same eta.
+    The draw of a text is the one that `finetune` and `predict` release at the same eta with the same --model and
+    --max-length. It is not what they release with CTI, with `--mechanism vector` or with `--train-bottom redraw`.
     """
     chosen = require_eta(eta)
     check_kind(output_file)
@@ -59,6 +67,7 @@ def privatize(
             model=model,
             text_column=text_column,
             text_pair_column=text_pair_column,
+            max_length=max_length,
             unsafe_noise_seed=unsafe_noise_seed,
             progress=progress,
         )

@@ -19,9 +19,15 @@ app.add_typer(keys, name="key")
 def init(
     data_dir: DataDir,
     model: Annotated[
-        list[str],
-        typer.Option("--model", metavar="[NAME=]SOURCE", help="starter, a local folder or a hub id; may be repeated."),
-    ] = ["starter"],  # noqa: B006  typer reads the default, nothing writes to it
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="[NAME=]SOURCE",
+            help="starter, a local folder or a hub id; may be repeated. Default: starter. "
+            "In a folder that is set up already: added, or in place of the model of that name.",
+            show_default=False,
+        ),
+    ] = None,
     db_url: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +54,7 @@ def init(
 ) -> None:
     """Make the vendor's folder: settings, tables, a card for each model, and a certificate if asked for.
 
-    Run it again to change settings; customers, keys and jobs stay.
+    Run it again to change settings: those that are not given stay as they are, and so do customers, keys and jobs.
     """
     from cutlayer import vendor
 

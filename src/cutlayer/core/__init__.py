@@ -19,7 +19,7 @@ from cutlayer.core.errors import (
 from cutlayer.core.guarantee import Claim, Guarantee
 from cutlayer.core.proportion import Proportion
 from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
-from cutlayer.core.spec import Registry, Spec
+from cutlayer.core.spec import Registry, Spec, checked
 
 __all__ = [
     "AuthError",
@@ -47,4 +47,5 @@ __all__ = [
     "Tokens",
     "UnsupportedArchitectureError",
     "VendorError",
+    "checked",
 ]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cutlayer.core.errors import ConfigError
+from cutlayer.core.errors import ConfigError, Fault
 
 T = TypeVar("T")
 
@@ -21,6 +22,23 @@ class Spec(BaseModel):
     """A frozen, closed description of something that can be built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Turns values that a spec refuses into a user's error with every fault, by field.
+
+    Raises:
+        ConfigError: A spec that was made inside refused its values.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        faults = [
+            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], fault["msg"])
+            for fault in error.errors(include_url=False)
+        ]
+        raise ConfigError(faults) from error
 
 
 class Registry(Generic[T]):

@@ -16,13 +16,15 @@ import hashlib
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens, VendorError, checked
 from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
@@ -39,7 +41,7 @@ from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Archive
 from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer
-from cutlayer.wire import Transport, WireType, routes
+from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
 
@@ -113,7 +115,7 @@ class Client:
         test: Source | None = None,
         mechanism: Mechanism | None = None,
         place: Place = Place.TOKENS,
-        cti: bool = False,
+        cti: bool | CtiSpec = False,
         cti_class_free: bool = False,
         bottom: int | None = 0,
         train_bottom: TrainBottom = TrainBottom.FROZEN,
@@ -139,8 +141,10 @@ class Client:
             test: Texts to measure utility on; without it, it is measured on dev, which chose the epoch.
             mechanism: How texts are privatized; text-to-text for a finite eta.
             place: Whether noise acts on tokens or on the bottom's output.
-            cti: Contributing-token identification (SAP §4.4): eta per token and class.
+            cti: Contributing-token identification (SAP §4.4): eta per token and class. A `CtiSpec`
+                makes the choices that the paper leaves open; `True` takes its defaults.
             cti_class_free: Whether CTI's noise must not depend on labels in training either.
+                Turns CTI on.
             bottom: Blocks at the customer; `None` is the text cut.
             train_bottom: Whether and how the bottom is trained (SAP Appendix A).
             model: The vendor's model, or its default one.
@@ -186,28 +190,31 @@ class Client:
                 unsafe_noise_seed=unsafe_noise_seed,
             )
 
-        check_spec(spec_with(0))
-        folder = out or self._default_folder(spec_with(seed or 0), given.digest(data_key))
+        with checked():
+            check_spec(spec_with(seed or 0))
+        folder = out or self._default_folder(spec_with(0), seed, given.digest(data_key))
         seed = Run.seed_in(folder) if seed is None else seed
         seed = secrets.randbelow(2**31) if seed is None else seed
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=given.digest(data_key), spec=spec_with(seed))
-        gate = Gate(
-            RecordingTransport(self._transport, run.transcript),
-            self.home.ledger,
-            run=run.state.run,
-            vocab_size=chosen.model.vocab_size,
-            wire_type=wire_type,
-            budget=budget,
-            unsafe=unsafe_noise_seed is not None,
-        )
-        return Finetuning(self.home, gate, chosen, given, run, progress, self.device).execute()
+        with closing(RecordingTransport(self._transport, run.transcript)) as recorder:
+            gate = Gate(
+                recorder,
+                self.home.ledger,
+                run=run.state.run,
+                vocab_size=chosen.model.vocab_size,
+                wire_type=wire_type,
+                budget=budget,
+                unsafe=unsafe_noise_seed is not None,
+            )
+            return Finetuning(self.home, gate, chosen, given, run, progress, self.device).execute()
 
     def _gate(self) -> Gate:
         return Gate(self._transport, self.home.ledger)
 
-    def _default_folder(self, spec: RunSpec, data: str) -> Path:
-        """A folder by the settings and the data, so that the same call finds what it left unfinished."""
-        name = hashlib.blake2b(f"{spec.model_dump_json()}{data}".encode(), digest_size=8).hexdigest()
+    def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
+        """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
+        call = f"{self._vendor}\n{spec.model_dump_json()}\n{seed}\n{data}"
+        name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
             number += 1
@@ -287,9 +294,29 @@ class Client:
         return self._gate().send(routes.ADAPTER_GET, {"adapter": adapter}).expect(AdapterInfo)
 
     def delete_adapter(self, adapter: str) -> None:
-        """Deletes an adapter at the vendor, and its job. The customer's profile of it goes too."""
-        self._gate().send(routes.ADAPTER_DELETE, {"adapter": adapter})
+        """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too."""
+        gate = self._gate()
+        gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
+        _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
         Profile.forget(self.home, adapter)
+
+    def discard(self, folder: Path) -> None:
+        """Gives up an unfinished run: its job and records at the vendor go, and its folder here.
+
+        What was released stays in the ledger, and stays charged.
+
+        Args:
+            folder: The run's folder (`out`).
+
+        Raises:
+            ConfigError: The folder holds no run, or a finished one.
+        """
+        run = Run.unfinished(folder)
+        gate = self._gate()
+        _delete(gate, routes.JOB_DELETE, {"job": run.identifier("job")})
+        for name in ("train", "dev"):
+            _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
+        shutil.rmtree(run.folder)
 
     # ------------------------------------------------------------ without a vendor
 
@@ -301,13 +328,15 @@ class Client:
         model: str = "starter",
         text_column: str = "text",
         text_pair_column: str | None = None,
+        max_length: int | None = None,
         unsafe_noise_seed: int | None = None,
         progress: Progress | None = None,
     ) -> list[PrivatizedText]:
         """Shows what would leave, text-to-text, beside the originals. Nothing is sent or charged.
 
-        The draw of a text is the one that `finetune` and `predict` would release at the same eta with
-        the same model.
+        The draw of a text is the one that `finetune` and `predict` release at the same eta with the same
+        model and `max_length`: your secret fixes it. With CTI, the vector mechanism or a bottom that is
+        trained by redraw they draw otherwise, and this does not show it.
 
         Args:
             texts: A file, or texts, or pairs of texts.
@@ -315,6 +344,8 @@ class Client:
             model: `starter`, a local folder or a hub id; it must be the vendor's model.
             text_column: The file's column of the text.
             text_pair_column: The file's column of the second text, for pairs.
+            max_length: Tokens of a text, special tokens included, as in `TrainSpec`; the model's limit
+                where it is left out. A text cut elsewhere is another text, with noise of its own.
             unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
             progress: Where to show progress.
         """
@@ -328,7 +359,8 @@ class Client:
             table_fingerprint=archive.fingerprint,
         )
         dataset = _dataset(texts, text_column, text_pair_column)
-        tokens = tokenise(dataset, archive.tokenizer, max_content=archive.template.max_content(dataset.segments))
+        max_content = archive.template.max_content(dataset.segments, max_length)
+        tokens = tokenise(dataset, archive.tokenizer, max_content=max_content)
         shown: list[PrivatizedText] = []
         for indices in blocks(tokens, BLOCK_TOKENS):
             original = tokens.select(indices)
@@ -336,6 +368,15 @@ class Client:
             shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
             progress.update("privatize", int(indices[-1]) + 1, len(dataset))
         return shown
+
+
+def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:
+    """Deletes what may not be there."""
+    try:
+        gate.send(route, where)
+    except VendorError as error:
+        if error.status != 404:
+            raise
 
 
 def choose_device(name: str) -> torch.device:
@@ -367,18 +408,16 @@ def _privacy(
     eta: float,
     mechanism: Mechanism | None,
     place: Place,
-    cti: bool,
+    cti: bool | CtiSpec,
     cti_class_free: bool,
 ) -> PrivacySpec:
     """The privacy settings; the mechanism follows from eta where it is not named."""
     if mechanism is None:
         mechanism = "none" if eta == math.inf else "text-to-text"
-    return PrivacySpec(
-        mechanism=mechanism,
-        eta=eta,
-        place=place,
-        cti=CtiSpec(class_free=cti_class_free) if cti or cti_class_free else None,
-    )
+    choices = cti if isinstance(cti, CtiSpec) else CtiSpec() if cti or cti_class_free else None
+    if choices is not None and cti_class_free:
+        choices = choices.model_copy(update={"class_free": True})
+    return PrivacySpec(mechanism=mechanism, eta=eta, place=place, cti=choices)
 
 
 def _dataset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -19,7 +20,7 @@ from cutlayer.attacks import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Proportion, Stopped
+from cutlayer.core import Claim, ConfigError, Cut, Fault, Guarantee, PrivacyError, Proportion, Stopped
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
@@ -35,7 +36,7 @@ from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.data import Dataset, LabelNames, tokenise
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser
-from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer
+from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer, largest_distance
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -175,12 +176,16 @@ class Finetuning:
         self.spec = run.state.spec
         self.progress = progress
         self.form = form_of(self.spec)
-        self.names = LabelNames.of(self.train.labels or ())
+        # of all rows that were given, so that a class whose few rows fell into dev has its output too
+        self.names = LabelNames.of(corpora.train.labels or ())
         self.archive = fetch_archive(gate, home, self.model, Cut(bottom=self.spec.bottom), progress)
         if self.spec.train_bottom is not TrainBottom.FROZEN and not self.spec.bottom:
             self.archive.check_trainable()  # the table is trained; deeper bottoms train their blocks alone
         self.max_content = self._max_content(self.train.segments)
-        self.labels = self.names.encode(self.train.labels or ())
+        self.labels = self.names.encode(self.train.labels or (), source="train")
+        # before anything leaves: a bad label found after training would cost the run
+        self.dev_labels = self.names.encode(self.dev.labels or (), source="dev")
+        self.test_labels = None if self.test is None else self.names.encode(self.test.labels or (), source="test")
         self.tokens = tokenise(self.train, self.archive.tokenizer, max_content=self.max_content)
         self.importance = self._importance()
         self.session = build_session(self.archive, home, self.spec, self.importance, None, device)
@@ -232,8 +237,9 @@ class Finetuning:
             self.run.save()
 
     def _execute(self, started: float) -> FinetuneResult:
+        spec = self._job_spec()
         train, dev, uploaded = self._examples()
-        job = self._job(len(train))
+        job = self._job(spec)
         link = Link(self.gate, job)
         self.session.link = link
         trainer = Trainer(
@@ -242,7 +248,7 @@ class Finetuning:
             train,
             dev,
             self.run,
-            optimiser=self._optimiser(link, len(train)),
+            optimiser=self._optimiser(link),
             positions=self.positions,
             progress=self.progress,
         )
@@ -264,15 +270,21 @@ class Finetuning:
         accuracy, measured_on = self._accuracy(trainer)
         seconds = self.run.state.seconds + time.monotonic() - started
         result = self._result(trainer, adapter, accuracy, measured_on, uploaded, seconds)
+        self._delete_records(job.spec)
         self.run.state.adapter = adapter.adapter
         return result
 
+    def _delete_records(self, spec: JobSpec) -> None:
+        """Has the vendor delete what it needs no more; whether it does is its word."""
+        for record_set in spec.record_sets:
+            self.gate.send(routes.RECORD_SET_DELETE, {"record_set": record_set})
+
     # ------------------------------------------------------------ data
 
-    def _texts(self, dataset: Dataset) -> Examples:
+    def _texts(self, dataset: Dataset, labels: Tensor) -> Examples:
         """A dataset as it is queried: without labels in the noise."""
         tokens = tokenise(dataset, self.archive.tokenizer, max_content=self.max_content)
-        return self._labelled(Texts(tokens), self.names.encode(dataset.labels or ()))
+        return self._labelled(Texts(tokens), labels)
 
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
         return Examples(texts, labels, self.archive.template.segment_lengths(texts.tokens).sum(1))
@@ -281,7 +293,7 @@ class Finetuning:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
         cti = self.spec.privacy.cti
         classes = self.labels if cti is not None and not cti.class_free else None
-        train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.dev)
+        train, dev = self._labelled(Texts(self.tokens, classes), self.labels), self._texts(self.dev, self.dev_labels)
         self._check_batches(train.lengths)
         if self.spec.train_bottom is not TrainBottom.FROZEN:
             return train, dev, None
@@ -338,10 +350,16 @@ class Finetuning:
         """The cut as the vendor sees it: ids make every cut a text cut."""
         return Cut(bottom=None if self.form is Form.IDS else self.spec.bottom)
 
-    def _job(self, n_train: int) -> JobInfo:
+    @property
+    def _total_steps(self) -> int:
+        settings = self.spec.train
+        return -(-len(self.train) // settings.batch_size) * settings.epochs
+
+    def _job_spec(self) -> JobSpec:
+        """What the vendor is told; made before anything leaves, so that what it refuses is known by then."""
         settings = self.spec.train
         frozen = self.spec.train_bottom is TrainBottom.FROZEN
-        spec = JobSpec(
+        return JobSpec(
             model=self.model.name,
             fingerprint=self.model.fingerprint,
             cut=self.job_cut,
@@ -357,21 +375,24 @@ class Finetuning:
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,
-                total_steps=-(-n_train // settings.batch_size) * settings.epochs,
+                total_steps=self._total_steps,
             ),
             dropout=settings.dropout,
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=settings.checkpoint_every,
         )
+
+    def _job(self, spec: JobSpec) -> JobInfo:
+        """The job, started or found, at a step from which both parties can go on."""
         job = self.run.identifier("job")
         info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec).expect(JobInfo)
-        if not frozen:
+        if spec.trainable_bottom:
             common = max(set(info.checkpoints) & set(self.run.checkpoints()))
             info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)
         return info
 
-    def _optimiser(self, link: Link, n_train: int) -> Optimiser | None:
+    def _optimiser(self, link: Link) -> Optimiser | None:
         """The customer's own optimiser and bottom, as they were at the link's step."""
         if self.spec.train_bottom is TrainBottom.FROZEN:
             return None
@@ -381,7 +402,7 @@ class Finetuning:
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             warmup_steps=0,
-            total_steps=-(-n_train // settings.batch_size) * settings.epochs,
+            total_steps=self._total_steps,
         )
         if link.step:
             kept = self.run.read_checkpoint(link.step)
@@ -399,10 +420,10 @@ class Finetuning:
 
     def _accuracy(self, trainer: Trainer) -> tuple[Proportion, str]:
         """Accuracy on test, through the published adapter; or the best epoch's on dev, already measured."""
-        if self.test is None:
+        if self.test is None or self.test_labels is None:
             best = max(self.run.state.dev)
             return Proportion.of(round(best * len(trainer.dev)), len(trainer.dev)), "dev"
-        test = self._texts(self.test)
+        test = self._texts(self.test, self.test_labels)
         accuracy = evaluate(self.session, test, positions=self.positions, progress=self.progress, stage="test")
         return accuracy, "test"
 
@@ -423,6 +444,7 @@ class Finetuning:
         replaced = self._replaced(trainer) if uploaded is None else uploaded.replaced
         spent = self.gate.spent()
         privatizer = self.session.privatizer
+        looks = len(self.run.state.dev) if self.spec.train_bottom is TrainBottom.REDRAW else 1
         return FinetuneResult(
             adapter_id=adapter.adapter,
             adapter_sha256=adapter.sha256,
@@ -450,11 +472,19 @@ class Finetuning:
             eta=self.spec.privacy.eta,
             no_privacy=self.spec.privacy.mechanism == "none",
             unsafe_noise=self.spec.unsafe_noise_seed is not None,
-            guarantee=privatizer.guarantee,
+            looks=looks,
+            # each epoch's fresh release is a look of its own, and looks add up
+            guarantee=functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks),
+            largest_distance=self._largest_distance(),
             deviations=privatizer.deviations + self.spec.deviations(FAMILIES[self.model.family]),
             spec=self.spec,
             folder=self.run.folder,
         )
+
+    def _largest_distance(self) -> float | None:
+        table = self.session.privatizer.space.table
+        noisy = self.session.privatizer.guarantee.claim is not Claim.NONE
+        return largest_distance(table) if noisy and table is not None else None
 
     def _replaced(self, trainer: Trainer) -> int | None:
         """Tokens that the first epoch's draws replaced; they are made again, not charged again."""

@@ -31,7 +31,10 @@ class FinetuneResult(BaseModel):
         downlink_bytes: What was received.
         tokens_released: Content tokens in distinct releases of this run.
         eta: The privacy parameter, per token, in 1/distance of the model's embedding table.
-        guarantee: What is promised, and what is not.
+        looks: Fresh releases of each training text: one, or with `redraw` one in each epoch.
+        guarantee: What is promised for all looks together, and what is not.
+        largest_distance: No two rows of the table are farther apart; eta times this, a look, is the
+            worst case. `None` where nothing is promised.
         no_privacy: Whether texts were released as they are.
         unsafe_noise: Whether the noise came from a seed that was given, which protects nothing.
         deviations: Where the run differs from the paper.
@@ -66,7 +69,9 @@ class FinetuneResult(BaseModel):
     eta: float
     no_privacy: bool
     unsafe_noise: bool
+    looks: int
     guarantee: Guarantee
+    largest_distance: float | None
     deviations: tuple[Deviation, ...]
     spec: RunSpec
     folder: Path

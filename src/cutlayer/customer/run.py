@@ -13,7 +13,7 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
@@ -50,6 +50,15 @@ class RunState(BaseModel):
         return 1 + self.dev.index(max(self.dev)) if self.dev else 0
 
 
+def _read_state(file: Path) -> RunState:
+    try:
+        return RunState.model_validate(read_json(file))
+    except ValidationError as error:
+        raise StorageError(
+            f"{file} does not hold the state of a run.", remedy="Choose another folder with --out."
+        ) from error
+
+
 class Run:
     """A run's folder.
 
@@ -74,7 +83,7 @@ class Run:
             opened = cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
             opened.save()
             return opened
-        state = RunState.model_validate(read_json(file))
+        state = _read_state(file)
         if state.adapter is not None:
             raise ConfigError(f"{folder} holds a finished run.", remedy="Choose another folder with --out.")
         if state.data_digest != data_digest:
@@ -88,6 +97,24 @@ class Run:
             )
         return cls(folder, state)
 
+    @classmethod
+    def unfinished(cls, folder: Path) -> Run:
+        """The run in a folder, to be given up.
+
+        Raises:
+            ConfigError: There is none, or it published its adapter.
+        """
+        file = folder / "run.json"
+        if not file.exists():
+            raise ConfigError(f"{folder} holds no run.", remedy="Name the folder that --out named.")
+        state = _read_state(file)
+        if state.adapter is not None:
+            raise ConfigError(
+                f"{folder} holds a finished run.",
+                remedy=f"Delete its adapter: cutlayer adapter delete {state.adapter}.",
+            )
+        return cls(folder, state)
+
     @property
     def transcript(self) -> Path:
         """Where the run's messages are recorded."""
@@ -97,13 +124,13 @@ class Run:
     def seed_in(folder: Path) -> int | None:
         """The seed of the run in a folder, or `None` where there is no run."""
         file = folder / "run.json"
-        return RunState.model_validate(read_json(file)).spec.seed if file.exists() else None
+        return _read_state(file).spec.seed if file.exists() else None
 
     @staticmethod
     def is_finished(folder: Path) -> bool:
         """Whether the folder holds a run that published its adapter."""
         file = folder / "run.json"
-        return file.exists() and RunState.model_validate(read_json(file)).adapter is not None
+        return file.exists() and _read_state(file).adapter is not None
 
     def save(self) -> None:
         """Writes the state whole."""
@@ -111,8 +138,14 @@ class Run:
 
     def log_loss(self, step: int, loss: float) -> None:
         """Appends a step's training loss."""
-        with (self.folder / "losses.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, "loss": loss}) + "\n")
+        try:
+            with (self.folder / "losses.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "loss": loss}) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"The losses in {self.folder} cannot be written: {error.strerror}.",
+                remedy="Free some space and run the same command again: it goes on where it stopped.",
+            ) from error
 
     def losses(self) -> list[float]:
         """The training losses by step; a repeated step counts once."""

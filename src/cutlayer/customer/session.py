@@ -6,6 +6,7 @@ prediction call the same forward in evaluation mode; releasing a corpus once is 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -172,7 +173,9 @@ class Session(nn.Module):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
             seed_dropout(self._seed, self.link.step + 1)
             rows = self._bottom_once(drawn)
-            context = f"{self.link.moment}/{self.training}".encode()
+            # the bits depend on the batch: a text that is evaluated in two frames leaves as two releases of one draw
+            batch = hashlib.blake2b(b"".join(drawn.identities), digest_size=16).hexdigest()
+            context = f"{self.link.moment}/{self.training}/{batch}".encode()
             return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
         return Drawn(self._kept(drawn), replaced)
 

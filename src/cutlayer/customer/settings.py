@@ -52,10 +52,10 @@ class TrainSpec(Spec):
     epochs: int = Field(default=5, ge=1)
     patience: int = Field(default=2, ge=1)
     batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    rank: int = Field(default=8, ge=1)
-    alpha: float = Field(default=16, gt=0)
+    learning_rate: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    rank: int = Field(default=8, ge=1, le=1024)
+    alpha: float = Field(default=16, gt=0, allow_inf_nan=False)
     lora_dropout: float = Field(default=0, ge=0, lt=1)
     targets: Literal["query-value", "all-linear"] = "query-value"
     dropout: bool = True
@@ -123,8 +123,8 @@ class RunSpec(Spec):
     bottom: int | None
     train_bottom: TrainBottom
     wire_type: WireType
-    budget: float | None
-    seed: int
+    budget: float | None = Field(gt=0, allow_inf_nan=False)
+    seed: int = Field(ge=0, lt=2**63)
     unsafe_noise_seed: int | None = None
 
     def deviations(self, family: Family) -> tuple[Deviation, ...]:

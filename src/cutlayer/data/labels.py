@@ -39,8 +39,12 @@ class LabelNames:
     def __len__(self) -> int:
         return len(self.names)
 
-    def encode(self, labels: Sequence[str]) -> Tensor:
+    def encode(self, labels: Sequence[str], *, source: str) -> Tensor:
         """Numbers of labels, `[n]` int64.
+
+        Args:
+            labels: The labels of rows.
+            source: What to call these rows in an error, for example `test`.
 
         Raises:
             DataError: A row has a label that is not in the list; the row is named, the label is not.
@@ -49,7 +53,8 @@ class LabelNames:
         for row, label in enumerate(labels, start=1):
             if label not in numbers:
                 raise DataError(
-                    f"Row {row} has a label that does not occur in the training rows ({len(self)} labels do).",
+                    f"Row {row} of {source} has a label that does not occur in the training rows "
+                    f"({len(self)} labels do).",
                     remedy="Train on rows of all labels, or leave such rows out.",
                 )
         return torch.tensor([numbers[label] for label in labels], dtype=torch.int64)

@@ -447,7 +447,8 @@ def _check_budget(
     over = [
         (spent.get(content, 0.0), eta)
         for content, eta in due.items()
-        if spent.get(content, 0.0) + eta > budget * (1 + _ROUNDING)
+        # "not within" rather than "beyond": a budget that is no number refuses everything
+        if not spent.get(content, 0.0) + eta <= budget * (1 + _ROUNDING)
     ]
     if over:
         before, eta = max(over, key=sum)

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, mod
 from cutlayer.core import ConfigError, Fault, Place, Spec
 
 NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
+ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
 
 
 class _Closed(Spec):
@@ -116,5 +117,7 @@ class PrivacySpec(_Closed):
                 )
             )
         if faults:
-            raise ConfigError(faults, remedy=NO_PRIVACY_REMEDY if any(fault.path == "eta" for fault in faults) else "")
+            remedies = {"eta": NO_PRIVACY_REMEDY, "place": ROWS_REMEDY}
+            named = {fault.path for fault in faults}
+            raise ConfigError(faults, remedy=" ".join(remedies[path] for path in remedies if path in named))
         return self

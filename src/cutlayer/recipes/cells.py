@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Self, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Cut, Deviation, Proportion, Spec
+from cutlayer.core import Cut, Deviation, Proportion, Spec, Stopped
 from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
 from cutlayer.data import tokenise
 from cutlayer.models import (
@@ -166,7 +167,16 @@ class Kitchen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Ends the vendor.
+
+        Raises:
+            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
+        """
         self._loopback.stop()
+        if isinstance(error, KeyboardInterrupt):
+            raise Stopped(
+                f"Stopped. Finished cells are in {self.folder}.", remedy="Run the same command again to go on."
+            ) from error
 
     def _splits(self, task: Task, limits: Limits) -> Splits:
         return Splits.read(task, self._data, limits)
@@ -190,11 +200,7 @@ class Kitchen:
         return found.points
 
     def run(self, cells: Sequence[CentralisedCell]) -> dict[CentralisedCell, CellResult]:
-        """Results of cells, those that are finished from the store, the others run in order.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
+        """Results of cells, those that are finished from the store, the others run in order."""
         results: dict[CentralisedCell, CellResult] = {}
         for number, cell in enumerate(dict.fromkeys(cells), start=1):
             self._progress.update("cells", number - 1, len(set(cells)), cell.name)
@@ -230,22 +236,23 @@ class Kitchen:
         # each seed is a customer of its own: the same secret would draw the same noise for the same text
         client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
         run = self.folder / "runs" / self._finished.path(cell).stem
-        result = client.finetune(
-            splits.train,
-            dev=splits.dev,
-            test=splits.test,
-            eta=cell.eta,
-            cti=cell.cti and math.isfinite(cell.eta),
-            bottom=cell.bottom,
-            train_bottom=cell.train_bottom,
-            training=cell.training,
-            seed=cell.seed,
-            out=run,
-            progress=self._progress,
-        )
-        found = _result(result)
-        # the transcript of a trainable bottom is as large as its epochs' releases
-        client.delete_adapter(result.adapter_id)
+        with closing(client):
+            result = client.finetune(
+                splits.train,
+                dev=splits.dev,
+                test=splits.test,
+                eta=cell.eta,
+                cti=cell.cti and math.isfinite(cell.eta),
+                bottom=cell.bottom,
+                train_bottom=cell.train_bottom,
+                training=cell.training,
+                seed=cell.seed,
+                out=run,
+                progress=self._progress,
+            )
+            found = _result(result)
+            # the transcript of a trainable bottom is as large as its epochs' releases
+            client.delete_adapter(result.adapter_id)
         shutil.rmtree(run)
         return found
 

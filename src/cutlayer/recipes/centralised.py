@@ -85,16 +85,16 @@ def train_centralised(
         # decoders without a padding token: the usual choice, so that the last real token is found
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
-    adapted = _adapted(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
+    adapted = ordinary_peft(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
     limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
     longest = min(limit for limit in limits if limit)
-    batches = _Batches(tokenizer, longest)
+    batches = Batches(tokenizer, longest)
 
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
     steps = -(-len(train) // training.batch_size)
     schedule = get_linear_schedule_with_warmup(optimiser, 0, steps * training.epochs)
-    labels = names.encode(train.labels or ())
+    labels = names.encode(train.labels or (), source="train")
     lengths = batches.lengths(train)
     losses: list[float] = []
     dev_accuracy: list[float] = []
@@ -131,8 +131,16 @@ def train_centralised(
     return Centralised(accuracy, tuple(dev_accuracy), tuple(losses), time.monotonic() - started)
 
 
-def _adapted(whole: PreTrainedModel, training: TrainSpec, *, bottom: int, num_labels: int, seed: int) -> PeftModel:
-    """PEFT around the whole model, starting from the values that a split run starts from."""
+def ordinary_peft(whole: PreTrainedModel, training: TrainSpec, *, bottom: int, num_labels: int, seed: int) -> PeftModel:
+    """PEFT around the whole model, starting from the values that a split run starts from.
+
+    Args:
+        whole: The model with its head.
+        training: Rank, scale, dropout and targets of the adapter.
+        bottom: Blocks without adapter, counted from below.
+        num_labels: Outputs of the head.
+        seed: What the adapter's first values are drawn from.
+    """
     reference = attach_lora(
         split(whole, Cut(bottom=bottom or None)).top,
         rank=training.rank,
@@ -167,10 +175,10 @@ def _keeps_rising(dev: Sequence[float], patience: int) -> bool:
 
 @torch.no_grad()
 def _accuracy(
-    model: PeftModel, batches: _Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
+    model: PeftModel, batches: Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
 ) -> Proportion:
     model.eval()
-    labels = names.encode(dataset.labels or ())
+    labels = names.encode(dataset.labels or (), source=stage)
     right = 0
     by_length = sorted(range(len(dataset)), key=lambda row: sum(map(len, dataset.texts[row])))
     for start in range(0, len(dataset), _EVALUATION_BATCH):
@@ -181,17 +189,24 @@ def _accuracy(
     return Proportion.of(right, len(dataset))
 
 
-class _Batches:
-    """Hugging Face's own tokenising and padding."""
+class Batches:
+    """Hugging Face's own tokenising and padding.
+
+    Args:
+        tokenizer: The model's.
+        longest: Positions of a text at most.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> None:
         self._tokenizer = tokenizer
         self._longest = longest
 
     def of(self, texts: Sequence[tuple[str, ...]]) -> BatchEncoding:
+        """A padded batch."""
         return self._encode(texts, padding=True, return_tensors="pt")
 
     def lengths(self, dataset: Dataset) -> Tensor:
+        """Positions of each text, `[n]`."""
         return torch.tensor([len(ids) for ids in self._encode(dataset.texts)["input_ids"]])
 
     def _encode(self, texts: Sequence[tuple[str, ...]], **how: Any) -> BatchEncoding:

@@ -65,7 +65,7 @@ class ModelCard(BaseModel):
         if max_bottom is not None and max_bottom > blocks:
             raise ConfigError(
                 f"max_bottom = {max_bottom}, but {source} has {blocks} blocks.",
-                remedy=f"Choose at most {blocks}, or leave it out for {blocks // 2}.",
+                remedy=f"Choose at most {blocks} with --max-bottom; {blocks // 2} is usual.",
             )
         table = embedding_table(model)
         template = Template.from_tokenizer(load_tokenizer(source), max_length=max_length(model.config))
@@ -191,7 +191,10 @@ class Catalogue:
 
 def _unavailable(name: str, why: str) -> Refusal:
     return Refusal(
-        500, "model-unavailable", f"Model {name} {why}.", remedy="Ask the vendor to restore it, or to run vendor init."
+        500,
+        "model-unavailable",
+        f"Model {name} {why}.",
+        remedy="Ask the vendor to restore it, or to run: vendor init --model NAME=SOURCE.",
     )
 
 

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+TEMPORARY = ".cutlayer-tmp."
+"""How the name of every file and folder begins that is not whole yet, and of nothing else."""
+
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replaces a file: after a crash it holds the old content or the new, and the new is on disk on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -34,7 +37,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     What stood at `path` before is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
     try:
         yield temporary
         for file in temporary.iterdir():
@@ -63,8 +66,8 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a crash left half written anywhere below a folder."""
-    for path in list(folder.rglob(".*.*")):
+    """Removes what a crash left half written anywhere below a folder, and nothing that others keep there."""
+    for path in list(folder.rglob(f"{TEMPORARY}*")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.vendor.app import create_app
-from cutlayer.vendor.catalogue import ModelCard, write_card
+from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
 from cutlayer.vendor.database import Database
 from cutlayer.vendor.settings import Limits, VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate
@@ -28,7 +30,7 @@ _KEEP_ALIVE_SECONDS = 600
 def init(
     data_dir: Path | str,
     *,
-    models: Sequence[str] = ("starter",),
+    models: Sequence[str] | None = None,
     db_url: str | None = None,
     tls_host: str | None = None,
     max_bottom: int | None = None,
@@ -37,12 +39,15 @@ def init(
 ) -> VendorSettings:
     """Makes a vendor's data folder: settings, tables, a card for each model, a certificate.
 
-    Running it again on the same folder changes the settings and keeps tenants, keys and jobs.
+    Running it again on the same folder changes what is given and keeps everything else: the other
+    settings, also those edited by hand, and tenants, keys and jobs.
 
     Args:
         data_dir: The folder.
         models: What is offered: `starter`, local folders, hub ids; `NAME=SOURCE` gives another name
-            than the source's last part. The first is the default.
+            than the source's last part. In a new folder `starter` by default, and the first is the
+            model of customers who name none. In a folder with settings they are added to its models,
+            or replace those of the same name.
         db_url: SQLAlchemy URL of the database; SQLite in the folder by default.
         tls_host: Name or address to make a self-signed certificate for.
         max_bottom: The deepest cut for which bottoms are handed out; half of the blocks by default.
@@ -50,30 +55,34 @@ def init(
         limits: What one request and one tenant may take.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument, or what the folder is set to, cannot be used.
         ModelError: A model cannot be loaded or cut.
         StorageError: The folder or the database cannot be used.
     """
     data_dir = Path(data_dir).absolute()
+    kept = _kept(data_dir)
+    if models is None:
+        models = () if kept else ("starter",)
     named = dict(_named(model) for model in models)
-    if len(named) != len(models) or not named:
+    if len(named) != len(models) or not (named or kept):
         raise ConfigError(
             [Fault("models", list(models), "must be one or more, each with a name of its own")],
             remedy="Tell them apart with NAME=SOURCE.",
         )
+    given = {"database_url": db_url, "max_bottom": max_bottom, "threads": threads, "limits": limits}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes["models"] = {**kept.get("models", {}), **named}
+    changes["default_model"] = kept.get("default_model") or next(iter(named))
     try:
-        settings = VendorSettings(
-            data_dir=data_dir,
-            models=named,
-            default_model=next(iter(named)),
-            database_url=db_url,
-            max_bottom=max_bottom,
-            threads=threads,
-            limits=limits or Limits(),
-        )
+        settings = VendorSettings(data_dir=data_dir, **{**kept, **changes})
     except ValidationError as error:
         raise ConfigError(faults(error, "vendor")) from error
-    cards = [ModelCard.draw_up(name, source, max_bottom=max_bottom) for name, source in named.items()]
+    cards = [
+        ModelCard.draw_up(name, source, max_bottom=settings.max_bottom)
+        for name, source in settings.models.items()
+        # Others are not loaded: it takes long, and would accept weights that changed without being asked to.
+        if name in named or not _is_described(settings, name)
+    ]
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         Database(settings.url).close()
@@ -167,6 +176,24 @@ def listen(host: str, port: int) -> socket.socket:
             f"The vendor cannot listen on {host} port {port}: {reason}.", remedy="Choose another address or port."
         ) from error
     return listener
+
+
+def _kept(data_dir: Path) -> dict[str, Any]:
+    """What a folder is set to already; nothing if it is new."""
+    # Unlike Path.is_file, False for a folder that may not be looked into; making it then says why.
+    if not os.path.isfile(data_dir / "vendor.json"):
+        return {}
+    return VendorSettings.load(data_dir).model_dump()
+
+
+def _is_described(settings: VendorSettings, name: str) -> bool:
+    """Whether a model has a card, and the card says what the settings say."""
+    try:
+        card = read_card(settings, name)
+    except StorageError:
+        return False
+    max_bottom = card.info.blocks // 2 if settings.max_bottom is None else settings.max_bottom
+    return (card.source, card.info.max_bottom) == (settings.models[name], max_bottom)
 
 
 def _named(model: str) -> tuple[str, str]:

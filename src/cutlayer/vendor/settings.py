@@ -156,7 +156,9 @@ class VendorSettings(BaseModel):
         except ValidationError as error:
             raise ConfigError(faults(error, str(path))) from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is no JSON object.", remedy="Correct it, or run vendor init again.") from error
+            raise ConfigError(
+                f"{path} is no JSON object.", remedy="Correct it, or remove it and run vendor init again."
+            ) from error
 
 
 def faults(error: ValidationError, prefix: str) -> list[Fault]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cutlayer.cli.reference import Command, commands
-from cutlayer.core import BudgetError, ConfigError, CutlayerError, Fault, StorageError
+from cutlayer.core import BudgetError, ConfigError, CutlayerError, Fault, Stopped, StorageError
 from tests.unit.cli.conftest import Run
 
 COMMANDS = list(commands())
@@ -38,6 +38,7 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "adapter list",
         "adapter show",
         "adapter delete",
+        "discard",
         "ledger show",
     }
 
@@ -124,6 +125,28 @@ def test_our_errors_are_one_line_with_their_code(
         assert failed.err.strip() == f"error: {sentence} {error.remedy}".strip()
     assert failed.result == {"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}
     assert len(failed.out.splitlines()) == 1
+
+
+def test_an_interrupted_command_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def client(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutlayer.customer.Client", client)
+    for extra in ((), ("--json",)):
+        stopped = run("adapter", "list", *extra)
+        assert stopped.code == Stopped.exit_code
+        assert stopped.err.strip() == "error: Stopped before it was done. Run the same command again."
+    assert stopped.result["exit_code"] == Stopped.exit_code
+    assert "same command" in stopped.result["remedy"]
+
+
+def test_a_service_that_is_interrupted_has_not_failed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutlayer.vendor.serve", serve)
+    stopped = run("vendor", "serve", "--data-dir", "vendor")
+    assert (stopped.code, stopped.err) == (Stopped.exit_code, "")
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

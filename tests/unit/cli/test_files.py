@@ -8,7 +8,7 @@ import pytest
 
 from cutlayer.cli.files import write_rows
 from cutlayer.cli.output import Output, fields
-from cutlayer.core import Proportion, StorageError
+from cutlayer.core import Guarantee, Proportion, StorageError
 from cutlayer.data import read_dataset
 
 ROWS = [('he said "no",\ntwice', "a"), ("tab\there", "b"), ("ünï 漢字", "c")]
@@ -44,6 +44,7 @@ def test_json_has_no_bare_infinity(capsys: pytest.CaptureFixture[str]) -> None:
 def test_records_become_plain_values() -> None:
     assert fields(Proportion.of(1, 2)) == pytest.approx({"value": 0.5, "n": 2, "standard_error": 0.353553}, rel=1e-4)
     assert fields({"eta": math.inf}) == {"eta": "inf"}
+    assert fields(Guarantee.nothing())["budget"] == "inf"
 
 
 def test_readers_get_tables_and_machines_get_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,17 @@ from typing import Any
 import pytest
 
 from cutlayer.cli.finetune import finetune
-from cutlayer.core import Place
-from cutlayer.customer import Client, Prediction, PrivatizedText, TrainBottom, TrainSpec
+from cutlayer.core import Guarantee, Place
+from cutlayer.customer import (
+    Client,
+    FinetuneResult,
+    Prediction,
+    PrivatizedText,
+    RunSpec,
+    TrainBottom,
+    TrainSpec,
+)
+from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
 
@@ -109,6 +119,58 @@ def test_the_command_has_every_setting_of_training() -> None:
     assert set(TrainSpec.model_fields) - out_of_reach <= set(inspect.signature(finetune).parameters)
 
 
+def test_the_choices_of_cti_reach_the_sdk(asked: dict[str, Any], run: Run) -> None:
+    given = {"frequency": "texts", "smoothing": "0.5", "c0": "-1", "pair": "first", "unlabelled": "mean"}
+    flags = [word for name, value in given.items() for word in ("--cti-option", f"{name}={value}")]
+    run("finetune", "--train", "x.csv", "--eta", "80", "--cti-class-free", *flags)
+    assert asked["cti"] == CtiSpec(frequency="texts", smoothing=0.5, c0=-1, pair="first", unlabelled="mean")
+    assert asked["cti_class_free"] is True
+    assert set(given) | {"class_free"} == set(CtiSpec.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--cti-option", "pair=first"), 2, "Add --cti or --cti-class-free"),
+        (("--cti", "--cti-option", "pair"), 2, "pair is not NAME=VALUE"),
+        (("--cti", "--cti-option", "pair=first", "--cti-option", "pair=both"), 2, "pair is given twice"),
+        (("--cti", "--cti-option", "smooth=1"), 3, "smooth = '1': the name must be one of frequency, smoothing, c0"),
+        (("--cti", "--cti-option", "class_free=true"), 3, "class_free = 'true': the name must be one of"),
+        (("--cti", "--cti-option", "frequency=words"), 3, "frequency = 'words': Input should be 'tokens' or 'texts'"),
+        (("--cti", "--cti-option", "smoothing=0"), 3, "cti.smoothing = 0.0: must be above 0 and finite"),
+        (("--place", "activations"), 3, "add --mechanism vector"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(flags: tuple[str, ...], code: int, said: str, run: Run) -> None:
+    failed = run("finetune", "--train", "x.csv", "--eta", "80", *flags)
+    assert failed.code == code
+    assert said in failed.err
+    assert len(failed.err.strip().splitlines()) == 1
+
+
+def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spec = RunSpec(
+        privacy=PrivacySpec.no_privacy(),
+        train=TrainSpec(),
+        model="house",
+        bottom=0,
+        train_bottom=TrainBottom.FROZEN,
+        wire_type=WireType.BF16,
+        budget=None,
+        seed=1,
+    )
+    result = FinetuneResult.model_construct(
+        eta=math.inf, guarantee=Guarantee.nothing("No noise."), spec=spec, folder=tmp_path
+    )
+    monkeypatch.setattr(Client, "finetune", lambda *_, **__: result)
+    monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_: None)
+    ran = run("finetune", "--train", "x.csv", "--eta", "inf", "--json")
+    assert (ran.result["eta"], ran.result["guarantee"]["budget"], ran.result["spec"]["privacy"]["eta"]) == ("inf",) * 3
+    assert "nfinity" not in ran.out
+    assert ran.result["folder"] == str(tmp_path)
+    assert RunSpec.model_validate_json(json.dumps(ran.result["spec"])) == spec
+
+
 def test_infinite_eta_is_said(asked: dict[str, Any], run: Run) -> None:
     ran = run("finetune", "--train", "x.csv", "--eta", "inf")
     assert math.isinf(asked["eta"])
@@ -159,6 +221,19 @@ def test_predictions_stand_beside_their_texts(
         {"text": "one, two", "predicted_label": "a", "probability": "0.75"},
         {"text": "three", "predicted_label": "b", "probability": "0.5"},
     ]
+
+
+def test_predictions_with_noise_from_a_seed_are_marked(
+    notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=0))
+    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
+    monkeypatch.setattr(Client, "predict", lambda *_, **__: [Prediction(label="a", probability=0.5)] * 2)
+    output = tmp_path / "labelled.csv"
+    ran = run("predict", "--adapter", "0f", "--input", notes, "--output", output, "--json")
+    assert ran.result["unsafe_noise"] is True
+    with output.open() as file:
+        assert [row["unsafe_noise_seed"] for row in csv.DictReader(file)] == ["0", "0"]
 
 
 def test_an_output_of_unknown_kind_is_refused_before_anything_is_asked(notes: Path, run: Run) -> None:

@@ -66,6 +66,7 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     assert result["ep"] == pytest.approx(result["replaced"])
     assert set(result["uplink_bytes"]) == {"release", "gradient", "control", "total"}
     adapter = result["adapter_id"]
+    assert f"{len(result['deviations'])} settings fill in or differ from the paper" in trained.err
 
     (listed,) = run("adapter", "list", "--json").result["adapters"]
     shown = run("adapter", "show", adapter, "--json").result
@@ -104,6 +105,15 @@ def test_a_wrong_key_is_refused(run: Run) -> None:
     refused = run("adapter", "list", "--api-key", "cl_000000000000_" + "x" * 43)
     assert refused.code == 8
     assert len(refused.err.strip().splitlines()) == 1
+
+
+def test_a_second_init_without_models_keeps_them(tmp_path: Path, run: Run) -> None:
+    first, second = (
+        run("vendor", "init", "--data-dir", tmp_path, "--json", *given).result["settings"]
+        for given in (("--model", "mine=starter", "--threads", 1), ("--tls-host", "127.0.0.1"))
+    )
+    assert second == first
+    assert second["models"] == {"mine": "starter"}
 
 
 def test_keys_are_listed_without_their_secret_and_end(tmp_path: Path, run: Run) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cutlayer.core import ConfigError, StorageError
+from cutlayer import CtiSpec
+from cutlayer.core import ConfigError, Place, StorageError
 from cutlayer.customer import Client
-from cutlayer.customer.client import choose_device
+from cutlayer.customer.client import _privacy, choose_device
 from cutlayer.customer.handout import safe_path
 
 
@@ -23,6 +24,23 @@ def test_an_unknown_adapter_names_those_that_are_known(own_home: Path) -> None:
     with pytest.raises(StorageError, match="no adapter abc") as error:
         Client("http://127.0.0.1:9", "key").predict("abc", ["text"])
     assert "none" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("cti", "class_free", "made"),
+    [
+        (False, False, None),
+        (True, False, CtiSpec()),
+        (False, True, CtiSpec(class_free=True)),
+        (CtiSpec(smoothing=2), False, CtiSpec(smoothing=2)),
+        (CtiSpec(smoothing=2), True, CtiSpec(smoothing=2, class_free=True)),
+        (CtiSpec(class_free=True), False, CtiSpec(class_free=True)),
+    ],
+)
+def test_what_is_asked_of_cti_is_what_the_spec_holds(
+    cti: bool | CtiSpec, class_free: bool, made: CtiSpec | None
+) -> None:
+    assert _privacy(80, None, Place.TOKENS, cti, class_free).cti == made
 
 
 def test_an_unknown_device_is_refused() -> None:
@@ -48,6 +66,15 @@ def test_local_privatization_shows_what_would_leave(own_home: Path, starter_inst
     assert [text.original for text in bare] == [text.released for text in bare]
     assert client.privatize(texts, eta=60) == shown, "and again in another call"
     assert not list(client.ledger.frames()), "nothing was sent"
+
+
+def test_a_text_that_is_cut_is_another_text(own_home: Path, starter_installed: None) -> None:
+    client = Client(device="cpu")
+    (whole,) = client.privatize(["the patient slept well"], eta=60)
+    (cut,) = client.privatize(["the patient slept well"], eta=60, max_length=4)
+    (short,) = client.privatize(["the patient"], eta=60)
+    assert (whole.tokens, cut.tokens) == (4, 2)
+    assert cut == short
 
 
 def test_pairs_are_privatized_segment_by_segment(own_home: Path, starter_installed: None) -> None:

@@ -12,8 +12,8 @@ from cutlayer.data import LabelNames
 @given(st.lists(st.text(min_size=1, max_size=5), min_size=2, max_size=20).filter(lambda labels: len(set(labels)) > 1))
 def test_names_and_numbers_invert_each_other(labels):
     names = LabelNames.of(labels)
-    assert names.decode(names.encode(labels)) == tuple(labels)
-    assert names.encode(labels).dtype == torch.int64
+    assert names.decode(names.encode(labels, source="train")) == tuple(labels)
+    assert names.encode(labels, source="train").dtype == torch.int64
     assert names == LabelNames.of(reversed(labels))
 
 
@@ -33,6 +33,6 @@ def test_a_repeated_name():
 
 
 def test_an_unknown_label_is_located_and_not_repeated():
-    with pytest.raises(DataError, match="Row 2") as caught:
-        LabelNames(("a", "b")).encode(["a", "wombat"])
+    with pytest.raises(DataError, match="Row 2 of dev") as caught:
+        LabelNames(("a", "b")).encode(["a", "wombat"], source="dev")
     assert "wombat" not in str(caught.value)

@@ -172,6 +172,12 @@ def test_unlike_units_are_never_added(ledger: Ledger) -> None:
         send(ledger, draw(eta=40), budget=100)
 
 
+def test_a_budget_that_is_no_number_refuses_everything(ledger: Ledger) -> None:
+    with pytest.raises(BudgetError):
+        send(ledger, draw(), budget=math.nan)
+    assert not list(ledger.frames())
+
+
 def test_no_privacy_exceeds_every_budget(ledger: Ledger) -> None:
     with pytest.raises(BudgetError, match="inf due, in none"):
         send(ledger, draw(math.inf), budget=1e9)

@@ -46,6 +46,12 @@ def test_all_faults_are_listed() -> None:
     assert {fault.path for fault in caught.value.faults} == {"mechanism", "eta"}
 
 
+def test_noise_on_rows_has_its_way_named() -> None:
+    with pytest.raises(ConfigError, match="place") as caught:
+        PrivacySpec(eta=80, place=Place.ACTIVATIONS)
+    assert "--mechanism vector" in caught.value.remedy
+
+
 def test_nothing_to_steer_without_noise() -> None:
     with pytest.raises(ConfigError, match="no noise to steer"):
         PrivacySpec(mechanism="none", eta=math.inf, cti=CtiSpec())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, ModelError, StorageError, VendorError
+from cutlayer.vendor.catalogue import read_card
 from cutlayer.vendor.database import SCHEMA, Database
 from cutlayer.wire import routes
 from cutlayer.wire.transports import LocalTransport
@@ -26,11 +28,58 @@ def test_init_writes_settings_that_load_again(data_dir: Path) -> None:
     assert vendor.VendorSettings.load(data_dir) == settings
 
 
-def test_a_second_init_keeps_tenants(data_dir: Path, tiny_model: Path) -> None:
+def test_a_second_init_keeps_tenants_and_models(data_dir: Path, tiny_model: Path) -> None:
     vendor.keys.create(data_dir, "clinic")
     vendor.init(data_dir, models=[f"other={tiny_model}"], threads=1)
-    assert vendor.VendorSettings.load(data_dir).models.keys() == {"other"}
+    settings = vendor.VendorSettings.load(data_dir)
+    assert settings.models.keys() == {"tiny", "other"}
+    assert settings.default_model == "tiny"
     assert [key.tenant for key in vendor.keys.list(data_dir)] == ["clinic"]
+
+
+def test_a_second_init_changes_what_it_is_given_and_nothing_else(tmp_path: Path, tiny_model: Path) -> None:
+    folder = tmp_path / "data"
+    moved = shutil.copytree(tiny_model, tmp_path / "moved")
+    vendor.init(
+        folder,
+        models=[f"b={moved}", f"a={tiny_model}"],
+        db_url=f"sqlite:///{tmp_path / 'elsewhere.sqlite'}",
+        max_bottom=1,
+        threads=1,
+        limits=vendor.Limits(live_jobs=3),
+    )
+    by_hand = json.loads((folder / "vendor.json").read_text()) | {"verify_shards": False}
+    (folder / "vendor.json").write_text(json.dumps(by_hand))
+    shutil.rmtree(moved)  # what is not named is not loaded
+    before = vendor.VendorSettings.load(folder)
+    assert vendor.init(folder, tls_host="vendor.example") == before
+    assert vendor.VendorSettings.load(folder) == before
+    assert before.certificate.is_file()
+    assert not (folder / "vendor.sqlite").exists()
+
+    changed = vendor.init(folder, models=[f"b={tiny_model}"], threads=2)
+    assert changed == before.model_copy(update={"models": {"b": str(tiny_model), "a": str(tiny_model)}, "threads": 2})
+    assert vendor.VendorSettings.load(folder) == changed
+    assert read_card(changed, "b").source == str(tiny_model)
+
+
+def test_a_second_init_brings_cards_in_line_with_the_settings(
+    data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    vendor.init(data_dir, max_bottom=0)
+    assert read_card(vendor.VendorSettings.load(data_dir), "tiny").info.max_bottom == 0
+    change_settings(data_dir, max_bottom=None)
+    card = read_card(vendor.init(data_dir), "tiny")
+    assert card.info.max_bottom == card.info.blocks // 2
+    (data_dir / "models/tiny/card.json").write_text("{}")
+    assert read_card(vendor.init(data_dir), "tiny") == card
+
+
+def test_a_second_init_does_not_start_over_from_settings_that_are_off(data_dir: Path) -> None:
+    (data_dir / "vendor.json").write_text("{")
+    with pytest.raises(ConfigError, match="no JSON object"):
+        vendor.init(data_dir)
+    assert (data_dir / "vendor.json").read_text() == "{"
 
 
 @pytest.mark.parametrize(

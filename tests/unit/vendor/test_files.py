@@ -1,0 +1,62 @@
+"""Files that are whole or absent, and what a start clears away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cutlayer import vendor
+from cutlayer.core import VendorError
+from cutlayer.vendor.files import remove_leftovers, whole_folder, write_whole
+from cutlayer.wire.transports import LocalTransport
+from tests.unit.vendor.test_store import GOOD, IDS, NAME, put
+
+
+def crash(*_: object, **__: object) -> None:
+    raise OSError("power failed")
+
+
+def test_what_a_crash_left_half_written_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    with monkeypatch.context() as crashing:
+        for where, name in ((os, "replace"), (os, "rename"), (Path, "unlink"), (shutil, "rmtree")):
+            crashing.setattr(where, name, crash)
+        with pytest.raises(OSError, match="power failed"):
+            write_whole(tmp_path / "sub/file.json", b"content")
+        with pytest.raises(OSError, match="power failed"), whole_folder(tmp_path / "sub/folder") as folder:
+            (folder / "a").write_bytes(b"a")
+    assert len(list((tmp_path / "sub").iterdir())) == 2
+    remove_leftovers(tmp_path)
+    assert not list((tmp_path / "sub").iterdir())
+
+
+def test_an_upload_that_a_crash_cut_short_goes(
+    transport: LocalTransport, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = data_dir / "tenants/clinic/record-sets" / NAME
+    left: list[Path] = []
+
+    def note(path: Path, **_: object) -> None:
+        left.append(path)
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(os, "replace", crash)
+        crashing.setattr(Path, "unlink", note)
+        with pytest.raises(VendorError):
+            put(transport, IDS, GOOD)
+    [torn] = left
+    assert list(folder.iterdir()) == [torn]
+    remove_leftovers(data_dir)
+    assert not list(folder.iterdir())
+
+
+def test_a_start_leaves_files_that_are_not_its_own(data_dir: Path) -> None:
+    foreign = [data_dir / ".pre-commit-config.yaml", data_dir / "sub/.env.local", data_dir / "sub/.a.b/c"]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
+    assert [path.read_text() for path in foreign] == ["mine"] * 3
