@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +24,93 @@ POINTS = {
     "in an epoch": ("epoch 1", 3),
     "before the last evaluation": ("epoch 2", 4),
 }
+RELEASING_UNSTORED = ("dev after epoch 1", 1)
+"""Of a trained bottom nothing is stored: each step and each evaluation makes releases of its own."""
 MODES: dict[str, dict[str, Any]] = {
     "frozen": {},
     "frozen block": {"bottom": 1},
     "redraw": {"train_bottom": "redraw"},
+    "memoised": {"train_bottom": "memoised", "bottom": 1},
 }
 
+_CUSTOMERS = """
+import json, os, sys, traceback
+from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
+from tests.service import run_child
+print("ready", flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    sys.argv[1:] = order["arguments"]
+    status = 1
+    try:
+        run_child.main()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+"""
 
-def run(process: VendorProcess, key: str, home: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a customer's process, or `None` if it was killed."""
-    root = Path(__file__).parents[2]
-    environment = os.environ | {
-        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(Path(__file__).with_name("run_child.py"))]
-    command += [process.url, key, str(home), json.dumps(settings)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    if done.returncode == -9:
-        return None
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+
+class Customers:
+    """Runs customers in processes of their own, forked for the same reason as vendors are (see `Nursery`)."""
+
+    def __init__(self) -> None:
+        root = Path(__file__).parents[2]
+        environment = os.environ | {
+            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CUSTOMERS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._answer() == "ready"
+
+    def run(self, process: VendorProcess, key: str, home: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a customer's process, or `None` if it was killed."""
+        home.mkdir(exist_ok=True)
+        out, err = home / "out", home / "err"
+        arguments = [process.url, key, str(home), json.dumps(settings)]
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"arguments": arguments, "out": str(out), "err": str(err)}) + "\n")
+        self._process.stdin.flush()
+        status = self._answer()
+        if status == "-9":
+            return None
+        assert status == "0", err.read_text()[-3000:]
+        result: dict[str, Any] = json.loads(out.read_text().splitlines()[-1])
+        return result
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def customers() -> Iterator[Customers]:
+    forks = Customers()
+    yield forks
+    forks.close()
 
 
 @pytest.fixture(scope="module")
@@ -54,57 +119,68 @@ def references() -> dict[str, Any]:
     return {}
 
 
-def reference(mode: str, references: dict[str, Any], process: VendorProcess, key: str, home: Path) -> dict[str, Any]:
+def reference(
+    mode: str, references: dict[str, Any], customers: Customers, process: VendorProcess, key: str, home: Path
+) -> dict[str, Any]:
     if mode not in references:
-        references[mode] = run(process, key, home, MODES[mode] | {"die": None})
+        references[mode] = customers.run(process, key, home, MODES[mode] | {"die": None})
     found: dict[str, Any] = references[mode]
     return found
 
 
-def slow_unless(*fast: tuple[str, str, str]) -> list[Any]:
-    """All combinations; those not named are left to `make test-all`."""
-    combinations = [
-        (mode, victim, point) for mode in MODES for victim in ("vendor", "customer", "both") for point in POINTS
-    ]
-    return [
-        pytest.param(*each, id=" - ".join(each), marks=() if each in fast else pytest.mark.slow)
-        for each in combinations
-    ]
+FAST = {
+    # every victim at every point, each in another mode
+    ("vendor", "while releasing"): "frozen block",
+    ("vendor", "in an epoch"): "frozen",
+    ("vendor", "before the last evaluation"): "redraw",
+    ("customer", "while releasing"): "redraw",
+    ("customer", "in an epoch"): "frozen block",
+    ("customer", "before the last evaluation"): "frozen",
+    ("both", "while releasing"): "frozen",
+    ("both", "in an epoch"): "redraw",
+    ("both", "before the last evaluation"): "frozen block",
+}
+FAST_TOO = ("memoised", "both", "before the last evaluation")
+"""Two steps after the last checkpoint, so both go back and train them again."""
 
 
-@pytest.mark.parametrize(
-    ("mode", "victim", "point"),
-    slow_unless(
-        ("frozen", "vendor", "in an epoch"),
-        ("frozen", "customer", "before the last evaluation"),
-        ("frozen", "both", "while releasing"),
-        ("redraw", "both", "in an epoch"),
-    ),
-)
+def combinations() -> list[Any]:
+    """All of them; those that are not named as fast are left to `make test-all`."""
+    fast = {FAST_TOO} | {(mode, *where) for where, mode in FAST.items()}
+    every = [(mode, victim, point) for mode in MODES for victim in ("vendor", "customer", "both") for point in POINTS]
+    return [pytest.param(*each, id=" - ".join(each), marks=() if each in fast else pytest.mark.slow) for each in every]
+
+
+@pytest.mark.parametrize(("mode", "victim", "point"), combinations())
 def test_a_killed_run_ends_bit_identical(
     mode: str,
     victim: str,
     point: str,
+    customers: Customers,
     process: VendorProcess,
     api_key: str,
     tmp_path: Path,
     references: dict[str, Any],
 ) -> None:
-    expected = reference(mode, references, process, api_key, tmp_path / "undisturbed")
+    expected = reference(mode, references, customers, process, api_key, tmp_path / "undisturbed")
     pids = {"vendor": [process.pid], "customer": [0], "both": [process.pid, 0]}[victim]
-    settings = MODES[mode] | {"die": [*POINTS[point], pids]}
+    stored = "train_bottom" not in MODES[mode]
+    when = POINTS[point] if stored or point != "while releasing" else RELEASING_UNSTORED
+    settings = MODES[mode] | {"die": [*when, pids]}
     if victim == "vendor":
-        found = survive_vendor(process, api_key, tmp_path / "killed", settings)
+        found = survive_vendor(customers, process, api_key, tmp_path / "killed", settings)
     else:
-        assert run(process, api_key, tmp_path / "killed", settings) is None
+        assert customers.run(process, api_key, tmp_path / "killed", settings) is None
         if victim == "both":
             process.buried()
             process.start()
-        found = run(process, api_key, tmp_path / "killed", MODES[mode] | {"die": None})
+        found = customers.run(process, api_key, tmp_path / "killed", MODES[mode] | {"die": None})
     assert found == expected
 
 
-def survive_vendor(process: VendorProcess, key: str, home: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def survive_vendor(
+    customers: Customers, process: VendorProcess, key: str, home: Path, settings: dict[str, Any]
+) -> dict[str, Any] | None:
     """Starts the vendor again while the customer, still alive, keeps asking."""
 
     def revive() -> None:
@@ -113,6 +189,6 @@ def survive_vendor(process: VendorProcess, key: str, home: Path, settings: dict[
 
     helper = threading.Thread(target=revive)
     helper.start()
-    found = run(process, key, home, settings)
+    found = customers.run(process, key, home, settings)
     helper.join()
     return found

@@ -1,0 +1,103 @@
+"""What a release costs on the wire, request lines and headers included.
+
+The sizes depend on the texts' lengths alone, so a run that stops before its first step shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutlayer import vendor
+from cutlayer.core import Stopped
+from cutlayer.customer.run import RunState
+from cutlayer.data import Dataset, read_dataset
+from cutlayer.wire import routes
+from cutlayer.wire.recording import Direction, read_recording
+from tests.promises.runs import customer
+
+PHRASES = 2000
+"""Enough to hide the heads of the frames; more hide them better."""
+ROWS_PHRASES = 100
+
+
+class StopOnceReleased:
+    """Progress that stops a run before it trains."""
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        if stage == "privatize and release dev" and done == total:
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What was released, and what it took.
+
+    Attributes:
+        uplink: Bytes sent for it, as a result's `uplink_bytes["release"]`.
+        bodies: Those of them that are no heads of requests.
+        tokens: As a result's `tokens_released`.
+        numbers: Ids, or elements of rows, that travelled.
+    """
+
+    uplink: int
+    bodies: int
+    tokens: int
+    numbers: int
+
+
+Measure = Callable[..., Sizes]
+
+
+@pytest.fixture(scope="module")
+def phrases(public_data: Path) -> Dataset:
+    """Short texts: training phrases of SST-2, 11 tokens each."""
+    data = read_dataset(public_data / "sst2" / "train.jsonl.gz", text_column="text", label_column="label")
+    return data.select(range(0, len(data), len(data) // PHRASES)[:PHRASES])
+
+
+@pytest.fixture(scope="module")
+def starter_vendor(starter_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vendor") / "data"
+    vendor.init(folder, models=["starter"], max_bottom=1)
+    return folder
+
+
+@pytest.fixture
+def measure(starter_vendor: Path, tmp_path: Path) -> Measure:
+    """Releases texts at eta 80 and looks at the ledger and the transcript."""
+
+    def run(data: Dataset, **settings: Any) -> Sizes:
+        key, out = vendor.keys.create(starter_vendor, "clinic"), tmp_path / "run"
+        with customer(starter_vendor, key, tmp_path / "home") as client:
+            with pytest.raises(Stopped):
+                client.finetune(data, eta=80, seed=1, out=out, progress=StopOnceReleased(), **settings)
+            spent = client.ledger.spent(RunState.model_validate_json((out / "run.json").read_bytes()).run)
+        recorded = [frame for frame in read_recording(out / "transcript") if frame.direction is Direction.UP]
+        shards = [frame for frame in recorded if frame.route.name == routes.SHARD_PUT.name]
+        tensors = [frame.tensors() for frame in shards]
+        return Sizes(
+            uplink=spent.uplink["release"],
+            bodies=sum(frame.size for frame in shards),
+            tokens=spent.tokens,
+            numbers=sum(each[role].numel() for each in tensors for role in ("ids", "rows") if role in each),
+        )
+
+    return run
+
+
+def test_a_token_id_takes_little_more_than_its_two_bytes(phrases: Dataset, measure: Measure) -> None:
+    sizes = measure(phrases)
+    assert sizes.tokens == sizes.numbers > 10 * PHRASES
+    assert 2 * sizes.tokens < sizes.bodies < sizes.uplink, "heads are not counted"
+    assert sizes.uplink / sizes.tokens <= 2.2
+
+
+def test_a_boundary_row_takes_little_more_than_two_bytes_a_dimension(phrases: Dataset, measure: Measure) -> None:
+    sizes = measure(phrases.select(range(ROWS_PHRASES)), bottom=1)
+    assert 2 * sizes.numbers < sizes.bodies < sizes.uplink, "heads are not counted"
+    assert sizes.uplink / sizes.numbers <= 2.05
