@@ -79,7 +79,9 @@ def finetune(
     cti_class_free: Annotated[
         bool,
         typer.Option(
-            "--cti-class-free", help="CTI whose noise does not depend on the text's own label.", rich_help_panel=PRIVACY
+            "--cti-class-free",
+            help="CTI whose noise does not depend on a text's own label.",
+            rich_help_panel=PRIVACY,
         ),
     ] = False,
     cti_option: Annotated[

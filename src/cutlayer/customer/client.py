@@ -143,7 +143,7 @@ class Client:
             place: Whether noise acts on tokens or on the bottom's output.
             cti: Contributing-token identification (SAP §4.4): eta per token and class. A `CtiSpec`
                 makes the choices that the paper leaves open; `True` takes its defaults.
-            cti_class_free: Whether CTI's noise must not depend on labels in training either.
+            cti_class_free: CTI whose noise does not depend on a text's own label; its scores are fitted on all.
                 Turns CTI on.
             bottom: Blocks at the customer; `None` is the text cut.
             train_bottom: Whether and how the bottom is trained (SAP Appendix A).

@@ -203,7 +203,7 @@ class UtilityImportance:
                 + (", in training too" if spec.class_free else "; in training that of the text's class"),
                 why="The label must not be needed, and must not show, at inference."
                 if not spec.class_free
-                else "Noise then does not depend on the label.",
+                else "A text's noise then does not depend on its own label; the scores are fitted on all labels.",
             ),
             Deviation(
                 what="CTI: guarantee",

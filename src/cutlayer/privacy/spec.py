@@ -44,7 +44,8 @@ class CtiSpec(_Closed):
         c0: The constant of eq. (6). `None`: (max UI + min UI) / 2 over all tokens and classes.
         pair: Which texts of a pair are counted.
         unlabelled: The score of a token in a text without label: over classes.
-        class_free: Uses the unlabelled score in training too, so that noise does not depend on labels.
+        class_free: Uses the unlabelled score in training too, so that a text's noise does not depend on
+            its own label. The scores are still fitted on all labels.
     """
 
     frequency: Literal["tokens", "texts"] = "tokens"
