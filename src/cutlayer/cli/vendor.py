@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -82,11 +86,22 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads, instead of those set.", show_default=False)
     ] = None,
+    until_stdin_closes: Annotated[
+        bool, typer.Option("--until-stdin-closes", hidden=True, help="End with the process that started this one.")
+    ] = False,
 ) -> None:
     """Run the service until it is interrupted. Health is at /healthz, metrics at /metrics, the API at /openapi.json."""
     from cutlayer import vendor
 
+    if until_stdin_closes:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     vendor.serve(data_dir, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, threads=threads)
+
+
+def _end_with_stdin() -> None:
+    """Ends this process when the other end of its standard input is gone, however that happened."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @keys.command("create", epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer")

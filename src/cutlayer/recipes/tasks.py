@@ -39,6 +39,7 @@ class Task(Spec):
         test: File to measure on; neither training nor stopping sees it.
         dev_share: Share of train that is held out for stopping.
         group: A column whose values must not lie on both sides of that cut, for example the author.
+        labels: The labels whose rows are kept; `None` keeps all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Task(Spec):
     test: str = "test"
     dev_share: float = Field(gt=0, lt=1)
     group: str | None = None
+    labels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,16 @@ def _read(task: Task, folder: Path, split: str) -> Dataset:
             remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
         )
     first, *second = task.text_columns
-    return read_dataset(
+    dataset = read_dataset(
         path,
         text_column=first,
         text_pair_column=second[0] if second else None,
         label_column=task.label_column,
         attribute_columns=[task.group] if task.group else [],
     )
+    if task.labels is None:
+        return dataset
+    return dataset.select([row for row, label in enumerate(dataset.labels or ()) if label in task.labels])
 
 
 def _at_most(dataset: Dataset, rows: int | None) -> Dataset:

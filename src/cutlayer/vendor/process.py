@@ -28,6 +28,7 @@ class VendorProcess:
     """Serves a data folder until the block ends.
 
     The process can be killed and started again on the same port, so that a customer's retries find it.
+    It ends with this one, even if this one is killed: it watches the pipe that is its standard input.
 
     Args:
         data_dir: A folder that `vendor.init` made.
@@ -55,9 +56,10 @@ class VendorProcess:
         """
         command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve"]
         command += ["--data-dir", str(self.data_dir), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--until-stdin-closes"]
         with (self.data_dir / _LOG).open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, arguments from code
-                command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=self._environment
             )
         deadline = time.monotonic() + _START_SECONDS
         while wait and not self._answers():
@@ -82,6 +84,8 @@ class VendorProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
             self._process = None
 
     def _answers(self) -> bool:
