@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cutlayer.core import ConfigError, DataError, Stopped
-from cutlayer.customer import Silent, TrainBottom, trainer
+from cutlayer.customer import Client, Silent, TrainBottom, trainer
 from cutlayer.customer.finetune import Corpora
 from cutlayer.data import Dataset
 from tests.promises.runs import TRAINING, corpus, customer, finetune
@@ -22,6 +22,12 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     data_dir,
     tiny_model,
 )
+
+
+@pytest.fixture
+def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  # noqa: F811
+    with customer(data_dir, api_key, tmp_path / "home") as opened:
+        yield opened
 
 
 def test_a_run_keeps_to_a_small_vendors_limit(
@@ -52,18 +58,12 @@ def test_batches_beyond_the_limit_are_refused_before_anything_leaves(
 
 
 @pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
-def test_without_noise_every_token_is_recovered(
-    train_bottom: TrainBottom,
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_without_noise_every_token_is_recovered(client: Client, train_bottom: TrainBottom) -> None:
     """Unknown words too: their row is no candidate of the noise, but here it leaves as it is."""
     texts = corpus(40, seed=1)
     unknown = Dataset(tuple((f"{text} nobody knows",) for (text,) in texts.texts), texts.labels)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, eta=math.inf, train=unknown, train_bottom=train_bottom)
-        assert (result.ep, result.replaced) == (0, 0)
+    result = finetune(client, eta=math.inf, train=unknown, train_bottom=train_bottom)
+    assert (result.ep, result.replaced) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -77,108 +77,87 @@ def test_without_noise_every_token_is_recovered(
     ],
 )
 def test_settings_out_of_bounds_are_refused_before_anything_leaves(
+    client: Client,
     settings: dict[str, Any],
     named: str,
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
 ) -> None:
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        with pytest.raises(ConfigError, match=named):
-            client.finetune(corpus(40, seed=1), **({"eta": 6.0, "training": TRAINING, "seed": 3} | settings))
-        assert not list(client.ledger.releases())
+    with pytest.raises(ConfigError, match=named):
+        client.finetune(corpus(40, seed=1), **({"eta": 6.0, "training": TRAINING, "seed": 3} | settings))
+    assert not list(client.ledger.releases())
 
 
-def test_a_bad_test_label_is_found_before_anything_leaves(
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_bad_test_label_is_found_before_anything_leaves(client: Client) -> None:
     test = Dataset((("w1",), ("w2",)), ("oncology-ward", "unheard-of"))
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        with pytest.raises(DataError, match="Row 2 of test"):
-            client.finetune(corpus(40, seed=1), test=test, eta=6, training=TRAINING, seed=3)
-        assert not list(client.ledger.releases())
+    with pytest.raises(DataError, match="Row 2 of test"):
+        client.finetune(corpus(40, seed=1), test=test, eta=6, training=TRAINING, seed=3)
+    assert not list(client.ledger.releases())
 
 
-def test_a_class_whose_rows_fell_into_dev_has_its_output(
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_class_whose_rows_fell_into_dev_has_its_output(client: Client) -> None:
     texts = corpus(40, seed=1)
     numbered = Dataset(tuple((str(number),) for number in range(40)), texts.labels)
     _, dev = Corpora(numbered, None, None).split(dev_share=TRAINING.dev_share, seed=3)
     held_out = int(dev.texts[0][0])
     labels = tuple("rare-ward" if number == held_out else label for number, label in enumerate(texts.labels or ()))
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = client.finetune(Dataset(texts.texts, labels), eta=6, training=TRAINING, seed=3)
-        assert client.adapter(result.adapter_id).num_labels == 4
+    result = client.finetune(Dataset(texts.texts, labels), eta=6, training=TRAINING, seed=3)
+    assert client.adapter(result.adapter_id).num_labels == 4
 
 
 @pytest.mark.parametrize("train_bottom", [TrainBottom.REDRAW, TrainBottom.MEMOISED])
 def test_a_text_in_two_evaluation_frames(
+    client: Client,
     train_bottom: TrainBottom,
     monkeypatch: pytest.MonkeyPatch,
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
 ) -> None:
     """The bits of a trained bottom's rows depend on the batch, so these are two releases of one draw."""
     monkeypatch.setattr(trainer, "EVALUATION_POSITIONS", 100)
     texts = corpus(12, seed=5)
     twice = Dataset(texts.texts + texts.texts, (texts.labels or ()) * 2)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        finetune(client, dev=twice, bottom=1, train_bottom=train_bottom)
-        spent = [line.largest_spent for line in client.ledger.summary().mechanisms]
+    finetune(client, dev=twice, bottom=1, train_bottom=train_bottom)
+    spent = [line.largest_spent for line in client.ledger.summary().mechanisms]
     # dev is drawn once; the training texts of a fresh release each epoch, twice
     assert spent == [12 if train_bottom is TrainBottom.REDRAW else 6]
 
 
 @pytest.mark.parametrize(("train_bottom", "looks"), [(TrainBottom.FROZEN, 1), (TrainBottom.REDRAW, 2)])
 def test_the_guarantee_covers_every_look(
+    client: Client,
     train_bottom: TrainBottom,
     looks: int,
-    data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
 ) -> None:
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, train_bottom=train_bottom)
-        assert (result.looks, result.guarantee.budget) == (looks, 6.0 * looks)
-        assert result.largest_distance is not None
-        spent = [line.largest_spent for line in client.ledger.summary().mechanisms]
-        assert spent == [result.guarantee.budget]
+    result = finetune(client, train_bottom=train_bottom)
+    assert (result.looks, result.guarantee.budget) == (looks, 6.0 * looks)
+    assert result.largest_distance is not None
+    spent = [line.largest_spent for line in client.ledger.summary().mechanisms]
+    assert spent == [result.guarantee.budget]
 
 
 def test_nothing_is_left_behind(
+    client: Client,
     data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
-    tmp_path: Path,
 ) -> None:
     """The vendor drops records with the run and the job with the adapter; the customer closes its files."""
 
     def files(where: str) -> list[Path]:
         return [path for path in (data_dir / "tenants").rglob("*") if where in path.parts and path.is_file()]
 
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        first = finetune(client)
-        assert not files("record-sets")
-        assert len(files("adapters"))
-        if sys.platform == "linux":
-            opened = len(list(Path("/proc/self/fd").iterdir()))
-        second = finetune(client, eta=7.0)
-        if sys.platform == "linux":
-            assert len(list(Path("/proc/self/fd").iterdir())) <= opened
-        for result in (first, second):
-            client.delete_adapter(result.adapter_id)
-        assert not files("adapters")
-        assert not files("jobs")
+    first = finetune(client)
+    assert not files("record-sets")
+    assert len(files("adapters"))
+    if sys.platform == "linux":
+        opened = len(list(Path("/proc/self/fd").iterdir()))
+    second = finetune(client, eta=7.0)
+    if sys.platform == "linux":
+        assert len(list(Path("/proc/self/fd").iterdir())) <= opened
+    for result in (first, second):
+        client.delete_adapter(result.adapter_id)
+    assert not files("adapters")
+    assert not files("jobs")
 
 
 def test_an_unfinished_run_can_be_given_up(
+    client: Client,
     data_dir: Path,  # noqa: F811
-    api_key: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     class Interrupts(Silent):
@@ -187,16 +166,15 @@ def test_an_unfinished_run_can_be_given_up(
                 raise KeyboardInterrupt
 
     run = tmp_path / "run"
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        with pytest.raises(Stopped):
-            finetune(client, out=run, progress=Interrupts())
-        charged = client.ledger.summary().mechanisms
+    with pytest.raises(Stopped):
+        finetune(client, out=run, progress=Interrupts())
+    charged = client.ledger.summary().mechanisms
+    client.discard(run)
+    assert not run.exists()
+    assert not [path for path in (data_dir / "tenants").rglob("*") if path.is_file()]
+    assert client.ledger.summary().mechanisms == charged
+    with pytest.raises(ConfigError, match="holds no run"):
         client.discard(run)
-        assert not run.exists()
-        assert not [path for path in (data_dir / "tenants").rglob("*") if path.is_file()]
-        assert client.ledger.summary().mechanisms == charged
-        with pytest.raises(ConfigError, match="holds no run"):
-            client.discard(run)
-        result = finetune(client, out=run)
-        with pytest.raises(ConfigError, match=f"adapter delete {result.adapter_id}"):
-            client.discard(run)
+    result = finetune(client, out=run)
+    with pytest.raises(ConfigError, match=f"adapter delete {result.adapter_id}"):
+        client.discard(run)
