@@ -72,6 +72,8 @@ def _parameters(function: Any) -> Iterator[Parameter]:
         kind, info = typing.get_args(hints[name])[:2]
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
             kind = next(each for each in typing.get_args(kind) if each is not type(None))
+        if getattr(info, "hidden", False):
+            continue
         dashed = name.replace("_", "-")
         if not isinstance(info, OptionInfo):
             names: tuple[str, ...] = (info.metavar or name.upper(),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,7 +107,7 @@ class Database:
                 except OSError as error:
                     raise self._error(f"cannot be created: {error.strerror}", sqlite3.SQLITE_CANTOPEN) from error
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(connection)
             connection.execute("BEGIN IMMEDIATE")
             (found,) = connection.execute("PRAGMA user_version").fetchone()
             if found == 0:
@@ -128,3 +129,16 @@ class Database:
 
     def _error(self, what: str, code: int) -> StorageError:
         return StorageError(f"The {self._kind} {self.path} {what}.", remedy=_REMEDIES.get(code, ""))
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switches to the write-ahead journal; a new file's switch is refused at once while another makes it."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -278,6 +279,17 @@ def test_many_threads_open_and_write_one_ledger(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: send(shared, None), range(24)))
     assert shared.summary().frames == 48
+
+
+def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself gives up at once where it would change the journal of a file that another writes."""
+    path = tmp_path / "ledger.db"
+    other = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    other.execute("CREATE TABLE begun (at)")
+    other.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.3, other.rollback).start()
+    Ledger(path)
+    other.close()
 
 
 def test_a_budget_holds_between_processes(ledger: Ledger, tmp_path: Path) -> None:
