@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
@@ -60,13 +61,14 @@ class Vendor:
 
     Args:
         settings: Its settings.
+        executor: Runs all that computes.
 
     Raises:
         ConfigError: Another process serves the same data folder.
         StorageError: Database or data folder cannot be used.
     """
 
-    def __init__(self, settings: VendorSettings) -> None:
+    def __init__(self, settings: VendorSettings, executor: Executor | None = None) -> None:
         self.settings = settings
         self._lock = _lock(settings.data_dir)
         try:
@@ -79,7 +81,7 @@ class Vendor:
         self.store = RecordStore(settings, self.database, self.catalogue)
         self.jobs = Jobs(settings, self.database, self.catalogue, self.store)
         self.adapters = Adapters(settings, self.database, self.catalogue)
-        self.compute = ComputeThread(settings.compute_threads)
+        self.compute = ComputeThread(settings.compute_threads, executor)
         self.doorkeeper = Doorkeeper(self.database)
         self.metrics = Metrics()
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
@@ -91,13 +93,14 @@ class Vendor:
         os.close(self._lock)
 
 
-def create_app(settings: VendorSettings) -> FastAPI:
+def create_app(settings: VendorSettings, *, executor: Executor | None = None) -> FastAPI:
     """The vendor's service as an ASGI application.
 
     Args:
         settings: The vendor's settings, of a data folder that `init` made.
+        executor: Runs all that computes, one call at a time; a thread of its own by default.
     """
-    vendor = Vendor(settings)
+    vendor = Vendor(settings, executor)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -19,15 +21,57 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ComputeThread:
-    """Runs calls one after the other in its own thread.
+class ThisThread(Executor):
+    """Runs what others submit in the thread that calls `work`.
+
+    A process that only serves computes in its first thread. GNU OpenMP counts that one among those
+    that compute, so where another computes on all cores it finds more threads than cores, and has
+    them sleep after every operation instead of spin: on two cores a training step of MiniLM on short
+    texts then took 130 ms instead of 90.
 
     Args:
         threads: Threads of a matrix product.
     """
 
     def __init__(self, threads: int) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="compute", initializer=_start, initargs=(threads,))
+        self._threads = threads
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queues a call."""
+        future: Future[T] = Future()
+        self._calls.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Has `work` return after what was queued before."""
+        self._calls.put(None)
+
+    def work(self) -> None:
+        """Runs calls, one after the other, until `shutdown`."""
+        _start(self._threads)
+        while (call := self._calls.get()) is not None:
+            future, run = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(run())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+class ComputeThread:
+    """Runs calls one after the other in one thread.
+
+    Args:
+        threads: Threads of a matrix product.
+        executor: Where to run; a thread of its own by default.
+    """
+
+    def __init__(self, threads: int, executor: Executor | None = None) -> None:
+        self._executor = executor or ThreadPoolExecutor(
+            1, thread_name_prefix="compute", initializer=_start, initargs=(threads,)
+        )
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Waits for its turn and for the result.

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.vendor.app import create_app
 from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
+from cutlayer.vendor.compute import ThisThread
 from cutlayer.vendor.database import Database
 from cutlayer.vendor.settings import Limits, VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate
@@ -136,8 +138,9 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     # First what may fail for want of a port, before a folder is locked.
     with listen(host, port) as listener:
+        compute = ThisThread(settings.compute_threads)
         config = uvicorn.Config(
-            create_app(settings),
+            create_app(settings, executor=compute),
             loop="asyncio",
             http="h11",
             ws="none",
@@ -152,7 +155,12 @@ def serve(
         )
         scheme, address = "https" if has_tls else "http", listener.getsockname()
         log.info("serving %s on %s://%s:%d", settings.data_dir, scheme, *address[:2])
-        uvicorn.Server(config).run(sockets=[listener])
+        server = uvicorn.Server(config)
+        with server.capture_signals(), ThreadPoolExecutor(1, thread_name_prefix="http") as http:
+            ended = http.submit(server.run, sockets=[listener])
+            ended.add_done_callback(lambda _: compute.shutdown())
+            compute.work()
+            ended.result()
 
 
 def listen(host: str, port: int) -> socket.socket:
