@@ -23,7 +23,7 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     nursery,
     tiny_model,
 )
-from tests.service.process import Nursery, VendorProcess
+from tests.service.process import VendorProcess, Vendors
 
 KINDS = ["local", "http", "recorded"]
 
@@ -31,7 +31,7 @@ KINDS = ["local", "http", "recorded"]
 @pytest.fixture(params=KINDS)
 def connect(
     request: pytest.FixtureRequest,
-    nursery: Nursery,  # noqa: F811
+    nursery: Vendors,  # noqa: F811
     data_dir: Path,  # noqa: F811
     tmp_path: Path,
 ) -> Iterator[Callable[[str], Transport]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cutlayer import vendor
-from tests.service.process import Nursery, VendorProcess, running
+from tests.service.process import VendorProcess, Vendors, running
 from tests.service.tiny import write_tiny_bert
 
 
@@ -37,14 +37,14 @@ def api_key(data_dir: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    forks = Nursery()
+def nursery() -> Iterator[Vendors]:
+    forks = Vendors()
     yield forks
     forks.close()
 
 
 @pytest.fixture
-def process(nursery: Nursery, data_dir: Path, api_key: str) -> Iterator[VendorProcess]:
+def process(nursery: Vendors, data_dir: Path, api_key: str) -> Iterator[VendorProcess]:
     with running(nursery, data_dir) as started:
         yield started
 

@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-_NURSERY = """
+_VENDORS = """
 import json, os, resource, sys
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 from cutlayer import vendor
@@ -55,22 +55,31 @@ def free_port() -> int:
 
 
 class Nursery:
-    """The process that forks vendors."""
+    """A process that imports once and then takes orders, a line of JSON each, and answers each with a line.
 
-    def __init__(self) -> None:
+    Args:
+        program: What it runs; it says `ready` first.
+    """
+
+    def __init__(self, program: str) -> None:
         self._lock = threading.Lock()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        root = Path(__file__).parents[2]
+        environment = os.environ | {
+            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         assert self._answer() == "ready"
 
-    def start(self, data_dir: Path, port: int, log: Path, *, largest_file: int) -> int:
-        order = {"data_dir": str(data_dir), "port": port, "log": str(log), "largest_file": largest_file}
-        return int(self._ask(order))
-
-    def reap(self, child: int) -> None:
-        assert self._ask({"reap": child}) == "gone"
+    def ask(self, order: dict[str, object]) -> str:
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return self._answer()
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -79,16 +88,23 @@ class Nursery:
         self._process.wait(timeout=30)
         self._process.stdout.close()
 
-    def _ask(self, order: dict[str, object]) -> str:
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            return self._answer()
-
     def _answer(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
+
+
+class Vendors(Nursery):
+    """The process that forks vendors."""
+
+    def __init__(self) -> None:
+        super().__init__(_VENDORS)
+
+    def start(self, data_dir: Path, port: int, log: Path, *, largest_file: int) -> int:
+        order = {"data_dir": str(data_dir), "port": port, "log": str(log), "largest_file": largest_file}
+        return int(self.ask(order))
+
+    def reap(self, child: int) -> None:
+        assert self.ask({"reap": child}) == "gone"
 
 
 class VendorProcess:
@@ -101,7 +117,7 @@ class VendorProcess:
         largest_file: Bytes that a file may have: what a full disk feels like. 0 for no limit.
     """
 
-    def __init__(self, nursery: Nursery, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> None:
+    def __init__(self, nursery: Vendors, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> None:
         self.data_dir = data_dir
         self.port = free_port()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -150,7 +166,7 @@ class VendorProcess:
 
 
 @contextlib.contextmanager
-def running(nursery: Nursery, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> Iterator[VendorProcess]:
+def running(nursery: Vendors, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> Iterator[VendorProcess]:
     process = VendorProcess(nursery, data_dir, tls=tls, largest_file=largest_file)
     process.start()
     try:

@@ -18,7 +18,7 @@ from cutlayer import vendor
 from cutlayer.wire import ROUTES
 from cutlayer.wire.transports import HttpTransport
 from tests.service.customer import Customer
-from tests.service.process import Nursery, VendorProcess, running
+from tests.service.process import VendorProcess, Vendors, running
 
 CHECKS = [
     not_a_server_error,
@@ -31,7 +31,7 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def served(nursery: Nursery, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VendorProcess]:
+def served(nursery: Vendors, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VendorProcess]:
     folder = Path(shutil.copytree(blank_vendor, tmp_path_factory.mktemp("fuzz") / "data"))
     with running(nursery, folder) as process:
         yield process

@@ -20,11 +20,11 @@ from cutlayer.wire import Frame, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo
 from cutlayer.wire.transports import HttpTransport
 from tests.service.customer import Customer, ask
-from tests.service.process import Nursery, VendorProcess, running
+from tests.service.process import VendorProcess, Vendors, running
 
 
 @pytest.fixture(scope="module")
-def served(nursery: Nursery, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VendorProcess]:
+def served(nursery: Vendors, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VendorProcess]:
     folder = Path(shutil.copytree(blank_vendor, tmp_path_factory.mktemp("hostile") / "data"))
     with running(nursery, folder) as process:
         yield process

@@ -18,7 +18,7 @@ from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterList
 from cutlayer.wire.transports import HttpTransport
 from tests.service.customer import Customer, ask
-from tests.service.process import Nursery, free_port, running
+from tests.service.process import Vendors, free_port, running
 
 
 def _programs() -> Path:
@@ -66,7 +66,7 @@ def database_url() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_whole_job_on_postgresql(nursery: Nursery, tmp_path: Path, tiny_model: Path, database_url: str) -> None:
+def test_a_whole_job_on_postgresql(nursery: Vendors, tmp_path: Path, tiny_model: Path, database_url: str) -> None:
     data_dir = tmp_path / "data"
     vendor.init(data_dir, models=[str(tiny_model)], threads=1, db_url=database_url)
     key = vendor.keys.create(data_dir, "clinic")

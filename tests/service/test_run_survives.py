@@ -7,9 +7,6 @@ the same; what must be equal is the digest of the adapter's weights, and what th
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.process import VendorProcess
+from tests.service.process import Nursery, VendorProcess
 
 POINTS = {
     "while releasing": ("privatize and release dev", 1),
@@ -60,50 +57,23 @@ for line in sys.stdin:
 """
 
 
-class Customers:
-    """Runs customers in processes of their own, forked for the same reason as vendors are (see `Nursery`)."""
+class Customers(Nursery):
+    """Runs customers in processes of their own, forked for the same reason as vendors are."""
 
     def __init__(self) -> None:
-        root = Path(__file__).parents[2]
-        environment = os.environ | {
-            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CUSTOMERS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert self._answer() == "ready"
+        super().__init__(_CUSTOMERS)
 
     def run(self, process: VendorProcess, key: str, home: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
         """The result of a customer's process, or `None` if it was killed."""
         home.mkdir(exist_ok=True)
         out, err = home / "out", home / "err"
         arguments = [process.url, key, str(home), json.dumps(settings)]
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"arguments": arguments, "out": str(out), "err": str(err)}) + "\n")
-        self._process.stdin.flush()
-        status = self._answer()
+        status = self.ask({"arguments": arguments, "out": str(out), "err": str(err)})
         if status == "-9":
             return None
         assert status == "0", err.read_text()[-3000:]
         result: dict[str, Any] = json.loads(out.read_text().splitlines()[-1])
         return result
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
 
 
 @pytest.fixture(scope="module")

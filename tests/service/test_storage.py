@@ -18,7 +18,7 @@ from cutlayer.wire import Frame, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, RecordSetInfo
 from cutlayer.wire.transports import HttpTransport, LocalTransport
 from tests.service.customer import Customer, ask, first_model
-from tests.service.process import Nursery, VendorProcess, running
+from tests.service.process import VendorProcess, Vendors, running
 
 
 def shard_file(data_dir: Path, customer: Customer, number: int) -> Path:
@@ -106,7 +106,7 @@ def test_bytes_changed_on_the_way_are_refused(process: VendorProcess, api_key: s
 
 
 def test_a_full_disk_stops_a_job_and_loses_nothing(
-    nursery: Nursery, data_dir: Path, api_key: str, blank_vendor: Path, tmp_path: Path
+    nursery: Vendors, data_dir: Path, api_key: str, blank_vendor: Path, tmp_path: Path
 ) -> None:
     """Files may grow to 40 kB, which the log reaches after some steps, as no checkpoint shortens it."""
     process = VendorProcess(nursery, data_dir, largest_file=40_000)
@@ -135,7 +135,7 @@ def test_a_full_disk_stops_a_job_and_loses_nothing(
 
 
 def test_an_upload_is_refused_while_there_is_room_for_the_jobs(
-    nursery: Nursery, data_dir: Path, api_key: str, change_settings: Callable[..., None]
+    nursery: Vendors, data_dir: Path, api_key: str, change_settings: Callable[..., None]
 ) -> None:
     change_settings(data_dir, limits={"reserve_bytes": 2**60})
     with running(nursery, data_dir) as process:

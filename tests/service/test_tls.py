@@ -12,7 +12,7 @@ from cutlayer.core import ConfigError, VendorError
 from cutlayer.wire import routes
 from cutlayer.wire.transports import HttpTransport
 from tests.service.customer import ask
-from tests.service.process import Nursery, running
+from tests.service.process import Vendors, running
 
 
 def test_a_vendor_without_tls_serves_this_machine_only(data_dir: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_vendor_without_tls_serves_this_machine_only(data_dir: Path) -> None:
             vendor.serve(data_dir, host=host)
 
 
-def test_a_self_signed_vendor(nursery: Nursery, blank_vendor: Path, tmp_path: Path, tiny_model: Path) -> None:
+def test_a_self_signed_vendor(nursery: Vendors, blank_vendor: Path, tmp_path: Path, tiny_model: Path) -> None:
     data_dir = tmp_path / "data"
     settings = vendor.init(data_dir, models=[str(tiny_model)], threads=1, tls_host="127.0.0.1")
     other = vendor.init(tmp_path / "other", models=[str(tiny_model)], threads=1, tls_host="127.0.0.1")

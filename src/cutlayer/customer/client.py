@@ -25,11 +25,12 @@ from typing import Literal
 import torch
 
 from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens, VendorError, checked
-from cutlayer.customer.finetune import Corpora, Finetuning, build_session, check_spec, noise_secret
+from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink
+from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import safetensors
@@ -139,8 +140,12 @@ class Run:
     def log_loss(self, step: int, loss: float) -> None:
         """Appends a step's training loss."""
         try:
-            with (self.folder / "losses.jsonl").open("a") as file:
-                file.write(json.dumps({"step": step, "loss": loss}) + "\n")
+            with (self.folder / "losses.jsonl").open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    torn = file.read(1) != b"\n"  # by a crash: this step gets a line of its own
+                    file.write(b"\n" * torn)
+                file.write(json.dumps({"step": step, "loss": loss}).encode() + b"\n")
         except OSError as error:
             raise StorageError(
                 f"The losses in {self.folder} cannot be written: {error.strerror}.",

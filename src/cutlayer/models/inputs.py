@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cutlayer.core import DataError, ModelError, Ragged, Rows, Tokens
+from cutlayer.core import ConfigError, DataError, Fault, ModelError, Ragged, Rows, Tokens
 
 
 @dataclass(frozen=True)
@@ -152,20 +152,20 @@ class Template(BaseModel):
             limit: The caller's own limit on a sequence, specials included.
 
         Raises:
-            ModelError: Nobody says how long a text may be, or the limit leaves no room.
+            ModelError: Nobody says how long a text may be, or the model leaves no room.
+            ConfigError: The caller's limit leaves no room.
         """
         limits = [length for length in (self.max_length, limit) if length is not None]
         if not limits:
             raise ModelError(
                 "Neither the tokenizer nor the model says how long a text may be.", remedy="Set a maximum length."
             )
-        content = min(limits) - self.special_count(segments)
-        if content < 1:
-            raise ModelError(
-                f"A maximum length of {min(limits)} leaves no room beside the special tokens.",
-                remedy="Raise the maximum length.",
-            )
-        return content
+        specials = self.special_count(segments)
+        if limit is not None and limit <= specials:
+            raise ConfigError([Fault("max_length", limit, f"leaves no room beside {specials} special tokens")])
+        if min(limits) <= specials:
+            raise ModelError(f"A model for {min(limits)} tokens has no room beside {specials} special tokens.")
+        return min(limits) - specials
 
     def segment_lengths(self, tokens: Tokens) -> Tensor:
         """`[n, segments]` int64: rows per segment, specials counted with the segment they close."""

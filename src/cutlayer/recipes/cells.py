@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Cut, Deviation, Proportion, Spec, Stopped
 from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
-from cutlayer.data import tokenise
+from cutlayer.data import Dataset, tokenise
 from cutlayer.models import (
     Bottom,
     Head,
@@ -31,7 +31,8 @@ from cutlayer.models import (
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
 from cutlayer.recipes.loopback import Loopback
-from cutlayer.recipes.tasks import Limits, Splits, Task
+from cutlayer.recipes.tasks import Limits, Splits, Task, fresh_topics
+from cutlayer.recipes.topics import TopicLabels
 from cutlayer.reports import Calibrated, CellStore, calibrate
 
 _CALIBRATION_SEED = 0
@@ -138,6 +139,17 @@ class Calibration(BaseModel):
     points: tuple[Calibrated, ...]
 
 
+class TopicCell(Spec):
+    """The topics of a task whose labels they are."""
+
+    task: Task
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-topics"
+
+
 class Kitchen:
     """Where cells are run: data, model, a vendor of its own on loopback, and the store of what is finished.
 
@@ -159,6 +171,7 @@ class Kitchen:
         self._loopback = Loopback(folder / "vendor", model)
         self._finished: CellStore[CentralisedCell, CellResult] = CellStore(folder / "cells", CellResult)
         self._calibrations: CellStore[CalibrationCell, Calibration] = CellStore(folder / "cells", Calibration)
+        self._labels: CellStore[TopicCell, TopicLabels] = CellStore(folder / "cells", TopicLabels)
         self.splits = cache(self._splits)
 
     def __enter__(self) -> Self:
@@ -179,7 +192,19 @@ class Kitchen:
             ) from error
 
     def _splits(self, task: Task, limits: Limits) -> Splits:
-        return Splits.read(task, self._data, limits)
+        return Splits.read(task, self._data, limits, label=self._topics)
+
+    def _topics(self, task: Task, datasets: Sequence[Dataset]) -> TopicLabels:
+        # kept, not for the time alone: a topic that came out otherwise would change a half-finished experiment
+        cell = TopicCell(task=task)
+        found = self._labels.get(cell)
+        if found is None:
+            stage = f"find topics of {task.title}"
+            self._progress.update(stage, 0, 1)
+            found = fresh_topics(task, datasets)
+            self._labels.put(cell, found)
+            self._progress.update(stage, 1, 1)
+        return found
 
     def calibrated(
         self, task: Task, limits: Limits, shares: Sequence[float], *, max_tokens: int | None

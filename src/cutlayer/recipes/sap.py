@@ -22,10 +22,9 @@ Setting = float | int | str | bool | None
 
 
 class Scale(Spec):
-    """What `--size` changes: rows, labels that are kept, and settings of training, for all tasks or for one."""
+    """What `--size` changes: rows, and settings of training, for all tasks or for one."""
 
     limits: Limits
-    task_labels: Mapping[str, tuple[str, ...]] = {}
     training: Mapping[str, Setting] = {}
     task_training: Mapping[str, Mapping[str, Setting]] = {}
 
@@ -89,14 +88,6 @@ class SapConfig(Spec):
     sizes: Mapping[Size, Scale]
     paper: Paper
     deviations: tuple[Deviation, ...]
-
-    def at(self, size: Size) -> SapConfig:
-        """The same with the tasks of a size."""
-        tasks = (
-            task.model_copy(update={"labels": kept, "title": f"{task.title} ({len(kept)} labels)"}) if kept else task
-            for task, kept in ((task, self.sizes[size].task_labels.get(task.name)) for task in self.tasks)
-        )
-        return self.model_copy(update={"tasks": tuple(tasks)})
 
     def task(self, name: str) -> Task:
         """A task by name."""
@@ -272,7 +263,7 @@ class Sap:
             DataError: A data set is missing.
             Stopped: The user interrupted; the same order goes on.
         """
-        config = self._config.at(order.size)
+        config = self._config
         with Kitchen(order.out, model=order.model, data=order.data, progress=progress) as kitchen:
             for task in config.tasks:
                 kitchen.splits(task, config.sizes[order.size].limits)  # a missing file is told before hours of work

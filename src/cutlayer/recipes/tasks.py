@@ -6,6 +6,7 @@ The files are those of the folder that `CUTLAYER_DATA` (or `--data`) names, one 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from cutlayer.core import DataError, Spec
 from cutlayer.data import Dataset, read_dataset
+from cutlayer.recipes.topics import TopicLabels, Topics, find_topics
 
 SPLIT_SEED = 0
 """All runs of a recipe see the same splits; a run's own seed varies the rest."""
@@ -39,7 +41,7 @@ class Task(Spec):
         test: File to measure on; neither training nor stopping sees it.
         dev_share: Share of train that is held out for stopping.
         group: A column whose values must not lie on both sides of that cut, for example the author.
-        labels: The labels whose rows are kept; `None` keeps all.
+        topics: Where the file's labels are not topics: how topics are found, which take their place.
     """
 
     name: str
@@ -50,7 +52,16 @@ class Task(Spec):
     test: str = "test"
     dev_share: float = Field(gt=0, lt=1)
     group: str | None = None
-    labels: tuple[str, ...] | None = None
+    topics: Topics | None = None
+
+
+Labeller = Callable[[Task, Sequence[Dataset]], TopicLabels]
+"""Gives the topics of a task's files, training texts first."""
+
+
+def fresh_topics(task: Task, datasets: Sequence[Dataset]) -> TopicLabels:
+    """The topics of a task that has some, found anew; takes a minute for ten thousand texts."""
+    return find_topics(datasets, task.topics or Topics(), seed=SPLIT_SEED)
 
 
 @dataclass(frozen=True)
@@ -62,17 +73,25 @@ class Splits:
     test: Dataset
 
     @classmethod
-    def read(cls, task: Task, folder: Path, limits: Limits) -> Self:
+    def read(cls, task: Task, folder: Path, limits: Limits, *, label: Labeller = fresh_topics) -> Self:
         """Reads a task, holds out dev, and takes at most so many rows of each split.
 
         Dev is stratified by label, or made of whole groups. Rows beyond a limit are left out at
         random, stratified by label too.
 
+        Args:
+            task: What to read.
+            folder: The folder of public data sets.
+            limits: Most rows of each split.
+            label: Where topics come from, for a task whose labels they are.
+
         Raises:
             DataError: A file is missing.
         """
-        train, dev = _read(task, folder, task.train).split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
-        test = _read(task, folder, task.test)
+        train, test = (_read(task, folder, split) for split in (task.train, task.test))
+        if task.topics is not None:
+            train, test = label(task, (train, test)).apply((train, test))
+        train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
         return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
 
 
@@ -84,16 +103,13 @@ def _read(task: Task, folder: Path, split: str) -> Dataset:
             remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
         )
     first, *second = task.text_columns
-    dataset = read_dataset(
+    return read_dataset(
         path,
         text_column=first,
         text_pair_column=second[0] if second else None,
         label_column=task.label_column,
         attribute_columns=[task.group] if task.group else [],
     )
-    if task.labels is None:
-        return dataset
-    return dataset.select([row for row, label in enumerate(dataset.labels or ()) if label in task.labels])
 
 
 def _at_most(dataset: Dataset, rows: int | None) -> Dataset:

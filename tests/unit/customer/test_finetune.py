@@ -12,7 +12,7 @@ import pytest
 
 from cutlayer.core import ConfigError, DataError, Stopped
 from cutlayer.customer import Client, Silent, TrainBottom, trainer
-from cutlayer.customer.finetune import Corpora
+from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset
 from tests.promises.runs import TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name

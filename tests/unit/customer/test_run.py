@@ -11,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
+from cutlayer.core import ConfigError, Ragged, StorageError, Tokens, checked
 from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.finetune import Corpora, check_spec, form_of
+from cutlayer.customer.finetune import check_spec, form_of
 from cutlayer.customer.home import read_json, write_bytes, write_json
+from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.run import Run
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.customer.upload import blocks
@@ -95,6 +96,17 @@ def test_losses_count_a_repeated_step_once_and_survive_a_torn_line(tmp_path: Pat
     with (tmp_path / "losses.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
     assert run.losses() == [0.9, 0.7]
+    run.log_loss(3, 0.6)
+    assert run.losses() == [0.9, 0.7, 0.6]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_losses_on_a_full_disk_say_so(tmp_path: Path) -> None:
+    run = opened(tmp_path)
+    (tmp_path / "losses.jsonl").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"losses.*No space left") as full:
+        run.log_loss(1, 0.9)
+    assert "same command again" in full.value.remedy
 
 
 def test_checkpoints_keep_the_newest_and_the_best(tmp_path: Path) -> None:
@@ -157,6 +169,29 @@ def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any],
 def test_settings_without_meaning_are_refused_together(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         check_spec(spec(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": 0},
+        {"rank": 1025},
+        {"alpha": 0},
+        {"alpha": math.inf},
+        {"learning_rate": 0},
+        {"learning_rate": -1e-3},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"weight_decay": -0.1},
+        {"epochs": 0},
+        {"batch_size": 0},
+    ],
+    ids=str,
+)
+def test_settings_of_training_out_of_bounds_are_refused_by_name(changes: dict[str, Any]) -> None:
+    (name,) = changes
+    with pytest.raises(ConfigError, match=name), checked():
+        TrainSpec(**changes)
 
 
 # ---------------------------------------------------------------- data

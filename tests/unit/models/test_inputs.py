@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.core import DataError, ModelError, Ragged, Rows, Tokens
+from cutlayer.core import ConfigError, DataError, ModelError, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Template
 from tests.unit.models.vocabularies import HABITS, WORDS, make_tokenizer
 
@@ -107,8 +107,10 @@ def test_json_round_trip_and_lengths() -> None:
     assert template.special_count(2) == 3
     assert template.max_content(1) == 30
     assert template.max_content(2, 16) == 13
-    with pytest.raises(ModelError, match="leaves no room"):
+    with pytest.raises(ConfigError, match=r"max_length.*leaves no room beside 3 special tokens"):
         template.max_content(2, 3)
+    with pytest.raises(ModelError, match="no room beside 3 special tokens"):
+        template.model_copy(update={"max_length": 3}).max_content(2)
     endless = Template.from_tokenizer(make_tokenizer("bert", model_max_length=int(1e30)))
     with pytest.raises(ModelError, match="how long"):
         endless.max_content(1)

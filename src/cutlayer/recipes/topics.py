@@ -1,0 +1,81 @@
+"""Topics as labels, for texts whose topic nobody wrote down: the main topic that a topic model finds in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.feature_extraction.text import CountVectorizer
+
+from cutlayer.core import DataError, Spec
+from cutlayer.data import Dataset
+
+_WORD = r"[a-z]{3,}"
+
+
+class Topics(Spec):
+    """How topics are found.
+
+    Attributes:
+        count: Topics of the model.
+        share: A text whose main topic makes less of it than this has no label.
+        least_texts: Words that fewer training texts hold are not looked at.
+        most_texts: Words that a greater share of the training texts hold are not looked at.
+        passes: Passes over the training texts.
+    """
+
+    count: int = Field(default=10, ge=2)
+    share: float = Field(default=0.5, gt=0, lt=1)
+    least_texts: int = Field(default=20, ge=1)
+    most_texts: float = Field(default=0.1, gt=0, le=1)
+    passes: int = Field(default=10, ge=1)
+
+
+class TopicLabels(BaseModel):
+    """The main topic of each text, or `None` where none is main enough; one line for each data set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    of: tuple[tuple[str | None, ...], ...]
+
+    def apply(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+        """The rows that have a topic, with the topic as their label.
+
+        Raises:
+            DataError: The data sets are not those that were labelled.
+        """
+        if [len(dataset) for dataset in datasets] != [len(labels) for labels in self.of]:
+            raise DataError(
+                "The topics that were kept belong to other files.", remedy="Use a new folder for this experiment."
+            )
+        labelled = []
+        for dataset, labels in zip(datasets, self.of, strict=True):
+            rows = [row for row, label in enumerate(labels) if label is not None]
+            labelled.append(replace(dataset.select(rows), labels=tuple(labels[row] or "" for row in rows)))
+        return labelled
+
+
+def find_topics(datasets: Sequence[Dataset], topics: Topics, *, seed: int) -> TopicLabels:
+    """Fits latent Dirichlet allocation to the first data set and labels all of them.
+
+    Args:
+        datasets: The training texts first; the others have no part in what the topics are.
+        topics: How topics are found.
+        seed: Where the fit begins; the same seed gives the same topics.
+    """
+    texts = [[" ".join(row) for row in dataset.texts] for dataset in datasets]
+    words = CountVectorizer(
+        stop_words="english", token_pattern=_WORD, min_df=topics.least_texts, max_df=topics.most_texts
+    )
+    model = LatentDirichletAllocation(topics.count, max_iter=topics.passes, random_state=seed)
+    model.fit(words.fit_transform(texts[0]))
+    return TopicLabels(of=tuple(_main_topics(model.transform(words.transform(part)), topics.share) for part in texts))
+
+
+def _main_topics(shares: np.ndarray[tuple[int, int], np.dtype[np.float64]], least: float) -> tuple[str | None, ...]:
+    return tuple(
+        f"topic {main}" if row[main] >= least else None for row, main in zip(shares, shares.argmax(1), strict=True)
+    )
