@@ -61,7 +61,8 @@ def privatize(
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
     with output.progress() as progress:
-        texts = Client(home=home).privatize(
+        client = Client(home=home)
+        texts = client.privatize(
             input_file,
             eta=chosen,
             model=model,
@@ -71,6 +72,7 @@ def privatize(
             unsafe_noise_seed=unsafe_noise_seed,
             progress=progress,
         )
+        worst = client.worst_case(eta=chosen, model=model)
     names = [text_column, *([text_pair_column] if text_pair_column else [])]
     columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
     rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in texts]
@@ -88,6 +90,8 @@ def privatize(
         lines=True,
     )
     output.show(f"{replaced:.1%} of {tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
+    if unsafe_noise_seed is None:
+        output.show(f"- {worst}")
     output.result(
         {
             "output": str(output_file),
@@ -95,6 +99,7 @@ def privatize(
             "tokens": tokens,
             "replaced": replaced,
             "eta": chosen,
+            "largest_distance": worst.distance,
             "no_privacy": chosen == float("inf"),
             "unsafe_noise": unsafe_noise_seed is not None,
         }

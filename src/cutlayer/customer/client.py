@@ -20,9 +20,10 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
+from torch import Tensor
 
 from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
@@ -41,7 +42,7 @@ from cutlayer.customer.trainer import padded_batches
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Archive
-from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer
+from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, WorstCase, build_privatizer, worst_case
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
@@ -369,6 +370,19 @@ class Client:
             shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
             progress.update("privatize", int(indices[-1]) + 1, len(dataset))
         return shown
+
+    def worst_case(self, *, eta: float, model: str = "starter") -> WorstCase:
+        """How well the vendor may tell two tokens apart that differ most, after one release by text-to-text noise.
+
+        Args:
+            eta: Privacy parameter per token, in 1/distance of the model's embedding table.
+            model: `starter`, a local folder or a hub id; it must be the vendor's model.
+
+        Raises:
+            ConfigError: eta is not above 0.
+        """
+        archive = local_archive(self.home, model, Cut(bottom=0))
+        return worst_case(cast(Tensor, archive.table), eta=eta)  # at cut 0 the archive is the table
 
 
 def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from cutlayer.customer import (
     TrainBottom,
     TrainSpec,
 )
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, PrivacySpec, WorstCase
 from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
 
@@ -249,8 +249,11 @@ def test_privatize_counts_what_was_replaced(
         PrivatizedText(original=("three",), released=("three",), replaced=0, tokens=1),
     ]
     monkeypatch.setattr(Client, "privatize", lambda *_, **__: shown)
+    monkeypatch.setattr(Client, "worst_case", lambda *_, **__: WorstCase(eta=80, distance=2.5))
     output = tmp_path / "seen.jsonl"
+    assert "worst case per token: e^200" in run("privatize", "--input", notes, "--output", output, "--eta", "80").out
     ran = run("privatize", "--input", notes, "--output", output, "--eta", "80", "--unsafe-noise-seed", "1", "--json")
+    assert "worst case" not in ran.err  # a seed that others may know promises nothing
     assert (ran.result["replaced"], ran.result["tokens"], ran.result["unsafe_noise"]) == (0.25, 4, True)
     assert '"text_released": "one, six"' in output.read_text()
     assert output.read_text().count('"unsafe_noise_seed": 1') == 2

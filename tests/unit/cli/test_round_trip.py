@@ -88,6 +88,7 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     draws = run("ledger", "show", "--json").result["summary"]["mechanisms"][0]["draws"]
     local = run("privatize", "--input", notes, "--text-column", "note", "--output", seen, "--eta", 80, "--json")
     assert local.result["texts"] == ROWS
+    assert local.result["largest_distance"] == result["largest_distance"]
     left = run("ledger", "show", "--frames", "--releases", "--limit", 5, "--json").result
     assert left["summary"]["may_have_left"] == 0
     assert left["summary"]["mechanisms"][0]["draws"] == draws == ROWS
