@@ -44,7 +44,9 @@ def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
         client.close()
 
 
+SEED = 3
 TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, checkpoint_every=3, dev_share=0.2)
+TRAIN, TEST = corpus(40, seed=1), corpus(10, seed=2)
 
 
 def finetune(
@@ -52,23 +54,25 @@ def finetune(
 ) -> FinetuneResult:
     """A run over 40 texts, tested on 10."""
     return client.finetune(
-        corpus(40, seed=1) if train is None else train,
-        test=corpus(10, seed=2),
+        TRAIN if train is None else train,
+        test=TEST,
         eta=eta,
         training=TRAINING,
-        seed=3,
+        seed=SEED,
         **settings,  # type: ignore[arg-type]
     )
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a run sent."""
+    """What a run sent, and what it was answered."""
 
     frames: tuple[RecordedFrame, ...]
+    answers: tuple[RecordedFrame, ...]
 
     @classmethod
     def by(cls, result: FinetuneResult) -> Sent:
         """The frames of a run, in order."""
-        recorded = read_recording(result.folder / "transcript")
-        return cls(tuple(frame for frame in recorded if frame.direction is Direction.UP))
+        recorded = list(read_recording(result.folder / "transcript"))
+        up, down = (tuple(frame for frame in recorded if frame.direction is way) for way in Direction)
+        return cls(up, down)

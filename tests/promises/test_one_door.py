@@ -1,9 +1,8 @@
 """Promise 1: every byte that leaves is what the privatizer returned and the ledger names.
 
-The checks decode what was recorded below the gate and hold it against what the privatizer returned:
-token ids as they are, rows as the customer's bottom makes them of the drawn tokens, computed again.
-Faults are planted in the road and in the gate, and each must be caught by the checks that pass on the
-true one.
+The checks (`accounts`) decode what was recorded below the gate and hold it against what the privatizer
+returned and against the script of the run. Faults are planted in the road, in the gate and below it, and
+each must be caught by the checks that pass on the true one.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import itertools
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,20 @@ import torch
 from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, Payload, Place, Ragged, Rows, Stopped, Tokens
-from cutlayer.customer import Client, FinetuneResult, Gate
-from cutlayer.customer import finetune as finetuning
-from cutlayer.customer.run import RunState
+from cutlayer.core import BudgetError, Payload, Place, Ragged, Stopped, Tokens
+from cutlayer.customer import FinetuneResult, Gate
 from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset
-from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
-from cutlayer.privacy import Privatizer, Release, UtilityImportance
-from cutlayer.wire import WireType, routes, unpack
+from cutlayer.privacy import Release, UtilityImportance
+from cutlayer.wire import Message, Route, WireType, routes
 from cutlayer.wire.frame import Frame
+from cutlayer.wire.messages import JobSpec
 from cutlayer.wire.recording import Direction, read_recording
-from tests.promises.runs import CANARIES, LABELS, Sent, corpus, customer, finetune
+from tests.promises.accounts import Watched, archive_of, canary_ids, check_accounted
+from tests.promises.runs import CANARIES, LABELS, TRAIN, Sent, corpus, customer, finetune
+from tests.promises.script import loss_gradient
 
-RELEASING = {"ids", "rows", "lengths"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ids": {},
     "cti": {"cti": True},
@@ -45,160 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "trained table": {"train_bottom": "redraw"},
     "trained block": {"train_bottom": "memoised", "bottom": 1},
 }
-
-
-ROUNDING = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (2**-8, 1e-6)}
-"""Relative and absolute: last bits, which depend on the batch, and with bf16 one place of its mantissa."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The bottom as it was when a release left: trained weights, and whether its dropout was on."""
-
-    trained: dict[str, Tensor]
-    training: bool
-
-
-class Watched:
-    """What the privatizers of a run returned, by draw, and when it left.
-
-    It looks at the privatizer and not at what the session makes of it, so that a session that goes
-    round the privatizer shows.
-    """
-
-    def __init__(self) -> None:
-        self.drawn: dict[bytes, Payload] = {}
-        self.noised: dict[bytes, Payload] = {}
-        self.moments: list[Moment] = []
-        self._session: Session | None = None
-
-    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Notes what privatizers return, and strikes the canaries from the candidates."""
-        build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
-
-        def building(spec: Any, **given: Any) -> Privatizer:
-            if given.get("candidates") is not None:
-                given["candidates"] = given["candidates"].clone()
-                given["candidates"][list(canary_ids())] = False
-            return self._noting(build(spec, **given))
-
-        def building_session(*given: Any) -> Session:
-            self._session = build_session(*given)
-            return self._session
-
-        def sending(gate: Gate, *given: Any, **named: Any) -> Any:
-            if named.get("release") is not None:
-                assert self._session is not None
-                trained = {name: value.detach().clone() for name, value in self._session.trained().items()}
-                self.moments.append(Moment(trained, self._session.training))
-            return send(gate, *given, **named)
-
-        monkeypatch.setattr(finetuning, "build_privatizer", building)
-        monkeypatch.setattr(finetuning, "build_session", building_session)
-        monkeypatch.setattr(Gate, "send", sending)
-
-    def _noting(self, privatizer: Privatizer) -> Privatizer:
-        tokens, activations = privatizer.tokens, privatizer.activations
-
-        def noting_tokens(*given: Any, **named: Any) -> Release:
-            release = tokens(*given, **named)
-            if release.pending is None:  # else it is the text itself, which no frame may hold
-                self.drawn |= {draw: release.payload.select([place]) for place, draw in enumerate(release.draws)}
-            return release
-
-        def noting_rows(release: Release, rows: Rows) -> Release:
-            noised = activations(release, rows)
-            if release.pending is Place.ACTIVATIONS:
-                self.noised |= {draw: noised.payload.select([place]) for place, draw in enumerate(release.draws)}
-            return noised
-
-        privatizer.tokens, privatizer.activations = noting_tokens, noting_rows  # type: ignore[method-assign]
-        return privatizer
-
-    def expected(self, draws: Sequence[bytes], bottom: Callable[[Tokens], Rows] | None) -> list[Payload]:
-        """What may leave for these draws: as returned, or what the bottom makes of it."""
-        if all(draw in self.noised for draw in draws):
-            return [self.noised[draw] for draw in draws]
-        if bottom is None:
-            return [self.drawn[draw] for draw in draws]
-        distinct = list(dict.fromkeys(draws))  # as the road does, for the sake of dropout
-        tokens = [self.drawn[draw] for draw in distinct]
-        rows = bottom(Tokens((Ragged.concatenate([each.segments[0] for each in tokens if isinstance(each, Tokens)]),)))
-        return [rows.select([distinct.index(draw)]) for draw in draws]
-
-
-def canary_ids() -> tuple[int, ...]:
-    """The tiny tokenizer numbers `w0` as 31."""
-    return tuple(31 + int(word[1:]) for word in CANARIES)
-
-
-def same(sent: Payload, expected: Payload) -> bool:
-    """Whether a single text holds what it should: ids exactly, rows up to rounding."""
-    if isinstance(sent, Tokens) or isinstance(expected, Tokens):
-        return (
-            isinstance(sent, Tokens)
-            and isinstance(expected, Tokens)
-            and torch.equal(sent.segments[0].values, expected.segments[0].values)
-        )
-    rows, wanted = sent.packed.values, expected.packed.values
-    if rows.shape != wanted.shape or not torch.equal(sent.segment_lengths, expected.segment_lengths):
-        return False
-    relative, absolute = ROUNDING[rows.dtype]
-    return torch.allclose(rows.float(), wanted.float(), rtol=relative, atol=absolute)
-
-
-def bottom_at(archive: Archive, moment: Moment, *, seed: int, step: int | None) -> Callable[[Tokens], Rows]:
-    """The bottom that was handed out, with the weights of that moment."""
-    bottom, template = archive.bottom, archive.template
-    assert isinstance(bottom, Bottom)
-
-    @torch.no_grad()
-    def compute(tokens: Tokens) -> Rows:
-        bottom.model.load_state_dict(moment.trained, strict=False)
-        set_dropout(bottom, True)
-        bottom.train(moment.training and bool(moment.trained))  # a frozen bottom never drops out
-        if step is not None:
-            seed_dropout(seed, step)
-        return template.unpad(bottom(template.assemble(tokens, table=bottom.table)), tokens)
-
-    return compute
-
-
-def check_accounted(client: Client, result: FinetuneResult, watched: Watched) -> None:
-    """Every frame of a run has its ledger entry, and holds what the privatizer returned and nothing else."""
-    sent = Sent.by(result).frames
-    run = _run_of(result)
-    entries = [entry for entry in client.ledger.frames() if entry.run == run]
-    assert len(sent) == len(entries), "a frame left without a ledger entry"
-    texts = {}
-    for release in client.ledger.releases():
-        texts[release.entry, release.position] = release
-    archive = _archive(client)
-    moments = iter(watched.moments)
-    for frame, entry in zip(sent, entries, strict=True):
-        assert (entry.route, dict(entry.where)) == (frame.route.name, dict(frame.where)), "entries are out of order"
-        assert entry.digest == bytes.fromhex(frame.sha256), "the ledger names other bytes"
-        assert entry.closed is not None
-        assert entry.opened <= entry.closed
-        tensors = frame.tensors()
-        assert set(tensors) <= RELEASING | {"records", "gradient"}
-        if not RELEASING & set(tensors):
-            assert entry.texts == 0
-            continue
-        payload = unpack(tensors)
-        assert entry.texts == len(payload), "the ledger names another number of texts"
-        draws = [texts[entry.entry, place].draw for place in range(len(payload))]
-        assert set(draws) <= watched.drawn.keys() | watched.noised.keys(), "a text left that no privatizer returned"
-        moment, step = next(moments), frame.where.get("step")
-        bottom = bottom_at(archive, moment, seed=result.spec.seed, step=None if step is None else int(step))
-        expected = watched.expected(draws, bottom if isinstance(payload, Rows) else None)
-        for place, wanted in enumerate(expected):
-            assert same(payload.select([place]), wanted), "a text left with other content"
-    assert next(moments, None) is None, "a release is in no frame"
-
-
-def _run_of(result: FinetuneResult) -> str:
-    return RunState.model_validate_json((result.folder / "run.json").read_bytes()).run
+REPEATED = Dataset(TRAIN.texts + TRAIN.texts[:8], (TRAIN.labels or ()) + (TRAIN.labels or ())[1:9])
+"""Some texts stand twice, most of them with two labels: one record each, but where noise depends on the label."""
 
 
 def check_no_canary(result: FinetuneResult, table: Tensor) -> None:
@@ -231,19 +78,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, **SETTINGS[name])
-        check_accounted(client, result, watched)
-        table = _archive(client).table
+        result = finetune(client, train=REPEATED, **SETTINGS[name])
+        check_accounted(client, result, watched, train=REPEATED)
+        table = archive_of(client).table
         assert table is not None
         check_no_canary(result, table.detach())
-
-
-def _archive(client: Client) -> Archive:
-    """What the vendor handed out, read again from the customer's folder."""
-    (folder,) = client.home.archives.iterdir()
-    archive = read_archive(folder)
-    assert isinstance(archive, Archive)
-    return archive
 
 
 def test_texts_labels_and_names_never_leave(data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
@@ -347,9 +186,51 @@ def plant_label(gate: Gate, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("fault", [plant_raw_id, plant_label])
-def test_a_changed_release_is_caught(
+def plant_text_in_rows(gate: Gate, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts a letter into the last bits of a row, where rounding hides it from a comparison."""
+    if "rows" in tensors:
+        tensors["rows"] = with_byte(tensors["rows"], ord("w") & 7)
+    return tensors
+
+
+def plant_text_in_gradient(gate: Gate, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts a letter into the last bits of a gradient's element."""
+    if "gradient" in tensors:
+        tensors["gradient"] = with_byte(tensors["gradient"], ord("w"))
+    return tensors
+
+
+def with_byte(tensor: Tensor, byte: int) -> Tensor:
+    """The tensor with a byte added, bit by bit, to the low end of its first element."""
+    changed = tensor.detach().clone().contiguous()
+    changed.view(torch.uint8)[0, 0] ^= byte  # every machine that runs this is little-endian
+    return changed
+
+
+def plant_swapped_records(gate: Gate, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names the first two records of a frame the other way round."""
+    if "records" in tensors:
+        tensors["records"] = tensors["records"].clone()
+        tensors["records"][:2] = tensors["records"][:2].flip(0)
+    return tensors
+
+
+FAULTS = [
+    (plant_raw_id, "ids", "a text left with other content"),
+    (plant_label, "ids", "a text left with other content"),
+    (plant_text_in_rows, "rows in fp32", "other bits than it was given"),
+    (plant_text_in_gradient, "ids", "gradient: another value"),
+    (plant_text_in_gradient, "trained table", "gradient: another value"),
+    (plant_swapped_records, "ids", "records: another value"),
+]
+"""A gate's fault, a setting that has what it changes, and what the checks say of it."""
+
+
+@pytest.mark.parametrize(("fault", "name", "said"), FAULTS)
+def test_a_changed_tensor_is_caught(
     fault: Callable[[Gate, dict[str, Tensor]], dict[str, Tensor]],
+    name: str,
+    said: str,
     data_dir: Path,
     api_key: str,
     tmp_path: Path,
@@ -359,8 +240,143 @@ def test_a_changed_release_is_caught(
     honest = Gate._tensors
     monkeypatch.setattr(Gate, "_tensors", lambda gate, *given: fault(gate, honest(gate, *given)))
     with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, **SETTINGS[name])
+        with pytest.raises(AssertionError, match=said):
+            check_accounted(client, result, watched)
+
+
+def test_the_gradient_is_softmax_minus_one_hot() -> None:
+    """The script's gradient, which frames must hold to the bit, is the formula's up to fp32's rounding."""
+    rng = torch.Generator().manual_seed(5)
+    output, labels = 4 * torch.randn(32, 5, generator=rng), torch.randint(5, (32,), generator=rng)
+    formula = (output.double().softmax(1) - torch.nn.functional.one_hot(labels, 5)) / len(labels)
+    assert torch.allclose(loss_gradient(output, labels).double(), formula, rtol=2**-20, atol=2**-22 / len(labels))
+
+
+Where = dict[str, str | int]
+Rewriting = Callable[[Where, Message | None], tuple[Where, Message | None]]
+LABEL_BYTES = LABELS[0].encode().ljust(16)[:16]
+
+
+def label_in_a_number() -> Rewriting:
+    """Adds the number of a label to the job's seed."""
+
+    def rewrite(where: Where, control: Message | None) -> tuple[Where, Message | None]:
+        if isinstance(control, JobSpec):
+            control = control.model_copy(update={"seed": control.seed + 2})
+        return where, control
+
+    return rewrite
+
+
+def label_in_a_fraction() -> Rewriting:
+    """Puts the first letter of a label into the last bits of the learning rate."""
+
+    def rewrite(where: Where, control: Message | None) -> tuple[Where, Message | None]:
+        if isinstance(control, JobSpec):
+            rate = control.optimiser.learning_rate * (1 + LABEL_BYTES[0] * 2**-52)
+            control = control.model_copy(
+                update={"optimiser": control.optimiser.model_copy(update={"learning_rate": rate})}
+            )
+        return where, control
+
+    return rewrite
+
+
+def label_in_an_identifier() -> Rewriting:
+    """Calls the second record set, dev, by the name of a label: in paths and in the job's spec alike."""
+    names: dict[str | int, str | int] = {}
+
+    def rewrite(where: Where, control: Message | None) -> tuple[Where, Message | None]:
+        if "record_set" in where:
+            name = where["record_set"]
+            where = where | {"record_set": names.setdefault(name, LABEL_BYTES.hex() if len(names) == 1 else name)}
+        if isinstance(control, JobSpec):
+            control = control.model_copy(update={"record_sets": tuple(names[name] for name in control.record_sets)})
+        return where, control
+
+    return rewrite
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (label_in_a_number, "a control message"),
+        (label_in_a_fraction, "a control message"),
+        (label_in_an_identifier, "a path"),
+    ],
+)
+def test_a_changed_message_is_caught(
+    fault: Callable[[], Rewriting],
+    said: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest, rewrite = Gate.send, fault()
+
+    def rewriting(gate: Gate, route: Any, where: Any = None, *, control: Message | None = None, **named: Any) -> Any:
+        where, control = rewrite(dict(where or {}), control)
+        return honest(gate, route, where, control=control, **named)
+
+    monkeypatch.setattr(Gate, "send", rewriting)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
         result = finetune(client)
-        with pytest.raises(AssertionError, match="other content"):
+        with pytest.raises(AssertionError, match=said):
+            check_accounted(client, result, watched)
+
+
+def padded(body: bytes) -> bytes:
+    """A safetensors block with blanks behind its header, which readers skip; or a control message with one."""
+    if body.startswith(b"{"):
+        return body + b" "
+    size = int.from_bytes(body[:8], "little")
+    return (size + 8).to_bytes(8, "little") + body[8 : 8 + size] + b" " * 8 + body[8 + size :]
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [(routes.JOB_PUT, "a control message"), (routes.STEP, "padded"), (routes.SHARD_PUT, "padded")],
+    ids=lambda given: given.name if isinstance(given, Route) else given,
+)
+def test_a_padded_body_is_caught(
+    route: Route,
+    said: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Frame.encode
+    monkeypatch.setattr(Frame, "encode", lambda frame: padded(honest(frame)) if frame.route is route else honest(frame))
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client)
+        with pytest.raises(AssertionError, match=said):
+            check_accounted(client, result, watched)
+
+
+@pytest.mark.parametrize(("name", "said"), [("ids", "records: another value"), ("trained table", "in another order")])
+def test_batches_in_the_order_of_their_labels_are_caught(
+    name: str,
+    said: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Trainer.batches
+
+    def telling(trainer: Trainer, epoch: int) -> list[Tensor]:
+        return [batch[trainer.train.labels[batch].argsort(stable=True)] for batch in honest(trainer, epoch)]
+
+    monkeypatch.setattr(Trainer, "batches", telling)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, **SETTINGS[name])
+        with pytest.raises(AssertionError, match=said):
             check_accounted(client, result, watched)
 
 
@@ -399,7 +415,9 @@ def test_true_tokens_below_a_block_are_caught(
 def plant_clean_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases the bottom's rows without the noise that they wait for."""
     monkeypatch.setattr(
-        Session, "_kept", lambda session, drawn: drawn.recalled(session._bottom(drawn.payload), b"clean")
+        Session,
+        "_kept",
+        lambda session, drawn: drawn.recalled(session._bottom(drawn.payload), b"clean", draws=drawn.draws),
     )
 
 

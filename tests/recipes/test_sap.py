@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 
@@ -249,3 +250,28 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     # a report from finished cells alone needs no vendor and says the same
     monkeypatch.setattr("cutlayer.recipes.loopback.Loopback.client", None)
     assert recipe.run(once, worlds.Quiet()).content == report.content
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stopped_in", ["customer.Client.delete_adapter", "recipes.cells.CellStore.put"])
+def test_a_run_that_is_stopped_between_two_cells_goes_on(order, monkeypatch, stopped_in):
+    config = worlds.small_config()
+    task = config.task("sst2")
+    cell = SplitCell(
+        task=task,
+        limits=Limits(train=64),
+        model="",
+        training=config.training_of(task, Size.SMALL),
+        seed=0,
+        eta=math.inf,
+    )
+
+    def result():
+        with Kitchen(order.out, model=order.model, data=order.data, progress=worlds.Quiet()) as kitchen:
+            return kitchen.run([cell])[cell]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"cutlayer.{stopped_in}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(Stopped):
+            result()
+    assert result().ua.n == 40

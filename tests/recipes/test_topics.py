@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections import Counter
 
@@ -64,8 +62,16 @@ def test_later_files_have_no_part_in_what_the_topics_are():
 def test_topics_of_other_files_are_refused():
     train = as_dataset(posts(200, seed=1))
     found = find_topics([train], TOPICS, seed=0)
-    with pytest.raises(DataError, match="other files"):
-        found.apply([train.select(range(10))])
+    for other in (train.select(range(10)), as_dataset(posts(200, seed=3))):
+        with pytest.raises(DataError, match="other files"):
+            found.apply([other])
+
+
+def test_texts_without_common_words_have_no_topics():
+    few = as_dataset(posts(5, seed=1))
+    with pytest.raises(DataError, match="5 training texts") as error:
+        find_topics([few], Topics(), seed=0)
+    assert "least_texts" in error.value.remedy
 
 
 @pytest.fixture
@@ -108,6 +114,7 @@ def test_topics_of_the_public_posts(public_data):
     sides = [set(side.attributes[task.group]) for side in (splits.train, splits.dev, splits.test)]
     assert not sides[0] & sides[1]
     assert not (sides[0] | sides[1]) & sides[2]
-    with gzip.open(public_data / "blog_authorship" / "train.jsonl.gz", "rt") as file:
-        industries = {str(json.loads(line)["label"]) for line in file}
-    assert not industries & set(splits.train.labels)
+    rows = [len(part) for part in (splits.train, splits.dev, splits.test)]
+    assert sum(rows[:2]) == pytest.approx(7098 + 887, rel=0.1)  # Table 1's are about as many
+    assert rows[1] == pytest.approx(rows[0] / 9, rel=0.05)
+    assert rows[2] == pytest.approx(887, rel=0.2)

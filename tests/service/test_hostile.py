@@ -8,19 +8,21 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from cutlayer import vendor
 from cutlayer.core import AuthError, VendorError
-from cutlayer.wire import Frame, encode_tensors, routes
-from cutlayer.wire.messages import JobInfo
+from cutlayer.wire import Frame, WireType, encode_tensors, pack, routes
+from cutlayer.wire.messages import AdapterInfo, AdapterList, JobInfo
 from cutlayer.wire.transports import HttpTransport
-from tests.service.customer import Customer, ask
+from tests.service.customer import Customer, ask, first_model, some_tokens
 from tests.service.process import VendorProcess, Vendors, running
+from tests.service.tiny import VOCAB
 
 
 @pytest.fixture(scope="module")
@@ -119,15 +121,23 @@ def test_keys(served: VendorProcess, key: str) -> None:
     transport.close()
 
 
-def test_other_tenants_find_nothing(served: VendorProcess, customer: Customer) -> None:
-    other = vendor.keys.create(served.data_dir, "rival")
+@pytest.fixture(scope="module")
+def other(served: VendorProcess, key: str) -> str:
+    """Another tenant's key."""
+    return vendor.keys.create(served.data_dir, "rival")
+
+
+def test_other_tenants_find_nothing(served: VendorProcess, customer: Customer, other: str) -> None:
     job = customer.job
+    own = customer.spec(first_model(customer.transport)).model_dump_json().encode()
     record = encode_tensors({"records": torch.zeros(1, dtype=torch.uint8)})
     for method, path, body in [
         ("GET", f"/v1/jobs/{job}", b""),
         ("DELETE", f"/v1/jobs/{job}", b""),
         ("POST", f"/v1/jobs/{job}/steps/2", record),
         ("GET", f"/v1/jobs/{job}/steps/1", b""),
+        ("POST", f"/v1/jobs/{job}/steps/1/gradient", encode_tensors({"gradient": torch.zeros(8, 3)})),
+        ("PUT", f"/v1/jobs/{'c' * 32}", own),  # names the record set
         ("POST", f"/v1/jobs/{job}/infer", record),
         ("POST", f"/v1/jobs/{job}/finish", b'{"step": 0}'),
         ("POST", f"/v1/jobs/{job}/rollback", b'{"step": 0}'),
@@ -135,9 +145,6 @@ def test_other_tenants_find_nothing(served: VendorProcess, customer: Customer) -
         ("GET", f"/v1/record-sets/{job}", b""),
         ("DELETE", f"/v1/record-sets/{job}", b""),
         ("POST", f"/v1/record-sets/{job}/seal", b'{"shards": 1, "records": 1}'),
-        ("GET", f"/v1/adapters/{job}", b""),
-        ("DELETE", f"/v1/adapters/{job}", b""),
-        ("POST", f"/v1/adapters/{job}/infer", record),
     ]:
         kind = "application/json" if body.startswith(b"{") else "application/octet-stream"
         status, _ = request(served, other, method, path, body, Content_Type=kind)
@@ -145,6 +152,31 @@ def test_other_tenants_find_nothing(served: VendorProcess, customer: Customer) -
     for method, path in [("PUT", f"/v1/record-sets/{job}/shards/0")]:
         status, _ = request(served, other, method, path, record, X_Content_SHA256="0" * 64)
         assert status == 404
+
+
+def test_other_tenants_find_no_adapter(served: VendorProcess, customer: Customer, other: str) -> None:
+    """What one tenant published is there for it, before and after another has tried everything."""
+    owner = customer.transport
+    adapter = Customer(owner, job="a" * 32, steps=2).run()
+    tokens = pack(some_tokens(5, vocab_size=VOCAB), vocab_size=VOCAB, wire_type=WireType.FP32)
+    query = Frame(routes.ADAPTER_INFER, {"adapter": adapter.adapter}, None, tokens)
+    rival = HttpTransport(served.url, other)
+    for _ in range(2):
+        assert ask(owner, routes.ADAPTER_GET, adapter=adapter.adapter).expect(AdapterInfo) == adapter
+        assert ask(owner, routes.ADAPTERS).expect(AdapterList).adapters == (adapter,)
+        assert owner.send(query).tensors["output"].shape == (5, 3)  # and it is in memory now
+        assert ask(rival, routes.ADAPTERS).expect(AdapterList).adapters == ()
+        for method, path, body in [
+            ("GET", f"/v1/adapters/{adapter.adapter}", b""),
+            ("DELETE", f"/v1/adapters/{adapter.adapter}", b""),
+            ("POST", f"/v1/adapters/{adapter.adapter}/infer", encode_tensors(tokens)),
+        ]:
+            status, problem = request(served, other, method, path, body)
+            assert (status, problem["detail"]) == (404, f"There is no adapter {adapter.adapter}."), method
+    rival.close()
+    ask(owner, routes.ADAPTER_DELETE, adapter=adapter.adapter)
+    with pytest.raises(VendorError, match="no adapter"):
+        owner.send(query)
 
 
 def nested(depth: int) -> bytes:
@@ -157,40 +189,67 @@ def lying(entry: dict[str, object]) -> bytes:
     return struct.pack("<Q", len(header)) + header + b"\0" * 8
 
 
+GRADIENT = torch.zeros(8, 3)
+"""Of the shape that step 1 waits for, so that what else is in a block is looked at."""
+
+
+def step(records: torch.Tensor, gradient: torch.Tensor = GRADIENT) -> bytes:
+    return encode_tensors({"records": records, "gradient": gradient})
+
+
+FOUR = torch.zeros(4, dtype=torch.uint8)
 BLOCKS = {
-    "nothing": b"",
-    "a few bytes": b"abc",
-    "text": b"the patient was seen on Monday " * 50,
-    "a header of 2**60 bytes": struct.pack("<Q", 2**60) + b"{}",
-    "nested brackets": nested(4000),
-    "an infinite shape": lying({"dtype": "U8", "shape": [float("inf")], "data_offsets": [0, 8]}),
-    "a negative shape": lying({"dtype": "U8", "shape": [-1], "data_offsets": [0, 8]}),
-    "a huge shape": lying({"dtype": "U8", "shape": [2**62, 2**62], "data_offsets": [0, 8]}),
-    "offsets beyond the end": lying({"dtype": "U8", "shape": [8], "data_offsets": [0, 2**40]}),
-    "overlapping offsets": lying({"dtype": "U8", "shape": [8], "data_offsets": [8, 0]}),
-    "pickle": b"\x80\x04\x95" + b"\0" * 60,
-    "another type": encode_tensors({"records": torch.zeros(4, dtype=torch.int64)}),
-    "another rank": encode_tensors({"records": torch.zeros(4, 1, dtype=torch.uint8)}),
-    "another role": encode_tensors({"labels": torch.zeros(4, dtype=torch.uint8)}),
-    "no records": encode_tensors({"records": torch.zeros(0, dtype=torch.uint8)}),
-    "records out of range": encode_tensors({"records": torch.tensor([3, 250], dtype=torch.uint8)}),
-    "a gradient of another shape": encode_tensors(
-        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.zeros(7, 3)}
+    "nothing": (b"", "shorter than 8 bytes"),
+    "a few bytes": (b"abc", "shorter than 8 bytes"),
+    "text": (b"the patient was seen on Monday " * 50, "its header claims"),
+    "a header of 2**60 bytes": (struct.pack("<Q", 2**60) + b"{}", "its header claims 1152921504606846976 bytes"),
+    "nested brackets": (nested(4000), "its header cannot be read"),
+    "an infinite shape": (
+        lying({"dtype": "U8", "shape": [float("inf")], "data_offsets": [0, 8]}),
+        "its header cannot be read",
     ),
-    "a gradient that is no number": encode_tensors(
-        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.full((8, 3), torch.nan)}
+    "a negative shape": (lying({"dtype": "U8", "shape": [-1], "data_offsets": [0, 8]}), "header describes"),
+    "a huge shape": (lying({"dtype": "U8", "shape": [2**62, 2**62], "data_offsets": [0, 8]}), "header describes"),
+    "offsets beyond the end": (
+        lying({"dtype": "U8", "shape": [8], "data_offsets": [0, 2**40]}),
+        "is no safetensors block",
     ),
-    "an infinite gradient": encode_tensors(
-        {"records": torch.zeros(4, dtype=torch.uint8), "gradient": torch.full((8, 3), torch.inf)}
+    "overlapping offsets": (lying({"dtype": "U8", "shape": [8], "data_offsets": [8, 0]}), "is no safetensors block"),
+    "metadata": (
+        safetensors.torch.save({"records": FOUR, "gradient": GRADIENT}, {"note": "the patient was seen"}),
+        "carries metadata; frames have none",
     ),
+    "pickle": (b"\x80\x04\x95" + b"\0" * 60, "its header claims"),
+    "another type": (step(torch.zeros(4, dtype=torch.int64)), "I64"),
+    "another rank": (step(torch.zeros(4, 1, dtype=torch.uint8)), "of rank 1"),
+    "another role": (encode_tensors({"labels": FOUR}), "takes tensors"),
+    "no gradient": (encode_tensors({"records": FOUR}), "waits for its gradient"),
+    "no records": (step(torch.zeros(0, dtype=torch.uint8)), "names no record; the job has records 0 to 59"),
+    "records out of range": (
+        step(torch.tensor([3, 250], dtype=torch.uint8)),
+        "names 250; the job has records 0 to 59",
+    ),
+    "one record out of range": (
+        step(torch.tensor([59, 60], dtype=torch.uint8)),
+        "names 60; the job has records 0 to 59",
+    ),
+    "a gradient of another shape": (
+        step(FOUR, torch.zeros(7, 3)),
+        "gradient is [7, 3]; the output of step 1 is [8, 3]",
+    ),
+    "a gradient that is no number": (step(FOUR, torch.full((8, 3), torch.nan)), "gradient holds values that are not"),
+    "an infinite gradient": (step(FOUR, torch.full((8, 3), torch.inf)), "gradient holds values that are not finite"),
 }
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_bodies_that_are_no_step(served: VendorProcess, key: str, customer: Customer, block: str) -> None:
     path = f"/v1/jobs/{customer.job}/steps/2"
-    status, problem = request(served, key, "POST", path, BLOCKS[block], Content_Type="application/octet-stream")
-    assert status in ((409, 422) if "records" in block else (422,)), problem
+    body, detail = BLOCKS[block]
+    status, problem = request(served, key, "POST", path, body, Content_Type="application/octet-stream")
+    assert detail in str(problem["detail"])
+    assert status == (409 if block == "no gradient" else 422)
+    assert "patient" not in json.dumps(problem)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +266,27 @@ def test_steps_out_of_turn(
     status, problem = request(served, key, "POST", path, encode_tensors(body))
     assert status == (422 if step == 0 else 409)
     assert remedy in str(problem["remedy"])
+
+
+def test_an_output_that_is_not_kept(served: VendorProcess, key: str, customer: Customer) -> None:
+    status, problem = request(served, key, "GET", f"/v1/jobs/{customer.job}/steps/7")
+    assert status == 409
+    assert "The output of step 7 is not kept; the job stands at step 1" in str(problem["detail"])
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    nursery: Vendors, data_dir: Path, api_key: str, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"body_seconds": 0.5})
+    with running(nursery, data_dir) as process:
+        for path in ("/v1/jobs/{}/steps/1", "/v1/adapters/{}/infer"):
+            with socket.create_connection(("127.0.0.1", process.port), timeout=30) as connection:
+                head = f"POST {path.format('d' * 32)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api_key}\r\n"
+                connection.sendall(f"{head}Content-Length: 1000\r\n\r\nthe patient".encode())
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))
+                assert answer.startswith(b"HTTP/1.1 408 ")
+                assert b"urn:cutlayer:too-slow" in answer
+                assert b"connection: close" in answer.lower()
 
 
 def test_a_step_of_another_form(served: VendorProcess, key: str, customer: Customer) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError, StorageError
+from cutlayer.core import ConfigError, StorageError, VendorError
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterList
 from cutlayer.wire.transports import HttpTransport
@@ -40,30 +43,48 @@ def _unprivileged() -> list[str]:
     return ["runuser", "-u", "postgres", "--"]
 
 
+class PostgreSql:
+    """A server with a database of its own, which tests may stop and start."""
+
+    def __init__(self) -> None:
+        self._programs, self._as_user = _programs(), _unprivileged()
+        self._folder = Path(tempfile.mkdtemp(prefix="cutlayer-pg-"))
+        self._folder.chmod(0o755)
+        if self._as_user:
+            shutil.chown(self._folder, "postgres")
+        self._port = free_port()
+        self.url = f"postgresql://cutlayer@127.0.0.1:{self._port}/postgres"
+        self._run("initdb", "-U", "cutlayer", "--auth=trust", "--no-sync", "-E", "UTF8")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses=127.0.0.1 -p {self._port} -k {self._folder} -c fsync=off"
+        self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-t", "60", "-o", options, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-m", "immediate", "stop")
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, self._programs / program, "-D", self._folder / "data", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+
 @pytest.fixture(scope="module")
-def database_url() -> Iterator[str]:
-    programs, as_user = _programs(), _unprivileged()
-    folder = Path(tempfile.mkdtemp(prefix="cutlayer-pg-"))
-    folder.chmod(0o755)
-    data = folder / "data"
-    if as_user:
-        shutil.chown(folder, "postgres")
-    port = free_port()
-    subprocess.run(
-        [*as_user, programs / "initdb", "-D", data, "-U", "cutlayer", "--auth=trust", "--no-sync", "-E", "UTF8"],
-        check=True,
-        capture_output=True,
-        cwd=folder,
-    )
-    options = f"-c listen_addresses=127.0.0.1 -p {port} -k {folder} -c fsync=off"
-    start = [*as_user, programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-t", "60", "-o", options, "start"]
-    subprocess.run(start, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+def server() -> Iterator[PostgreSql]:
+    server = PostgreSql()
+    server.start()
     try:
-        yield f"postgresql://cutlayer@127.0.0.1:{port}/postgres"
+        yield server
     finally:
-        stop = [*as_user, programs / "pg_ctl", "-D", data, "-m", "immediate", "stop"]
-        subprocess.run(stop, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        server.stop()
+        server.remove()
+
+
+@pytest.fixture(scope="module")
+def database_url(server: PostgreSql) -> str:
+    return server.url
 
 
 def test_a_whole_job_on_postgresql(nursery: Vendors, tmp_path: Path, tiny_model: Path, database_url: str) -> None:
@@ -89,6 +110,56 @@ def test_a_whole_job_on_postgresql(nursery: Vendors, tmp_path: Path, tiny_model:
     engine.dispose()
     assert "clinic" in stored
     assert key.split("_", 2)[2] not in stored  # the secret may hold underscores itself
+
+
+def get(port: int, path: str, key: str) -> tuple[int, str | None, dict[str, str]]:
+    """Status, `Retry-After` and content of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
+    response = connection.getresponse()
+    content = json.loads(response.read())
+    connection.close()
+    return response.status, response.getheader("Retry-After"), content
+
+
+def test_a_database_that_goes_away_and_comes_back(
+    nursery: Vendors, tmp_path: Path, tiny_model: Path, server: PostgreSql
+) -> None:
+    """The vendor says so and stays up; a customer who waits goes on as if nothing had been."""
+    data_dir = tmp_path / "data"
+    vendor.init(data_dir, models=[str(tiny_model)], threads=1, db_url=server.url)
+    key = vendor.keys.create(data_dir, "hospital")
+    with running(nursery, data_dir) as process:
+        transport = HttpTransport(process.url, key, retries=30)
+        customer = Customer(transport)
+        customer.upload()
+        pending = customer.take(1, None) if customer.start() else None
+        server.stop()
+        try:
+            for seconds in (0.0, 2.5):  # with the key remembered, and with the key to be looked up
+                time.sleep(seconds)
+                for path in ("/healthz", "/v1/adapters", f"/v1/record-sets/{customer.job}"):
+                    status, retry_after, problem = get(process.port, path, key)
+                    assert (status, retry_after) == (503, "1"), path
+                    assert problem["type"] == "urn:cutlayer:database-unavailable"
+                    assert problem["remedy"]
+            impatient = HttpTransport(process.url, key, retries=0)
+            with pytest.raises(VendorError, match="database does not answer") as caught:
+                ask(impatient, routes.ADAPTERS)
+            assert (type(caught.value), caught.value.status) == (VendorError, 503)
+            impatient.close()
+        finally:
+            server.start()
+        assert get(process.port, "/healthz", key)[0] == 200
+        customer.take(2, pending)
+        adapter = customer.run()
+        assert ask(transport, routes.ADAPTERS).expect(AdapterList).adapters == (adapter,)
+        server.stop()
+        server.start()  # between two requests: connections that broke meanwhile are not used
+        assert get(process.port, "/v1/adapters", key)[0] == 200
+        transport.close()
+    assert "Traceback" not in process.log.read_text()
+    vendor.keys.revoke(data_dir, "hospital")
 
 
 def test_a_database_that_is_not_there(tmp_path: Path, tiny_model: Path) -> None:

@@ -20,6 +20,7 @@ POINTS = {
     "while releasing": ("privatize and release dev", 1),
     "in an epoch": ("epoch 1", 3),
     "before the last evaluation": ("epoch 2", 4),
+    "after publishing": ("test", 1),
 }
 RELEASING_UNSTORED = ("dev after epoch 1", 1)
 """Of a trained bottom nothing is stored: each step and each evaluation makes releases of its own."""
@@ -109,6 +110,9 @@ FAST = {
     ("both", "while releasing"): "frozen",
     ("both", "in an epoch"): "redraw",
     ("both", "before the last evaluation"): "frozen block",
+    ("vendor", "after publishing"): "frozen",
+    ("customer", "after publishing"): "redraw",
+    ("both", "after publishing"): "memoised",
 }
 FAST_TOO = ("memoised", "both", "before the last evaluation")
 """Two steps after the last checkpoint, so both go back and train them again."""

@@ -14,9 +14,9 @@ BLOCKS = 4
 MAX_LENGTH = 64
 
 
-def write_tiny_bert(folder: Path) -> Path:
+def write_tiny_bert(folder: Path, *, seed: int = 11) -> Path:
     """Writes model and tokenizer in Hugging Face's format."""
-    torch.manual_seed(11)
+    torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=VOCAB,
         hidden_size=WIDTH,

@@ -13,7 +13,11 @@ from cutlayer.cli.output import Output
 if TYPE_CHECKING:
     from cutlayer.customer import Client
 
-app = typer.Typer(help="List, show and delete adapters at the vendor.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show and delete adapters at the vendor.",
+    epilog="Example: cutlayer adapter list",
+    no_args_is_help=True,
+)
 Identifier = Annotated[str, typer.Argument(metavar="ID", help="The adapter's identifier.", show_default=False)]
 
 
@@ -21,6 +25,16 @@ def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert:
     from cutlayer.customer import Client
 
     return Client(vendor, api_key, home=home, ca_cert=ca_cert)
+
+
+def _privacy(client: Client, adapter: str) -> str:
+    """How an adapter's texts left, which only the folder knows where it was trained."""
+    from cutlayer.customer.profile import Profile, known
+
+    if adapter not in known(client.home):
+        return "trained elsewhere"
+    spec = Profile.load(client.home, adapter).spec.privacy
+    return "none" if spec.mechanism == "none" else f"eta {spec.eta:g}, {spec.mechanism}{', CTI' if spec.cti else ''}"
 
 
 @app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8377")
@@ -33,11 +47,15 @@ def list_adapters(
 ) -> None:
     """List your adapters."""
     output = Output(as_json=as_json)
-    found = _client(vendor, api_key, home, ca_cert).adapters()
+    client = _client(vendor, api_key, home, ca_cert)
+    found = client.adapters()
     output.table(
         "Adapters",
-        ("id", "model", "cut", "labels", "step", "created"),
-        [(info.adapter, info.model, info.cut.slug, info.num_labels, info.step, info.created) for info in found],
+        ("id", "model", "privacy", "labels", "step", "created"),
+        [
+            (info.adapter, info.model, _privacy(client, info.adapter), info.num_labels, info.step, info.created)
+            for info in found
+        ],
     )
     output.result({"adapters": [info.model_dump(mode="json") for info in found]})
 
@@ -53,12 +71,11 @@ def show(
 ) -> None:
     """Show an adapter, with the sha256 of its weights."""
     output = Output(as_json=as_json)
-    info = _client(vendor, api_key, home, ca_cert).adapter(identifier)
+    client = _client(vendor, api_key, home, ca_cert)
+    info = client.adapter(identifier)
     content = info.model_dump(mode="json")
-    output.facts(
-        f"Adapter {info.adapter}",
-        [(name, info.cut.slug if name == "cut" else value) for name, value in content.items() if name != "adapter"],
-    )
+    facts = [(name, info.cut.slug if name == "cut" else value) for name, value in content.items() if name != "adapter"]
+    output.facts(f"Adapter {info.adapter}", [*facts, ("privacy", _privacy(client, identifier))])
     output.result(content)
 
 

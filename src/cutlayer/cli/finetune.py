@@ -31,6 +31,9 @@ from cutlayer.cli.options import (
 )
 from cutlayer.cli.output import Output, fields
 
+FEW = 30
+"""Texts of dev below which a warning is due: their accuracy has a standard error of up to 9 points."""
+
 if TYPE_CHECKING:
     from cutlayer.customer import FinetuneResult
     from cutlayer.privacy import CtiSpec
@@ -45,7 +48,7 @@ def finetune(
         typer.Option(
             "--dev",
             metavar="FILE",
-            help="For early stopping. Default: 1 % of train.",
+            help="For early stopping. Default: a share of train.",
             show_default=False,
             rich_help_panel=DATA,
         ),
@@ -163,6 +166,9 @@ def finetune(
     dropout: Annotated[
         bool, typer.Option(help="The frozen blocks' own dropout while training.", rich_help_panel=TRAINING)
     ] = True,
+    dev_share: Annotated[
+        float, typer.Option(help="Share of train held out where there is no --dev.", rich_help_panel=TRAINING)
+    ] = 0.01,
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -224,6 +230,7 @@ def finetune(
             lora_dropout=lora_dropout,
             targets=targets,
             dropout=dropout,
+            dev_share=dev_share,
             max_length=max_length,
             group_by_length=group_by_length,
             precision=wire.Precision(precision),
@@ -252,6 +259,11 @@ def finetune(
             unsafe_noise_seed=unsafe_noise_seed,
             out=out,
             progress=progress,
+        )
+    if result.n_dev < FEW:
+        output.warn(
+            f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
+            "Give --dev, or a larger --dev-share."
         )
     _show(output, result)
     output.result(fields(result))

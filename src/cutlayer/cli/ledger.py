@@ -13,7 +13,7 @@ from cutlayer.cli.output import Output, fields
 if TYPE_CHECKING:
     from cutlayer.privacy import LedgerSummary
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(epilog="Example: cutlayer ledger show", no_args_is_help=True)
 
 
 @app.callback()

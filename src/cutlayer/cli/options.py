@@ -106,12 +106,17 @@ def require_eta(eta: float | None) -> float:
     """The eta given; how much leaves is never decided by a default.
 
     Raises:
-        typer.BadParameter: None was given.
+        typer.BadParameter: None was given, or one that is no amount of noise.
     """
     if eta is None:
         raise typer.BadParameter(
             "it has no default. Give a number (smaller hides more; `cutlayer privatize` shows what would leave),"
             " or `--eta inf` for no privacy",
+            param_hint="--eta",
+        )
+    if not eta > 0:
+        raise typer.BadParameter(
+            f"{eta:g} is not above 0. Smaller numbers hide more, for example `--eta 60`; `--eta inf` means no privacy",
             param_hint="--eta",
         )
     return eta

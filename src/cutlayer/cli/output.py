@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -45,6 +46,7 @@ def fields(record: Any) -> dict[str, Any]:
 
 
 PIPE_WIDTH = 160
+QUIET_SECONDS = 60.0
 
 
 class Bars:
@@ -61,6 +63,23 @@ class Bars:
         if stage not in self._stages:
             self._stages[stage] = self._bars.add_task(stage, total=total, note=note)
         self._bars.update(self._stages[stage], completed=done, total=total, note=note)
+
+
+class Lines:
+    """Progress where nobody looks at a terminal: a line when a stage is done, and once a minute meanwhile.
+
+    Bars are drawn at the very end there, and a run of hours would look dead in its log.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = time.monotonic()
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Says that `done` of `total` parts of a stage are done."""
+        if done >= total or time.monotonic() - self._last >= QUIET_SECONDS:
+            self._last = time.monotonic()
+            self._console.print(escape(" ".join(f"{stage} {done}/{total} {note}".split())))
 
 
 class Output:
@@ -115,8 +134,11 @@ class Output:
             sys.stdout.flush()
 
     @contextmanager
-    def progress(self) -> Iterator[Bars]:
-        """Bars on standard error while a block runs."""
+    def progress(self) -> Iterator[Bars | Lines]:
+        """Bars on standard error while a block runs, or lines where it is no terminal."""
+        if not self._messages.is_terminal:
+            yield Lines(self._messages)
+            return
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

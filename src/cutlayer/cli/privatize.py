@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from cutlayer.cli.options import (
     warn_unprotected,
 )
 from cutlayer.cli.output import Output
+
+if TYPE_CHECKING:
+    from cutlayer.customer import Preview
 
 SHOWN = 5
 
@@ -61,8 +64,7 @@ def privatize(
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
     with output.progress() as progress:
-        client = Client(home=home)
-        texts = client.privatize(
+        shown = Client(home=home).privatize(
             input_file,
             eta=chosen,
             model=model,
@@ -72,37 +74,41 @@ def privatize(
             unsafe_noise_seed=unsafe_noise_seed,
             progress=progress,
         )
-        worst = client.worst_case(eta=chosen, model=model)
     names = [text_column, *([text_pair_column] if text_pair_column else [])]
     columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
-    rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in texts]
+    rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in shown]
     if unsafe_noise_seed is not None:
         columns.append("unsafe_noise_seed")
         rows = [(*row, unsafe_noise_seed) for row in rows]
     write_rows(output_file, columns, rows)
 
-    tokens = sum(text.tokens for text in texts)
-    replaced = sum(text.replaced for text in texts) / tokens if tokens else 0.0
-    output.table(
-        f"The first {min(SHOWN, len(texts))} of {len(texts)} texts",
-        ("original", "released"),
-        [(" / ".join(text.original), " / ".join(text.released)) for text in texts[:SHOWN]],
-        lines=True,
-    )
-    output.show(f"{replaced:.1%} of {tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
-    if unsafe_noise_seed is None:
-        output.show(f"- {worst}")
+    if not as_json:  # what machines run is logged, and texts belong in no log
+        _show_first(output, shown)
+    output.show(f"{shown.replaced:.1%} of {shown.tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
+    if shown.largest_distance is not None:
+        from cutlayer.privacy import WorstCase
+
+        output.show(f"- {WorstCase(eta=chosen, distance=shown.largest_distance)}")
     output.result(
         {
             "output": str(output_file),
-            "texts": len(texts),
-            "tokens": tokens,
-            "replaced": replaced,
+            "texts": len(shown),
+            "tokens": shown.tokens,
+            "replaced": shown.replaced,
             "eta": chosen,
-            "largest_distance": worst.distance,
+            "largest_distance": shown.largest_distance,
             "no_privacy": chosen == float("inf"),
             "unsafe_noise": unsafe_noise_seed is not None,
         }
+    )
+
+
+def _show_first(output: Output, shown: Preview) -> None:
+    output.table(
+        f"The first {min(SHOWN, len(shown))} of {len(shown)} texts",
+        ("original", "released"),
+        [(" / ".join(text.original), " / ".join(text.released)) for text in shown.texts[:SHOWN]],
+        lines=True,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from cutlayer.cli.options import AsJson
 from cutlayer.cli.output import Output
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(epilog="Example: cutlayer recipe show sap", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The recipe, for example sap.", show_default=False)]
 
 

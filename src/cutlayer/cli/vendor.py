@@ -14,8 +14,16 @@ import typer
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
 
-app = typer.Typer(help="Run the side that owns the model.", no_args_is_help=True)
-keys = typer.Typer(help="API keys: one for each customer.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run the side that owns the model.",
+    epilog="Example: cutlayer vendor init --data-dir /srv/cutlayer --model starter",
+    no_args_is_help=True,
+)
+keys = typer.Typer(
+    help="API keys: one for each customer.",
+    epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer",
+    no_args_is_help=True,
+)
 app.add_typer(keys, name="key")
 
 

@@ -105,7 +105,7 @@ class VendorError(CutlayerError):
 
 
 class AuthError(VendorError):
-    """The vendor does not accept the API key, or the key's tenant may not see what was asked for."""
+    """The vendor does not accept the API key."""
 
     exit_code = 8
 

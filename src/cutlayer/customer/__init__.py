@@ -3,6 +3,7 @@
 from cutlayer.customer.client import Client, Mechanism, Source
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home, default_home
+from cutlayer.customer.preview import Preview
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
 from cutlayer.customer.session import Session, Texts
@@ -15,6 +16,7 @@ __all__ = [
     "Home",
     "Mechanism",
     "Prediction",
+    "Preview",
     "PrivatizedText",
     "Progress",
     "RunSpec",

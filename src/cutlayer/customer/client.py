@@ -20,29 +20,27 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
-from torch import Tensor
 
-from cutlayer.core import ConfigError, Cut, Fault, Payload, Place, Rows, Tokens, VendorError, checked
+from cutlayer.core import ConfigError, Cut, Fault, Place, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink
-from cutlayer.customer.prepare import Corpora
+from cutlayer.customer.prepare import Corpora, Labelled
+from cutlayer.customer.preview import Preview, preview
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
-from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
+from cutlayer.customer.results import FinetuneResult, Prediction
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import padded_batches
-from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.models import Archive
-from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, WorstCase, build_privatizer, worst_case
+from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
@@ -177,10 +175,9 @@ class Client:
         given = Corpora(read(train), None if dev is None else read(dev), None if test is None else read(test))
         settings = training or TrainSpec()
         chosen = choose_model(self._gate(), model)
-        data_key = self.home.secret.derive("data digest")
 
-        def spec_with(seed: int) -> RunSpec:
-            return RunSpec(
+        with checked():
+            spec = RunSpec(
                 privacy=privacy,
                 train=settings,
                 model=chosen.model.name,
@@ -188,16 +185,17 @@ class Client:
                 train_bottom=train_bottom,
                 wire_type=wire_type,
                 budget=budget,
-                seed=seed,
+                seed=seed or 0,
                 unsafe_noise_seed=unsafe_noise_seed,
             )
-
-        with checked():
-            check_spec(spec_with(seed or 0))
-        folder = out or self._default_folder(spec_with(0), seed, given.digest(data_key))
-        seed = Run.seed_in(folder) if seed is None else seed
-        seed = secrets.randbelow(2**31) if seed is None else seed
-        run = Run.open(folder, run=secrets.token_hex(16), data_digest=given.digest(data_key), spec=spec_with(seed))
+        check_spec(spec)
+        digest = given.digest(self.home.secret.derive("data digest"))
+        folder = out or self._default_folder(spec, seed, digest)
+        if seed is None:
+            found = Run.seed_in(folder)
+            spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
+        rows = Labelled.of(given, spec)  # what is wrong with the data is told before anything is begun
+        run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
         with closing(RecordingTransport(self._transport, run.transcript)) as recorder:
             gate = Gate(
                 recorder,
@@ -208,7 +206,7 @@ class Client:
                 budget=budget,
                 unsafe=unsafe_noise_seed is not None,
             )
-            return Finetuning(self.home, gate, chosen, given, run, progress, self.device).execute()
+            return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
 
     def _gate(self) -> Gate:
         return Gate(self._transport, self.home.ledger)
@@ -243,8 +241,8 @@ class Client:
             progress: Where to show progress.
 
         Raises:
-            ConfigError: Texts where the adapter was trained on pairs, or the other way round.
-            StorageError: This customer's folder does not know the adapter.
+            ConfigError: This customer's folder does not know the adapter, or texts where it was trained on pairs,
+                or the other way round.
         """
         progress = progress or Silent()
         profile = Profile.load(self.home, adapter)
@@ -298,7 +296,12 @@ class Client:
     def delete_adapter(self, adapter: str) -> None:
         """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too."""
         gate = self._gate()
-        gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
+        try:
+            gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
+        except VendorError as error:
+            # a deletion that was cut short is finished by another: what is left of it is the profile
+            if error.status != 404 or not self.home.adapter(adapter).exists():
+                raise
         _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
         Profile.forget(self.home, adapter)
 
@@ -333,7 +336,7 @@ class Client:
         max_length: int | None = None,
         unsafe_noise_seed: int | None = None,
         progress: Progress | None = None,
-    ) -> list[PrivatizedText]:
+    ) -> Preview:
         """Shows what would leave, text-to-text, beside the originals. Nothing is sent or charged.
 
         The draw of a text is the one that `finetune` and `predict` release at the same eta with the same
@@ -361,28 +364,7 @@ class Client:
             table_fingerprint=archive.fingerprint,
         )
         dataset = _dataset(texts, text_column, text_pair_column)
-        max_content = archive.template.max_content(dataset.segments, max_length)
-        tokens = tokenise(dataset, archive.tokenizer, max_content=max_content)
-        shown: list[PrivatizedText] = []
-        for indices in blocks(tokens, BLOCK_TOKENS):
-            original = tokens.select(indices)
-            released = privatizer.tokens(original, labels=None).payload
-            shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
-            progress.update("privatize", int(indices[-1]) + 1, len(dataset))
-        return shown
-
-    def worst_case(self, *, eta: float, model: str = "starter") -> WorstCase:
-        """How well the vendor may tell two tokens apart that differ most, after one release by text-to-text noise.
-
-        Args:
-            eta: Privacy parameter per token, in 1/distance of the model's embedding table.
-            model: `starter`, a local folder or a hub id; it must be the vendor's model.
-
-        Raises:
-            ConfigError: eta is not above 0.
-        """
-        archive = local_archive(self.home, model, Cut(bottom=0))
-        return worst_case(cast(Tensor, archive.table), eta=eta)  # at cut 0 the archive is the table
+        return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
 
 
 def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:
@@ -405,18 +387,6 @@ def choose_device(name: str) -> torch.device:
     if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
         raise ConfigError([Fault("device", name, "must be auto, cpu, or cuda where there is a GPU")])
     return torch.device(name)
-
-
-def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: int) -> PrivatizedText:
-    if isinstance(released, Rows):
-        raise ConfigError("Only text-to-text releases can be read as text.")
-    pairs = [(before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)]
-    return PrivatizedText(
-        original=tuple(str(archive.tokenizer.decode(before)) for before, _ in pairs),
-        released=tuple(str(archive.tokenizer.decode(after)) for _, after in pairs),
-        replaced=sum(int((before != after).sum()) for before, after in pairs),
-        tokens=sum(len(before) for before, _ in pairs),
-    )
 
 
 def _privacy(

@@ -15,7 +15,7 @@ from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink, Link, Stored
 from cutlayer.customer.measure import Measures
-from cutlayer.customer.prepare import Corpora, Prepared, check_batches
+from cutlayer.customer.prepare import Labelled, Prepared, check_batches
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult
@@ -32,6 +32,7 @@ from cutlayer.wire.messages import (
     AdapterInfo,
     JobInfo,
     JobSpec,
+    JobState,
     LoraSpec,
     OptimiserSpec,
     RecordSetSpec,
@@ -54,6 +55,8 @@ def check_spec(spec: RunSpec) -> None:
         faults.append(Fault("train_bottom", spec.train_bottom, "needs weights at the customer: use bottom 0 or more"))
     if spec.train_bottom is not TrainBottom.FROZEN and spec.privacy.mechanism == "vector":
         faults.append(Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text"))
+    if spec.budget is not None and spec.unsafe_noise_seed is not None:
+        faults.append(Fault("budget", spec.budget, "cannot limit noise from a seed, which protects nothing"))
     if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
     if faults:
@@ -104,7 +107,7 @@ class Finetuning:
         home: The customer's folder.
         gate: The door, recording into the run's folder.
         offer: The vendor's model and limits.
-        corpora: The data.
+        rows: The data.
         run: The run's state and folder.
         progress: Where to show progress.
         device: Where the bottom is computed.
@@ -115,7 +118,7 @@ class Finetuning:
         home: Home,
         gate: Gate,
         offer: Offer,
-        corpora: Corpora,
+        rows: Labelled,
         run: Run,
         progress: Progress,
         device: torch.device,
@@ -131,7 +134,7 @@ class Finetuning:
         self.archive = fetch_archive(gate, home, self.model, Cut(bottom=self.spec.bottom), progress)
         if self.spec.train_bottom is not TrainBottom.FROZEN and not self.spec.bottom:
             self.archive.check_trainable()  # the table is trained; deeper bottoms train their blocks alone
-        self.data = Prepared(corpora, self.spec, self.archive, vocab_size=self.model.vocab_size)
+        self.data = Prepared(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
 
     def execute(self) -> FinetuneResult:
@@ -164,7 +167,7 @@ class Finetuning:
             train,
             dev,
             self.run,
-            optimiser=self._optimiser(link),
+            optimiser=None if job.state is JobState.FINISHED else self._optimiser(link),
             positions=self.positions,
             progress=self.progress,
         )
@@ -177,7 +180,7 @@ class Finetuning:
             adapter=adapter.adapter,
             segments=self.data.segments,
             max_content=self.data.max_content,
-            labels=self.data.names.names,
+            labels=self.data.rows.names.names,
             spec=self.spec,
         )
         profile.save(self.home, self.data.importance, bottom)
@@ -248,7 +251,7 @@ class Finetuning:
     @property
     def _total_steps(self) -> int:
         settings = self.spec.train
-        return -(-len(self.data.train) // settings.batch_size) * settings.epochs
+        return -(-len(self.data.rows.train) // settings.batch_size) * settings.epochs
 
     def _job_spec(self) -> JobSpec:
         """What the vendor is told; made before anything leaves, so that what it refuses is known by then."""
@@ -262,7 +265,7 @@ class Finetuning:
             wire_type=self.spec.wire_type,
             segments=self.data.segments,
             record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if frozen else (),
-            num_labels=len(self.data.names),
+            num_labels=len(self.data.rows.names),
             trainable_bottom=not frozen,
             lora=LoraSpec(
                 rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
@@ -282,7 +285,7 @@ class Finetuning:
         """The job, started or found, at a step from which both parties can go on."""
         job = self.run.identifier("job")
         info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec).expect(JobInfo)
-        if spec.trainable_bottom:
+        if spec.trainable_bottom and info.state is not JobState.FINISHED:
             common = max(set(info.checkpoints) & set(self.run.checkpoints()))
             info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)
         return info

@@ -97,7 +97,11 @@ def local_archive(home: Home, source: str, cut: Cut) -> Archive:
         with tempfile.TemporaryDirectory(dir=home.path) as temporary:
             write_archive(model, load_tokenizer(source), cut, Path(temporary) / "archive", name="local")
             home.archives.mkdir(exist_ok=True)
-            (Path(temporary) / "archive").rename(folder)
+            try:
+                (Path(temporary) / "archive").rename(folder)
+            except OSError:
+                if not folder.exists():  # else another process made the same one meanwhile
+                    raise
     return read_archive(folder)
 
 

@@ -16,7 +16,7 @@ from cutlayer.attacks import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.core import Claim, Deviation, Guarantee, Proportion
+from cutlayer.core import Deviation, Guarantee, Proportion
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult
@@ -25,7 +25,7 @@ from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import TrainBottom
 from cutlayer.customer.trainer import Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
-from cutlayer.privacy import RunBytes, largest_distance
+from cutlayer.privacy import RunBytes
 from cutlayer.wire.messages import AdapterInfo
 
 
@@ -88,7 +88,7 @@ class Measures:
         inversion, labels = self._inversion(knowledge), self._label_recovery()
         measured = inversion if isinstance(inversion, Measured) else None
         privatizer = self._session.privatizer
-        state, spec, data = self._run.state, self._spec, self._data
+        state, spec, rows = self._run.state, self._spec, self._data.rows
         looks = len(state.dev) if spec.train_bottom is TrainBottom.REDRAW else 1
         return FinetuneResult(
             adapter_id=adapter.adapter,
@@ -103,9 +103,9 @@ class Measures:
             ep_note=_note(inversion),
             replaced=self._replaced(),
             label_recovery=labels.success.value if isinstance(labels, Measured) else None,
-            n_train=len(data.train),
-            n_dev=len(data.dev),
-            n_test=len(data.test or ()),
+            n_train=len(rows.train),
+            n_dev=len(rows.dev),
+            n_test=len(rows.test or ()),
             uplink_bytes={**spent.uplink, "total": sum(spent.uplink.values())},
             downlink_bytes=spent.downlink,
             tokens_released=spent.tokens,
@@ -120,16 +120,11 @@ class Measures:
             looks=looks,
             # each epoch's fresh release is a look of its own, and looks add up
             guarantee=functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks),
-            largest_distance=self._largest_distance(),
+            largest_distance=privatizer.largest_distance(),
             deviations=privatizer.deviations + deviations,
             spec=spec,
             folder=self._run.folder,
         )
-
-    def _largest_distance(self) -> float | None:
-        privatizer = self._session.privatizer
-        table = privatizer.space.table
-        return None if table is None or privatizer.guarantee.claim is Claim.NONE else largest_distance(table)
 
     def _replaced(self) -> float | None:
         """Share of tokens that the (first epoch's) draws replaced; `None` for rows of noise."""
@@ -154,7 +149,7 @@ class Measures:
         return {(self._trainer.link.job, step): batch for step, batch in enumerate(batches, start=1)}
 
     def _label_recovery(self) -> Outcome:
-        truth = LabelTruth(self._data.labels, len(self._data.names), self._texts_of_steps())
+        truth = LabelTruth(self._data.rows.labels, len(self._data.rows.names), self._texts_of_steps())
         return measure_label_recovery(self._run.transcript, truth=truth)
 
     def _inversion(self, knowledge: Knowledge) -> Outcome:
@@ -171,7 +166,8 @@ def _note(outcome: Outcome) -> str:
     """What the number of an attack covers, in a sentence."""
     if isinstance(outcome, Measured):
         return (
-            "1 - share of training tokens that nearest-neighbour inversion recovered from the recorded transcript "
+            "Empirical privacy is 1 - share of training tokens that nearest-neighbour inversion recovered from the "
+            "recorded transcript "
             f"({outcome.looks} release{'s' if outcome.looks > 1 else ''} of each text); stronger attacks exist."
         )
     return outcome.reason

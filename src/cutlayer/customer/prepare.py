@@ -1,4 +1,4 @@
-"""A customer's data as a run needs it: read, checked and tokenised before anything leaves."""
+"""A customer's data as a run needs it: split, checked and tokenised before anything leaves."""
 
 from __future__ import annotations
 
@@ -54,18 +54,9 @@ class Corpora:
         return state.hexdigest()
 
 
-class Prepared:
-    """The texts of a run as tokens, their labels as numbers.
-
-    Args:
-        corpora: The data.
-        spec: The run's settings.
-        archive: What the vendor handed out: tokenizer and template.
-        vocab_size: Rows of the model's table.
-
-    Raises:
-        DataError: A label of dev or test is not one of train's; found after training, it would cost the run.
-        ConfigError: `max_length` leaves no room for a text.
+@dataclass(frozen=True)
+class Labelled:
+    """A run's rows, split and with their labels as numbers: all that can be checked before the vendor is asked.
 
     Attributes:
         train: What to train on.
@@ -75,49 +66,90 @@ class Prepared:
         labels: Train's, `[n]` int64.
         dev_labels: Dev's.
         test_labels: Test's, if given.
+    """
+
+    train: Dataset
+    dev: Dataset
+    test: Dataset | None
+    names: LabelNames
+    labels: Tensor
+    dev_labels: Tensor
+    test_labels: Tensor | None
+
+    @classmethod
+    def of(cls, corpora: Corpora, spec: RunSpec) -> Labelled:
+        """Splits and encodes.
+
+        Raises:
+            ConfigError: No row is left for train or dev.
+            DataError: There is one class only, or dev or test has a label that train lacks; found after
+                training, that would cost the run.
+        """
+        train, dev = corpora.split(dev_share=spec.train.dev_share, seed=spec.seed)
+        names = LabelNames.of(corpora.train.labels or ())
+        return cls(
+            train=train,
+            dev=dev,
+            test=corpora.test,
+            names=names,
+            labels=names.encode(train.labels or (), source="train"),
+            dev_labels=names.encode(dev.labels or (), source="dev"),
+            test_labels=None if corpora.test is None else names.encode(corpora.test.labels or (), source="test"),
+        )
+
+
+class Prepared:
+    """A run's texts as tokens.
+
+    Args:
+        rows: The data.
+        spec: The run's settings.
+        archive: What the vendor handed out: tokenizer and template.
+        vocab_size: Rows of the model's table.
+
+    Raises:
+        ConfigError: `max_length` leaves no room for a text.
+
+    Attributes:
+        rows: The data.
         max_content: Content tokens per text; longer texts are cut.
         tokens: Train's.
         importance: What CTI knows of each token; `None` without CTI.
     """
 
-    def __init__(self, corpora: Corpora, spec: RunSpec, archive: Archive, *, vocab_size: int) -> None:
+    def __init__(self, rows: Labelled, spec: RunSpec, archive: Archive, *, vocab_size: int) -> None:
         self._archive = archive
         self._cti = spec.privacy.cti
-        self.train, self.dev = corpora.split(dev_share=spec.train.dev_share, seed=spec.seed)
-        self.test = corpora.test
-        self.names = LabelNames.of(corpora.train.labels or ())
-        self.labels = self.names.encode(self.train.labels or (), source="train")
-        self.dev_labels = self.names.encode(self.dev.labels or (), source="dev")
-        self.test_labels = None if self.test is None else self.names.encode(self.test.labels or (), source="test")
+        self.rows = rows
         self.max_content = archive.template.max_content(self.segments, spec.train.max_length)
-        self.tokens = tokenise(self.train, archive.tokenizer, max_content=self.max_content)
+        self.tokens = tokenise(rows.train, archive.tokenizer, max_content=self.max_content)
         self.importance = (
             None
             if self._cti is None
             else UtilityImportance.fit(
-                self.tokens, self.labels, vocab_size=vocab_size, num_labels=len(self.names), spec=self._cti
+                self.tokens, rows.labels, vocab_size=vocab_size, num_labels=len(rows.names), spec=self._cti
             )
         )
 
     @property
     def segments(self) -> int:
         """Texts a row: 1, or 2 for pairs."""
-        return self.train.segments
+        return self.rows.train.segments
 
     def train_examples(self) -> Examples:
         """Train as it is released for training: under CTI noise may depend on the label."""
-        classes = self.labels if self._cti is not None and not self._cti.class_free else None
-        return self._labelled(Texts(self.tokens, classes), self.labels)
+        classes = self.rows.labels if self._cti is not None and not self._cti.class_free else None
+        return self._labelled(Texts(self.tokens, classes), self.rows.labels)
 
     def dev_examples(self) -> Examples:
         """Dev as it is queried: without labels in the noise."""
-        return self._queried(self.dev, self.dev_labels)
+        return self._queried(self.rows.dev, self.rows.dev_labels)
 
     def test_examples(self) -> Examples | None:
         """Test as it is queried."""
-        if self.test is None or self.test_labels is None:
+        if self.rows.test is None or self.rows.test_labels is None:
             return None
-        return self._queried(self.test, self.test_labels)
+        return self._queried(self.rows.test, self.rows.test_labels)
 
     def _queried(self, dataset: Dataset, labels: Tensor) -> Examples:
         return self._labelled(Texts(tokenise(dataset, self._archive.tokenizer, max_content=self.max_content)), labels)

@@ -15,7 +15,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from cutlayer.core import StorageError
+from cutlayer.core import ConfigError, StorageError
 from cutlayer.customer.home import Home, read_json, write_bytes, write_json
 from cutlayer.customer.settings import RunSpec
 from cutlayer.privacy import UtilityImportance
@@ -55,11 +55,12 @@ class Profile(BaseModel):
         """Reads an adapter's profile.
 
         Raises:
-            StorageError: This customer's folder has no such adapter.
+            ConfigError: This customer's folder has no such adapter.
+            StorageError: Its profile is damaged.
         """
         file = home.adapter(adapter) / "profile.json"
         if not file.exists():
-            raise StorageError(
+            raise ConfigError(
                 f"This customer's folder has no adapter {adapter}.",
                 remedy=f"Known: {', '.join(known(home)) or 'none'}. Label names and privacy settings are kept only "
                 "where the adapter was trained; set CUTLAYER_HOME to that folder.",

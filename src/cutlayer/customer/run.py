@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import safetensors
@@ -86,7 +87,10 @@ class Run:
             return opened
         state = _read_state(file)
         if state.adapter is not None:
-            raise ConfigError(f"{folder} holds a finished run.", remedy="Choose another folder with --out.")
+            raise ConfigError(
+                f"{folder} holds a finished run; its adapter is {state.adapter}.",
+                remedy="Use that adapter, or choose another folder with --out.",
+            )
         if state.data_digest != data_digest:
             raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
         before, now = (json.loads(each.model_dump_json()) for each in (state.spec, spec))
@@ -140,7 +144,8 @@ class Run:
     def log_loss(self, step: int, loss: float) -> None:
         """Appends a step's training loss."""
         try:
-            with (self.folder / "losses.jsonl").open("ab+") as file:
+            # losses are made of labels: nobody else reads them
+            with open(self.folder / "losses.jsonl", "ab+", opener=partial(os.open, mode=0o600)) as file:
                 if file.tell():
                     file.seek(-1, os.SEEK_END)
                     torn = file.read(1) != b"\n"  # by a crash: this step gets a line of its own

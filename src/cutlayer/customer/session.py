@@ -17,6 +17,7 @@ from cutlayer.core import ModelError, Payload, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, Link, Stored
 from cutlayer.models import Archive, seed_dropout, set_dropout
 from cutlayer.privacy import Privatizer, Release, Vault
+from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes, unpack
 
 BOTTOM_BATCH = 64
@@ -204,22 +205,26 @@ class Session(nn.Module):
         an identity gives the same bytes for ever.
         """
         weights = self.link.moment if self.train_bottom and self.link is not None else "frozen"
-        context = f"{self.archive.manifest.cut.slug}/{self.wire_type}/{weights}".encode()
-        identities = drawn.carried_as(drawn.payload, context).identities
-        found = zip(identities, self.vault.get_many(identities), strict=True)
-        kept = {identity: body for identity, body in found if body is not None}
-        missing = [place for place, identity in enumerate(identities) if identity not in kept]
+        rows_of = f"{self.archive.fingerprint}/{self.archive.manifest.cut.slug}/{weights}"
+        # rows with noise are kept exactly: made again for another wire type, in another batch, they would be a new look
+        kept_as = self.wire_type if drawn.pending is None else WireType.FP32
+        keys = drawn.carried_as(drawn.payload, f"{rows_of}/{kept_as}".encode()).identities
+        found = zip(keys, self.vault.get_many(keys), strict=True)
+        kept = {key: body for key, body in found if body is not None}
+        missing = [place for place, key in enumerate(keys) if key not in kept]
         for start in range(0, len(missing), BOTTOM_BATCH):
             chosen = torch.tensor(missing[start : start + BOTTOM_BATCH])
             part = drawn.select(chosen)
-            rows = self.privatizer.activations(part, self._bottom(part.payload)).payload
-            made = {
-                identities[place]: encode_tensors(pack(rows.select([at]), vocab_size=0, wire_type=self.wire_type))
-                for at, place in enumerate(chosen.tolist())
-            }
-            kept |= self.vault.put_many(made)
-        texts = [unpack(decode_tensors(routes.SHARD_PUT, kept[identity])) for identity in identities]
-        return drawn.recalled(Rows.concatenate([text for text in texts if isinstance(text, Rows)]), context)
+            made = self.privatizer.activations(part, self._bottom(part.payload))
+            bodies = (pack(made.payload.select([at]), vocab_size=0, wire_type=kept_as) for at in range(len(made)))
+            sealed = zip(chosen.tolist(), made.draws, bodies, strict=True)
+            kept |= self.vault.put_many({keys[place]: draw + encode_tensors(body) for place, draw, body in sealed})
+        texts = [unpack(decode_tensors(routes.SHARD_PUT, kept[key][IDENTITY_BYTES:])) for key in keys]
+        return drawn.recalled(
+            Rows.concatenate([text for text in texts if isinstance(text, Rows)]),
+            f"{rows_of}/{self.wire_type}".encode(),
+            draws=tuple(kept[key][:IDENTITY_BYTES] for key in keys),
+        )
 
     # ------------------------------------------------------------ a trained bottom
 

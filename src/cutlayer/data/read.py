@@ -79,9 +79,11 @@ def _rows(source: str | Path) -> Iterator[Row]:
     path = Path(source)
     kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
     reader = _READERS.get(kind.lower())
+    if path.is_dir():
+        raise DataError(f"{str(source)!r} is a folder, not a file.", remedy="Name the file in it.")
     if not path.is_file():
         hub = " Hub data sets are written " + _HUB_SYNTAX + "." if "." not in path.name else ""
-        raise DataError(f"There is no file {source}.", remedy=f"Check the path.{hub}")
+        raise DataError(f"There is no file {str(source)!r}.", remedy=f"Check the path.{hub}")
     if reader is None:
         raise DataError(
             f"{source} is of no kind that can be read.",

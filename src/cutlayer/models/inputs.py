@@ -162,9 +162,15 @@ class Template(BaseModel):
             )
         specials = self.special_count(segments)
         if limit is not None and limit <= specials:
-            raise ConfigError([Fault("max_length", limit, f"leaves no room beside {specials} special tokens")])
+            raise ConfigError(
+                [Fault("max_length", limit, f"leaves no room beside {specials} special tokens")],
+                remedy=f"Use {specials + 1} or more.",
+            )
         if min(limits) <= specials:
-            raise ModelError(f"A model for {min(limits)} tokens has no room beside {specials} special tokens.")
+            raise ModelError(
+                f"A model for {min(limits)} tokens has no room beside {specials} special tokens.",
+                remedy="Choose another model.",
+            )
         return min(limits) - specials
 
     def segment_lengths(self, tokens: Tokens) -> Tensor:

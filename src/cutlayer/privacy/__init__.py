@@ -5,7 +5,7 @@ before it leaves.
 """
 
 from cutlayer.privacy.cti import UtilityImportance
-from cutlayer.privacy.distances import WorstCase, largest_distance, worst_case
+from cutlayer.privacy.distances import WorstCase, largest_distance
 from cutlayer.privacy.ledger import FrameEntry, Ledger, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
@@ -45,5 +45,4 @@ __all__ = [
     "build_privatizer",
     "generator",
     "largest_distance",
-    "worst_case",
 ]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault
-
 
 @dataclass(frozen=True)
 class WorstCase:
@@ -46,14 +44,3 @@ def largest_distance(table: Tensor) -> float:
     centre = sum((rows.double().sum(0) for rows in torch.split(table, 4096)), torch.zeros(1)) / len(table)
     radii = torch.cat([(rows.double() - centre).norm(dim=1) for rows in torch.split(table, 4096)])
     return float(radii.topk(min(2, len(radii))).values.sum())
-
-
-def worst_case(table: Tensor, *, eta: float) -> WorstCase:
-    """The worst case of `eta` in `table`, for reports.
-
-    Raises:
-        ConfigError: eta is not above 0.
-    """
-    if not eta > 0:
-        raise ConfigError([Fault("eta", eta, "must be above 0")])
-    return WorstCase(eta=eta, distance=largest_distance(table))

@@ -74,18 +74,19 @@ class Release:
         )
         return replace(self, payload=payload, identities=identities)
 
-    def recalled(self, payload: Payload, context: bytes) -> Release:
+    def recalled(self, payload: Payload, context: bytes, *, draws: tuple[bytes, ...]) -> Release:
         """The same draw as it left before, from the vault.
 
         Args:
             payload: What `Privatizer.activations` returned for this draw and the vault kept.
             context: As in `carried_as`.
+            draws: The draws of that, which the vault kept too: noise on rows has a draw of its own.
 
         Returns:
             As `carried_as`, and no longer pending: the noise is in the payload already. Use the vault
             for the first release too, so that all of them carry the same draw.
         """
-        return replace(self.carried_as(payload, context), pending=None)
+        return replace(self.carried_as(payload, context), draws=draws, pending=None)
 
     def select(self, indices: Tensor) -> Release:
         """The texts at `indices` `[m]`, in that order."""

@@ -39,7 +39,7 @@ class Vault:
     """
 
     def __init__(self, path: Path, secret: CustomerSecret) -> None:
-        self._database = Database(path, kind="vault", schema=_SCHEMA, version=1)
+        self._database = Database(path, kind="vault", schema=_SCHEMA, version=2)
         self._seal = AESGCM(secret.derive("vault"))
 
     def get_many(self, identities: Sequence[bytes]) -> list[bytes | None]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Cut, Deviation, Proportion, Spec, Stopped
 from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
+from cutlayer.customer.run import Run
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import (
     Bottom,
@@ -32,7 +33,7 @@ from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
 from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.tasks import Limits, Splits, Task, fresh_topics
-from cutlayer.recipes.topics import TopicLabels
+from cutlayer.recipes.topics import TopicLabels, Topics
 from cutlayer.reports import Calibrated, CellStore, calibrate
 
 _CALIBRATION_SEED = 0
@@ -194,14 +195,14 @@ class Kitchen:
     def _splits(self, task: Task, limits: Limits) -> Splits:
         return Splits.read(task, self._data, limits, label=self._topics)
 
-    def _topics(self, task: Task, datasets: Sequence[Dataset]) -> TopicLabels:
+    def _topics(self, task: Task, topics: Topics, datasets: Sequence[Dataset]) -> TopicLabels:
         # kept, not for the time alone: a topic that came out otherwise would change a half-finished experiment
         cell = TopicCell(task=task)
         found = self._labels.get(cell)
         if found is None:
             stage = f"find topics of {task.title}"
             self._progress.update(stage, 0, 1)
-            found = fresh_topics(task, datasets)
+            found = fresh_topics(task, topics, datasets)
             self._labels.put(cell, found)
             self._progress.update(stage, 1, 1)
         return found
@@ -229,11 +230,9 @@ class Kitchen:
         results: dict[CentralisedCell, CellResult] = {}
         for number, cell in enumerate(dict.fromkeys(cells), start=1):
             self._progress.update("cells", number - 1, len(set(cells)), cell.name)
-            found = self._finished.get(cell)
-            if found is None:
-                found = self._split(cell) if isinstance(cell, SplitCell) else self._centralised(cell)
-                self._finished.put(cell, found)
-            results[cell] = found
+            results[cell] = self._finished.get(cell) or (
+                self._split(cell) if isinstance(cell, SplitCell) else self._centralised(cell)
+            )
             self._progress.update("cells", number, len(set(cells)), cell.name)
         return results
 
@@ -248,19 +247,23 @@ class Kitchen:
             seed=cell.seed,
             progress=self._progress,
         )
-        return CellResult(
+        found = CellResult(
             ua=run.accuracy,
             rows=(len(splits.train), len(splits.dev), len(splits.test)),
             epochs=len(run.dev),
             seconds=run.seconds,
             deviations=cell.training.deviations(self.family),
         )
+        self._finished.put(cell, found)
+        return found
 
     def _split(self, cell: SplitCell) -> CellResult:
         splits = self.splits(cell.task, cell.limits)
         # each seed is a customer of its own: the same secret would draw the same noise for the same text
         client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
         run = self.folder / "runs" / self._finished.path(cell).stem
+        if Run.is_finished(run):
+            shutil.rmtree(run)  # stopped before its cell was kept
         with closing(client):
             result = client.finetune(
                 splits.train,
@@ -276,6 +279,7 @@ class Kitchen:
                 progress=self._progress,
             )
             found = _result(result)
+            self._finished.put(cell, found)  # before anything of it is deleted
             # the transcript of a trainable bottom is as large as its epochs' releases
             client.delete_adapter(result.adapter_id)
         shutil.rmtree(run)

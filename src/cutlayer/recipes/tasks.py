@@ -55,13 +55,13 @@ class Task(Spec):
     topics: Topics | None = None
 
 
-Labeller = Callable[[Task, Sequence[Dataset]], TopicLabels]
+Labeller = Callable[[Task, Topics, Sequence[Dataset]], TopicLabels]
 """Gives the topics of a task's files, training texts first."""
 
 
-def fresh_topics(task: Task, datasets: Sequence[Dataset]) -> TopicLabels:
-    """The topics of a task that has some, found anew; takes a minute for ten thousand texts."""
-    return find_topics(datasets, task.topics or Topics(), seed=SPLIT_SEED)
+def fresh_topics(_: Task, topics: Topics, datasets: Sequence[Dataset]) -> TopicLabels:
+    """Topics found anew; takes a minute for ten thousand texts."""
+    return find_topics(datasets, topics, seed=SPLIT_SEED)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Splits:
         """
         train, test = (_read(task, folder, split) for split in (task.train, task.test))
         if task.topics is not None:
-            train, test = label(task, (train, test)).apply((train, test))
+            train, test = label(task, task.topics, (train, test)).apply((train, test))
         train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
         return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
 

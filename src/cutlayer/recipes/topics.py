@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,11 +37,17 @@ class Topics(Spec):
 
 
 class TopicLabels(BaseModel):
-    """The main topic of each text, or `None` where none is main enough; one line for each data set."""
+    """The main topic of each text, or `None` where none is main enough.
+
+    Attributes:
+        of: A line for each data set.
+        texts: Digest of the texts of each data set.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     of: tuple[tuple[str | None, ...], ...]
+    texts: tuple[str, ...]
 
     def apply(self, datasets: Sequence[Dataset]) -> list[Dataset]:
         """The rows that have a topic, with the topic as their label.
@@ -47,14 +55,16 @@ class TopicLabels(BaseModel):
         Raises:
             DataError: The data sets are not those that were labelled.
         """
-        if [len(dataset) for dataset in datasets] != [len(labels) for labels in self.of]:
+        if tuple(_digest(dataset) for dataset in datasets) != self.texts:
             raise DataError(
                 "The topics that were kept belong to other files.", remedy="Use a new folder for this experiment."
             )
         labelled = []
-        for dataset, labels in zip(datasets, self.of, strict=True):
-            rows = [row for row, label in enumerate(labels) if label is not None]
-            labelled.append(replace(dataset.select(rows), labels=tuple(labels[row] or "" for row in rows)))
+        for dataset, topics in zip(datasets, self.of, strict=True):
+            found = [(row, topic) for row, topic in enumerate(topics) if topic is not None]
+            labelled.append(
+                replace(dataset.select([row for row, _ in found]), labels=tuple(topic for _, topic in found))
+            )
         return labelled
 
 
@@ -65,14 +75,31 @@ def find_topics(datasets: Sequence[Dataset], topics: Topics, *, seed: int) -> To
         datasets: The training texts first; the others have no part in what the topics are.
         topics: How topics are found.
         seed: Where the fit begins; the same seed gives the same topics.
+
+    Raises:
+        DataError: The training texts have too few words in common.
     """
     texts = [[" ".join(row) for row in dataset.texts] for dataset in datasets]
     words = CountVectorizer(
         stop_words="english", token_pattern=_WORD, min_df=topics.least_texts, max_df=topics.most_texts
     )
-    model = LatentDirichletAllocation(topics.count, max_iter=topics.passes, random_state=seed)
-    model.fit(words.fit_transform(texts[0]))
-    return TopicLabels(of=tuple(_main_topics(model.transform(words.transform(part)), topics.share) for part in texts))
+    try:
+        counts = words.fit_transform(texts[0])
+    except ValueError as error:
+        raise DataError(
+            f"No word of the {len(texts[0])} training texts stands in at least {topics.least_texts} of them and in "
+            f"{topics.most_texts:.0%} at most, so they have no topics.",
+            remedy="Give more texts, or lower `least_texts`.",
+        ) from error
+    model = LatentDirichletAllocation(topics.count, max_iter=topics.passes, random_state=seed).fit(counts)
+    return TopicLabels(
+        of=tuple(_main_topics(model.transform(words.transform(part)), topics.share) for part in texts),
+        texts=tuple(_digest(dataset) for dataset in datasets),
+    )
+
+
+def _digest(dataset: Dataset) -> str:
+    return hashlib.sha256(json.dumps(dataset.texts).encode()).hexdigest()
 
 
 def _main_topics(shares: np.ndarray[tuple[int, int], np.dtype[np.float64]], least: float) -> tuple[str | None, ...]:

@@ -57,15 +57,15 @@ class ModelCard(BaseModel):
 
         Raises:
             ModelError: It cannot be loaded, or cannot be cut.
-            ConfigError: `max_bottom` is deeper than the model.
+            ConfigError: `max_bottom` leaves no block to the vendor.
         """
         model = load_model(source, head=Head.CLASSIFICATION)
         (stack,) = family_of(model.config).stacks
         blocks = len(block_list(model, stack))
-        if max_bottom is not None and max_bottom > blocks:
+        if max_bottom is not None and max_bottom >= blocks:
             raise ConfigError(
-                f"max_bottom = {max_bottom}, but {source} has {blocks} blocks.",
-                remedy=f"Choose at most {blocks} with --max-bottom; {blocks // 2} is usual.",
+                f"max_bottom = {max_bottom}, but {source} has {blocks} blocks, and the vendor must keep at least one.",
+                remedy=f"Choose at most {blocks - 1} with --max-bottom; {blocks // 2} is usual.",
             )
         table = embedding_table(model)
         template = Template.from_tokenizer(load_tokenizer(source), max_length=max_length(model.config))

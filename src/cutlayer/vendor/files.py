@@ -65,6 +65,16 @@ def sync_folder(path: Path) -> None:
     sync_file(path)
 
 
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder. Those that go while they are counted are left out."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(path, name)).st_size
+    return total
+
+
 def remove_leftovers(folder: Path) -> None:
     """Removes what a crash left half written anywhere below a folder, and nothing that others keep there."""
     for path in list(folder.rglob(f"{TEMPORARY}*")):

@@ -345,6 +345,11 @@ class LiveJob:
 
     # ------------------------------------------------------------ snapshots
 
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of the adapter's tensors."""
+        return sum(tensor.nbytes for tensor in self._trainer.adapter().values())
+
     def snapshot(self, step: int) -> None:
         """Keeps the adapter as it is after `step` gradients."""
         if step not in self._snapshots.steps():

@@ -15,16 +15,20 @@ from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
-from cutlayer.vendor.files import whole_folder
+from cutlayer.vendor.files import bytes_below, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back
 from cutlayer.vendor.log import GRADIENT, STEP
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import RecordStore
+from cutlayer.vendor.trainer import adapter_parameters
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 
 WEIGHTS = "adapter_model.safetensors"
 """PEFT's name for an adapter's tensors."""
+
+_PARAMETER_BYTES = 4
+"""Adapters are kept in fp32."""
 
 _LARGEST = 1e6
 """Of rates and scales: far beyond use, and far below where their products overflow."""
@@ -70,6 +74,7 @@ class Jobs:
                     f"This tenant has {running} unfinished jobs already.",
                     remedy="Finish or delete some of them.",
                 )
+            self._check_size(tenant, spec)
             shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
             live = self._open(tenant, name, spec, threads)
             with self._database.session() as session:
@@ -112,6 +117,17 @@ class Jobs:
     def snapshot(self, tenant: str, name: str, step: int) -> JobInfo:
         """Keeps the adapter as it is after `step` gradients, to be published later."""
         live = self._touch(tenant, name)
+        kept = live.info.snapshots
+        if step not in kept:
+            limit = self._settings.limits.snapshots_per_job
+            if len(kept) >= limit:
+                raise Refusal(
+                    403,
+                    "quota",
+                    f"Job {name} has {len(kept)} snapshots already; it may keep {limit}.",
+                    remedy="Finish the job at one of them, or roll it back to before some of them.",
+                )
+            self._store.check_room(tenant, live.adapter_bytes)
         live.snapshot(step)
         return live.info
 
@@ -134,6 +150,10 @@ class Jobs:
             kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
         if kept >= self._settings.limits.adapters_per_tenant:
             raise Refusal(403, "quota", f"This tenant has {kept} adapters already.", remedy="Delete some of them.")
+        # The job's own files go when the adapter is there: where that makes room, a quota is no reason to refuse.
+        growth = live.adapter_bytes - bytes_below(self._folder(tenant, name))
+        if growth > 0:
+            self._store.check_quota(tenant, growth)
         with whole_folder(folder) as temporary:
             notes = {"cut": spec.cut.model_dump(), "fingerprint": spec.fingerprint, "model": spec.model, "step": step}
             save_adapter(trainer.part, temporary, notes)
@@ -196,7 +216,9 @@ class Jobs:
         live = self._live.get((tenant, name))
         if live is None:
             row = self._unfinished(tenant, name)
-            live = self._open(tenant, name, JobSpec.model_validate_json(row.spec), row.threads)
+            spec = JobSpec.model_validate_json(row.spec)
+            self._check_weights(spec)
+            live = self._open(tenant, name, spec, row.threads)
         self._keep(tenant, name, live)
         use_threads(live.threads)
         return live
@@ -262,14 +284,8 @@ class Jobs:
         Raises:
             Refusal: The vendor does not offer this.
         """
-        card = self._catalogue.card(spec.model)
-        if spec.fingerprint != card.info.fingerprint:
-            raise conflict(
-                "fingerprint-differs",
-                f"The fingerprint of {spec.model} is {card.info.fingerprint}, not {spec.fingerprint}.",
-                remedy="Fetch the model's archive again.",
-            )
-        card.check(spec.cut, spec.form)
+        self._check_weights(spec)
+        self._catalogue.card(spec.model).check(spec.cut, spec.form)
         faults = [
             Fault(path, value, f"must be at most {_LARGEST:g}")
             for path, value in (
@@ -291,3 +307,30 @@ class Jobs:
             )
         if faults:
             raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
+
+    def _check_weights(self, spec: JobSpec) -> None:
+        """Checks that a model still is the one that a job was made for; a resumed job would go on with another."""
+        card = self._catalogue.card(spec.model)
+        if spec.fingerprint != card.info.fingerprint:
+            raise conflict(
+                "fingerprint-differs",
+                f"The fingerprint of {spec.model} is {card.info.fingerprint}, not {spec.fingerprint}.",
+                remedy="Fetch the model's archive again, and start a new job.",
+            )
+
+    def _check_size(self, tenant: str, spec: JobSpec) -> None:
+        """Checks what a new job would take, before any of it is allocated.
+
+        Raises:
+            Refusal: The adapter is larger than this vendor allows, or there is no room to keep it.
+        """
+        count = adapter_parameters(self._catalogue.top(spec.model, spec.cut), spec)
+        limit = self._settings.limits.max_adapter_parameters
+        if count > limit:
+            raise unacceptable(
+                "adapter-too-large",
+                f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets} and num_labels = {spec.num_labels} "
+                f"makes an adapter of {count} parameters; this vendor takes {limit}.",
+                remedy="Lower the rank, adapt query and value only, or use fewer labels.",
+            )
+        self._store.check_room(tenant, _PARAMETER_BYTES * count)

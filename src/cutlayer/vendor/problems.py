@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 
 from cutlayer.core import CutlayerError, DataError, ModelError, StorageError
@@ -79,6 +80,13 @@ def disk_is_full(error: BaseException) -> bool:
     return False
 
 
+def database_is_away(error: BaseException) -> bool:
+    """Whether an error says that the database cannot be asked just now: gone, starting, locked, or too busy."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError | InterfaceError | NoConnection)
+
+
 def refusal_for(error: Exception) -> Refusal:
     """The refusal that an error amounts to; errors that should not happen become a bare 500."""
     if isinstance(error, Refusal):
@@ -90,6 +98,16 @@ def refusal_for(error: Exception) -> Refusal:
             "disk-full",
             "The vendor has no room to store this; nothing was lost.",
             remedy="Try again later, or ask the vendor to make room.",
+        )
+    if database_is_away(error):
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        log.error("the database does not answer (%s)", type(reason).__name__)
+        return Refusal(
+            503,
+            "database-unavailable",
+            "The vendor's database does not answer; nothing was lost.",
+            remedy="Try again in a moment; if it stays, ask the vendor.",
+            headers={"Retry-After": "1"},
         )
     if isinstance(error, FrameError):
         return unacceptable("not-a-frame", error.message, remedy=error.remedy or "Send what the route describes.")
@@ -145,7 +163,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Refusal, refuse)
     app.add_exception_handler(HTTPException, refuse_http)
     app.add_exception_handler(RequestValidationError, refuse_schema)
-    for kind in (CutlayerError, OSError, DBAPIError):
+    for kind in (CutlayerError, OSError, DBAPIError, NoConnection):
         app.add_exception_handler(kind, refuse)
 
 

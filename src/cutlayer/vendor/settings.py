@@ -44,10 +44,14 @@ class Limits(BaseModel):
     max_rows_per_step: int = Field(default=32768, ge=1)
     """Most positions of one forward pass: texts times the longest of them, special tokens included."""
     stored_bytes_per_tenant: int = Field(default=50 * GIB, ge=0)
-    """Most bytes of shards and adapters that a tenant may keep."""
+    """Most bytes of shards, jobs and adapters that a tenant may keep. Steps are not refused for it."""
     record_sets_per_tenant: int = Field(default=10_000, ge=0)
     jobs_per_tenant: int = Field(default=100, ge=0)
     """Most unfinished jobs."""
+    snapshots_per_job: int = Field(default=100, ge=1)
+    """Most snapshots that a job may keep; customers keep one for each epoch that was the best so far."""
+    max_adapter_parameters: int = Field(default=2**27, ge=1)
+    """Largest adapter, head included, in parameters. A job in memory takes 16 bytes for each."""
     adapters_per_tenant: int = Field(default=1000, ge=0)
     requests_per_tenant: int = Field(default=16, ge=1)
     """Most requests in progress at a time; more are told to try again."""
@@ -57,7 +61,7 @@ class Limits(BaseModel):
     log_bytes_per_checkpoint: int = Field(default=256 * MIB, ge=1)
     """A job's log longer than this is shortened by a checkpoint out of turn."""
     reserve_bytes: int = Field(default=256 * MIB, ge=0)
-    """Room on disk that uploads leave free, for logs and checkpoints of jobs that run."""
+    """Room on disk that uploads, snapshots and new jobs leave free, for logs and checkpoints of jobs that run."""
     body_seconds: float = Field(default=600, gt=0)
     """Longest time a request's body may take to arrive."""
 

@@ -31,7 +31,7 @@ from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
-from cutlayer.vendor.files import TEMPORARY, sync_folder
+from cutlayer.vendor.files import TEMPORARY, bytes_below, sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, FrameError, read_header, unpack
@@ -135,13 +135,48 @@ class RecordStore:
         return info.model_copy(update={"sealed": True})
 
     def stored_bytes(self, tenant: str) -> int:
-        """Bytes of shards and adapters that a tenant keeps, uploads in progress included."""
+        """Bytes of shards, jobs and adapters that a tenant keeps, uploads in progress included."""
         with self._database.session() as session:
             sums = [
                 session.scalar(select(func.sum(table.size)).where(table.tenant == tenant)) or 0
                 for table in (Shard, Adapter)
             ]
-        return int(sum(sums)) + self._arriving.get(tenant, 0)
+        jobs = bytes_below(self._settings.tenant(tenant) / "jobs")  # a few files each, so counting them is cheap
+        return int(sum(sums)) + jobs + self._arriving.get(tenant, 0)
+
+    def check_quota(self, tenant: str, size: int) -> None:
+        """Checks that a tenant may keep so many bytes more.
+
+        Raises:
+            Refusal: It may not.
+        """
+        limit = self._settings.limits.stored_bytes_per_tenant
+        kept = self.stored_bytes(tenant)
+        if kept + size > limit:
+            raise Refusal(
+                403,
+                "quota",
+                f"{size} more bytes would exceed this tenant's quota: {kept} of {limit} used.",
+                remedy="Delete record sets, jobs or adapters, or ask the vendor for more.",
+            )
+
+    def check_room(self, tenant: str, size: int) -> None:
+        """Checks that a tenant may keep so many bytes more, and that there is room on disk for them.
+
+        Raises:
+            Refusal: It may not, or there is none.
+        """
+        self.check_quota(tenant, size)
+        self._check_disk(size)
+
+    def _check_disk(self, size: int) -> None:
+        if shutil.disk_usage(self._settings.data_dir).free < size + self._settings.limits.reserve_bytes:
+            raise Refusal(
+                507,
+                "disk-full",
+                f"The vendor has no room for {size} more bytes; nothing was lost.",
+                remedy="Try again later, or ask the vendor to make room.",
+            )
 
     # ------------------------------------------------------------ uploads
 
@@ -179,26 +214,10 @@ class RecordStore:
             raise conflict(
                 "sealed", f"Record set {name} is sealed and has no shard {number}.", remedy="Start a new set."
             )
-        self._check_room(tenant, size, replaces=known is not None)
+        if known is None:
+            self.check_quota(tenant, size)
+        self._check_disk(size)
         return Upload(self, tenant, name, number, size=size, sha256=sha256, spec=row.spec)
-
-    def _check_room(self, tenant: str, size: int, *, replaces: bool) -> None:
-        limits = self._settings.limits
-        kept = self.stored_bytes(tenant)
-        if not replaces and kept + size > limits.stored_bytes_per_tenant:
-            raise Refusal(
-                403,
-                "quota",
-                f"{size} more bytes would exceed this tenant's quota: {kept} of {limits.stored_bytes_per_tenant} used.",
-                remedy="Delete record sets or adapters, or ask the vendor for more.",
-            )
-        if shutil.disk_usage(self._settings.data_dir).free < size + limits.reserve_bytes:
-            raise Refusal(
-                507,
-                "disk-full",
-                f"The vendor has no room for {size} more bytes; nothing was lost.",
-                remedy="Try again later, or ask the vendor to make room.",
-            )
 
     def _accept(self, upload: Upload, temporary: Path, records: int) -> ShardInfo:
         """Gives a checked upload its name and lists it."""

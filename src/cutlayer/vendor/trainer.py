@@ -7,10 +7,13 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from cutlayer.core import Payload, Ragged, Rows
 from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, seed_dropout, set_dropout
+from cutlayer.models.cutting import block_list
+from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.wire.messages import JobSpec, Precision
@@ -149,6 +152,25 @@ class Trainer:
         self._output = self._boundary = None
 
 
+def adapter_parameters(top: Top, spec: JobSpec) -> int:
+    """How many parameters a job trains, counted before any is made.
+
+    LoRA adds rank · (inputs + outputs) to each linear map that it adapts; the head is trained whole.
+    """
+    model, family = top.model, top.family
+    sides = 0
+    for stack in family.stacks:
+        for block in block_list(model, stack):
+            for name, module in block.named_modules():
+                named = any(f".{name}".endswith(f".{target}") for target in family.query_value)
+                if isinstance(module, nn.Linear | Conv1D) and (named or spec.lora.targets == "all-linear"):
+                    sides += sum(module.weight.shape)
+    head = sum(_count(model.get_submodule(path)) for path in head_modules(model))
+    output = model.get_submodule(family.classifier_output)
+    labels = int(output.get_parameter("weight").shape[0])
+    return spec.lora.rank * sides + head + (spec.num_labels - labels) * (_count(output) // labels)
+
+
 def prepare(payload: Payload, device: torch.device) -> Payload:
     """A release as the top computes on it: rows in fp32, on the device."""
     if not isinstance(payload, Rows):
@@ -166,6 +188,10 @@ def compute(part: Top, template: Template, payload: Payload, device: torch.devic
     else:
         output = part(template.assemble(payload).to(device))
     return output
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

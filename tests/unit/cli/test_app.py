@@ -43,6 +43,14 @@ def test_the_commands_are_those_of_the_plan() -> None:
     }
 
 
+@pytest.mark.parametrize("eta", ["0", "-5", "nan", "-inf"])
+def test_an_eta_that_is_no_amount_of_noise_is_refused(eta: str, run: Run) -> None:
+    failed = run("privatize", "--input", "x.csv", "--output", "y.csv", f"--eta={eta}", "--json")
+    assert failed.code == failed.result["exit_code"] == 2
+    assert "is not above 0" in failed.err
+    assert "--eta inf" in failed.err
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=by_name)
 def test_help_has_an_example_that_the_command_takes(command: Command, run: Run) -> None:
     words = command.name.split()[1:]

@@ -18,12 +18,13 @@ from cutlayer.customer import (
     Client,
     FinetuneResult,
     Prediction,
+    Preview,
     PrivatizedText,
     RunSpec,
     TrainBottom,
     TrainSpec,
 )
-from cutlayer.privacy import CtiSpec, PrivacySpec, WorstCase
+from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
 
@@ -160,11 +161,12 @@ def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.Monk
         seed=1,
     )
     result = FinetuneResult.model_construct(
-        eta=math.inf, guarantee=Guarantee.nothing("No noise."), spec=spec, folder=tmp_path
+        eta=math.inf, guarantee=Guarantee.nothing("No noise."), spec=spec, folder=tmp_path, n_dev=2
     )
     monkeypatch.setattr(Client, "finetune", lambda *_, **__: result)
     monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_: None)
     ran = run("finetune", "--train", "x.csv", "--eta", "inf", "--json")
+    assert "2 texts of dev chose the epoch" in ran.err
     assert (ran.result["eta"], ran.result["guarantee"]["budget"], ran.result["spec"]["privacy"]["eta"]) == ("inf",) * 3
     assert "nfinity" not in ran.out
     assert ran.result["folder"] == str(tmp_path)
@@ -244,16 +246,16 @@ def test_an_output_of_unknown_kind_is_refused_before_anything_is_asked(notes: Pa
 def test_privatize_counts_what_was_replaced(
     notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = [
+    shown = (
         PrivatizedText(original=("one, two",), released=("one, six",), replaced=1, tokens=3),
         PrivatizedText(original=("three",), released=("three",), replaced=0, tokens=1),
-    ]
-    monkeypatch.setattr(Client, "privatize", lambda *_, **__: shown)
-    monkeypatch.setattr(Client, "worst_case", lambda *_, **__: WorstCase(eta=80, distance=2.5))
+    )
+    monkeypatch.setattr(Client, "privatize", lambda *_, **__: Preview(shown, largest_distance=2.5))
     output = tmp_path / "seen.jsonl"
     assert "worst case per token: e^200" in run("privatize", "--input", notes, "--output", output, "--eta", "80").out
     ran = run("privatize", "--input", notes, "--output", output, "--eta", "80", "--unsafe-noise-seed", "1", "--json")
-    assert "worst case" not in ran.err  # a seed that others may know promises nothing
+    for words in ("one", "three"):
+        assert words not in ran.out + ran.err, "what machines run is logged"
     assert (ran.result["replaced"], ran.result["tokens"], ran.result["unsafe_noise"]) == (0.25, 4, True)
     assert '"text_released": "one, six"' in output.read_text()
     assert output.read_text().count('"unsafe_noise_seed": 1') == 2

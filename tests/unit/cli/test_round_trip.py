@@ -59,6 +59,8 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     columns = ("--text-column", "note", "--label-column", "ward")
     trained = run("finetune", "--train", notes, *columns, "--eta", 80, "--epochs", 1, "--seed", 1, "--json")
     assert trained.code == 0, trained.err
+    # no terminal here: each stage says in a line of its own that it is done
+    assert [line.split()[:2] for line in trained.err.splitlines() if line.startswith("epoch")] == [["epoch", "1/1"]]
     result = trained.result
     assert set(result) >= PROMISED
     assert (result["n_train"], result["n_dev"], result["ua_on"]) == (ROWS - 1, 1, "dev")
@@ -72,6 +74,8 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     shown = run("adapter", "show", adapter, "--json").result
     assert listed == shown
     assert shown["sha256"] == result["adapter_sha256"]
+    for facts in (run("adapter", "show", adapter).out, run("adapter", "list").out):
+        assert "eta 80, text-to-text" in facts
     assert shown["sha256"] in run("adapter", "show", adapter).out
 
     output = tmp_path / "labelled.csv"

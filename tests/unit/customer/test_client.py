@@ -21,7 +21,7 @@ def test_no_vendor_and_no_key_are_told_apart(own_home: Path) -> None:
 
 
 def test_an_unknown_adapter_names_those_that_are_known(own_home: Path) -> None:
-    with pytest.raises(StorageError, match="no adapter abc") as error:
+    with pytest.raises(ConfigError, match="no adapter abc") as error:
         Client("http://127.0.0.1:9", "key").predict("abc", ["text"])
     assert "none" in error.value.remedy
 
@@ -66,6 +66,9 @@ def test_local_privatization_shows_what_would_leave(own_home: Path, starter_inst
     assert [text.original for text in bare] == [text.released for text in bare]
     assert client.privatize(texts, eta=60) == shown, "and again in another call"
     assert not list(client.ledger.frames()), "nothing was sent"
+    assert shown.largest_distance is not None
+    assert bare.largest_distance is None, "nothing is promised"
+    assert client.privatize(texts, eta=60, unsafe_noise_seed=1).largest_distance is None
 
 
 def test_a_text_that_is_cut_is_another_text(own_home: Path, starter_installed: None) -> None:

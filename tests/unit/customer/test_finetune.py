@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from cutlayer.core import ConfigError, DataError, Stopped
+from cutlayer.core import ConfigError, DataError, Stopped, VendorError
 from cutlayer.customer import Client, Silent, TrainBottom, trainer
 from cutlayer.customer.prepare import Corpora
+from cutlayer.customer.profile import Profile
 from cutlayer.data import Dataset
 from tests.promises.runs import TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
@@ -91,6 +93,20 @@ def test_a_bad_test_label_is_found_before_anything_leaves(client: Client) -> Non
     with pytest.raises(DataError, match="Row 2 of test"):
         client.finetune(corpus(40, seed=1), test=test, eta=6, training=TRAINING, seed=3)
     assert not list(client.ledger.releases())
+    assert not client.home.archives.exists(), "nothing was fetched for it either"
+
+
+def test_a_deletion_that_was_cut_short_is_finished_by_another(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = finetune(client).adapter_id
+    with monkeypatch.context() as patch:
+        patch.setattr(Profile, "forget", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            client.delete_adapter(adapter)
+    assert client.adapters() == ()
+    client.delete_adapter(adapter)
+    assert not client.home.adapter(adapter).exists()
+    with pytest.raises(VendorError, match=adapter):
+        client.delete_adapter(adapter)
 
 
 def test_a_class_whose_rows_fell_into_dev_has_its_output(client: Client) -> None:

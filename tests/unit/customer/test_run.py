@@ -97,6 +97,7 @@ def test_losses_count_a_repeated_step_once_and_survive_a_torn_line(tmp_path: Pat
         file.write('{"step": 3, "lo')
     assert run.losses() == [0.9, 0.7]
     run.log_loss(3, 0.6)
+    assert (tmp_path / "losses.jsonl").stat().st_mode & 0o077 == 0, "losses are made of labels"
     assert run.losses() == [0.9, 0.7, 0.6]
 
 
@@ -163,6 +164,7 @@ def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any],
         ({"bottom": None}, "bottom"),
         ({"bottom": None, "train_bottom": TrainBottom.REDRAW}, "bottom = 'text'.*train_bottom"),
         ({"train_bottom": TrainBottom.MEMOISED}, "memoised"),
+        ({"budget": 100.0, "unsafe_noise_seed": 1}, r"budget = 100\.0.*noise from a seed"),
         ({"train_bottom": TrainBottom.REDRAW, "privacy": PrivacySpec(mechanism="vector", eta=80)}, "vector"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_missing_file_that_looks_like_a_hub_name_says_how_to_write_one():
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(DataError, match="There is no file"):
+    with pytest.raises(DataError, match="is a folder, not a file"):
         read_dataset(tmp_path, text_column="a")
 
 

@@ -107,10 +107,13 @@ def test_json_round_trip_and_lengths() -> None:
     assert template.special_count(2) == 3
     assert template.max_content(1) == 30
     assert template.max_content(2, 16) == 13
-    with pytest.raises(ConfigError, match=r"max_length.*leaves no room beside 3 special tokens"):
+    with pytest.raises(ConfigError, match=r"max_length.*leaves no room beside 3 special tokens") as too_short:
         template.max_content(2, 3)
-    with pytest.raises(ModelError, match="no room beside 3 special tokens"):
+    assert "4 or more" in too_short.value.remedy
+    assert template.max_content(2, 4) == 1
+    with pytest.raises(ModelError, match="no room beside 3 special tokens") as no_room:
         template.model_copy(update={"max_length": 3}).max_content(2)
+    assert "another model" in no_room.value.remedy
     endless = Template.from_tokenizer(make_tokenizer("bert", model_max_length=int(1e30)))
     with pytest.raises(ModelError, match="how long"):
         endless.max_content(1)

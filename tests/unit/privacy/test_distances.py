@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from cutlayer.core import ConfigError
-from cutlayer.privacy import generator, largest_distance, worst_case
+from cutlayer.privacy import WorstCase, generator, largest_distance
 
 
 def test_no_pair_is_farther_apart() -> None:
@@ -19,10 +18,7 @@ def test_no_pair_is_farther_apart() -> None:
 
 
 def test_printed() -> None:
-    table = torch.tensor([[0.0, 1.5], [0.0, -1.5]])
-    assert str(worst_case(table, eta=50)) == (
+    assert str(WorstCase(eta=50, distance=3)) == (
         "worst case per token: e^150 (eta 50 x largest distance 3.00). This is a dial, not a small epsilon."
     )
-    assert str(worst_case(table, eta=math.inf)) == "no privacy: eta = inf"
-    with pytest.raises(ConfigError, match="eta = nan"):
-        worst_case(table, eta=math.nan)
+    assert str(WorstCase(eta=math.inf, distance=3)) == "no privacy: eta = inf"

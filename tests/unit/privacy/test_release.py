@@ -34,8 +34,9 @@ def test_another_form_is_another_identity_of_the_same_draw() -> None:
 def test_a_vaults_rows_are_no_longer_pending() -> None:
     pending = replace(release(), pending=Place.ACTIVATIONS)
     assert pending.carried_as(rows(), b"x").pending is Place.ACTIVATIONS
-    recalled = pending.recalled(rows(), b"x")
+    recalled = pending.recalled(rows(), b"x", draws=(b"d" * 16, b"e" * 16))
     assert recalled.pending is None
+    assert recalled.draws == (b"d" * 16, b"e" * 16)
     assert recalled.identities == pending.carried_as(rows(), b"x").identities
 
 

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +101,57 @@ def test_a_tenant_has_only_so_many_requests_at_a_time(
         thread.join()
     assert len(replies) == 2
     ask(transport, routes.SERVICE)
+
+
+def test_a_body_that_does_not_arrive_is_given_up(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"body_seconds": 0.3})
+    transport = open_vendor()
+    customer = Customer(transport, trainable=True)
+    customer.start()
+    body = encode_tensors(customer.step_tensors(1, None))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": "POST",
+        "path": f"/v1/jobs/{customer.job}/steps/1",
+        "raw_path": b"",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            (b"authorization", f"Bearer {transport._api_key}".encode()),
+            (b"content-length", str(len(body)).encode()),
+        ],
+        "client": ("127.0.0.1", 0),
+        "server": ("vendor", 80),
+    }
+    first = [{"type": "http.request", "body": body[:1000], "more_body": True}]
+    answer: list[Any] = []
+
+    async def receive() -> Any:
+        if first:
+            return first.pop()
+        return await asyncio.Event().wait()
+
+    async def send(event: Any) -> None:
+        answer.append(event)
+
+    async def stall() -> None:
+        async with asyncio.timeout(20):
+            await transport._app(scope, receive, send)
+
+    transport._run(stall())
+    head, content = answer
+    assert head["status"] == 408
+    assert (b"connection", b"close") in head["headers"], "the rest of the body is no next request"
+    problem = json.loads(content["body"])
+    assert problem["type"] == "urn:cutlayer:too-slow"
+    assert problem["remedy"]
+    assert customer.start().step == 0
+    customer.train(customer.start(), until=1)
 
 
 def test_a_customer_who_hangs_up_does_not_stop_its_step(transport: LocalTransport) -> None:

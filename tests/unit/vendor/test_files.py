@@ -10,7 +10,7 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import VendorError
-from cutlayer.vendor.files import remove_leftovers, whole_folder, write_whole
+from cutlayer.vendor.files import bytes_below, remove_leftovers, whole_folder, write_whole
 from cutlayer.wire.transports import LocalTransport
 from tests.unit.vendor.test_store import GOOD, IDS, NAME, put
 
@@ -60,3 +60,22 @@ def test_a_start_leaves_files_that_are_not_its_own(data_dir: Path) -> None:
         path.write_text("mine")
     vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
     assert [path.read_text() for path in foreign] == ["mine"] * 3
+
+
+def test_bytes_below_a_folder_are_counted_whatever_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bytes_below(tmp_path / "nothing") == 0
+    (tmp_path / "a/b").mkdir(parents=True)
+    for path, size in (("one", 1), ("a/ten", 10), ("a/b/hundred", 100)):
+        (tmp_path / path).write_bytes(b"x" * size)
+    assert bytes_below(tmp_path) == 111
+    stat = os.stat
+
+    def gone(path: str) -> os.stat_result:
+        if path.endswith("ten"):
+            raise FileNotFoundError(path)
+        return stat(path)
+
+    monkeypatch.setattr(os, "stat", gone)
+    assert bytes_below(tmp_path) == 101

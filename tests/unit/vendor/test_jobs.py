@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
+from cutlayer import vendor
 from cutlayer.core import Cut, Rows, VendorError
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, seed_dropout, set_dropout, split
 from cutlayer.models.optimiser import Optimiser
@@ -217,6 +219,65 @@ def test_rolling_back_and_going_on_ends_with_the_same_bits(open_vendor: Open, da
             assert info(customer).step == back + 2
         assert customer.run().sha256 == straight
         transport.close()
+
+
+def test_an_output_that_is_gone_is_said_so(open_vendor: Open) -> None:
+    """Only the last step's output is kept, and only until its gradient is in a checkpoint."""
+    customer = Customer(open_vendor())
+    customer.upload()
+    customer.train(customer.start(), until=6)
+    for step, reopened in ((5, False), (6, True), (7, True)):
+        if reopened:
+            customer.transport.close()
+            customer.transport = open_vendor()
+        with pytest.raises(VendorError, match=f"output of step {step} is not kept; the job stands at step 6") as caught:
+            ask(customer.transport, routes.STEP_GET, job=customer.job, step=step)
+        assert caught.value.status == 409
+        assert "next step" in caught.value.remedy
+    customer.train(info(customer), until=7)
+
+
+def test_a_gradient_that_was_not_asked_for_is_refused(transport: LocalTransport) -> None:
+    customer = Customer(transport)
+    customer.upload()
+    customer.start()
+    for done in (0, 6):
+        if done:
+            customer.train(info(customer), until=done)
+        with pytest.raises(VendorError, match=f"Step {done} has its gradient already") as caught:
+            customer.send_step(done + 1, torch.zeros(BATCH, 3))
+        assert caught.value.status == 409
+        assert "once" in caught.value.remedy
+        assert info(customer).step == done
+
+
+def test_other_weights_are_noticed_by_adapters_and_jobs(open_vendor: Open, data_dir: Path, tiny_model: Path) -> None:
+    """The vendor sets a model up again with other weights: what was trained on the old ones says so, and stays."""
+    customer = Customer(open_vendor())
+    running = Customer(customer.transport, job="8" * 32)
+    customer.run()
+    running.upload()
+    running.train(running.start(), until=3)
+    customer.transport.close()
+    model = BertForSequenceClassification.from_pretrained(tiny_model)
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.bias += 1
+    moved = Path(shutil.copytree(tiny_model, data_dir / "model"))
+    model.save_pretrained(moved)
+    vendor.init(data_dir, models=[f"tiny={moved}"])
+    customer.transport = running.transport = open_vendor()
+    with pytest.raises(VendorError, match="was trained on other weights than tiny has now") as caught:
+        query(customer)
+    assert caught.value.status == 409
+    assert "again" in caught.value.remedy
+    with pytest.raises(VendorError, match="fingerprint of tiny is") as caught:
+        running.take(4, None)
+    assert caught.value.status == 409
+    customer.transport.close()
+    vendor.init(data_dir, models=[f"tiny={tiny_model}"])
+    customer.transport = running.transport = open_vendor()
+    query(customer)
+    running.train(info(running))
 
 
 def test_rolling_back_to_where_there_is_no_checkpoint(transport: LocalTransport) -> None:
@@ -492,28 +553,38 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
         ({"wire_type": WireType.BF16}, 422, "made for another"),
         ({"trainable_bottom": True}, 422, "needs a bottom"),
         (
-            {"optimiser": OptimiserSpec(learning_rate=float("inf"), total_steps=4)},
+            {"optimiser": OptimiserSpec(learning_rate=1e7, total_steps=4)},
             422,
-            "learning_rate = inf: must be at most",
+            r"learning_rate = 10000000.0: must be at most 1e\+06",
         ),
-        ({"lora": LoraSpec(alpha=float("inf"))}, 422, "lora.alpha = inf"),
+        (
+            {"optimiser": OptimiserSpec(weight_decay=1e7, total_steps=4)},
+            422,
+            r"weight_decay = 10000000.0: must be at most 1e\+06",
+        ),
+        ({"lora": LoraSpec(alpha=1e7)}, 422, r"lora.alpha = 10000000.0: must be at most 1e\+06"),
     ],
 )
 def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any], status: int, match: str) -> None:
     customer = Customer(transport)
     customer.upload()
-    # Over the dictionary, as JSON has no infinity: what a careless customer could send.
     spec = customer.spec(first_model(transport)).model_copy(update=change)
-    if "inf" in match:
-        response = raw_put(
-            transport, customer.job, re.sub(r'"(learning_rate|alpha)":null', r'"\1":1e999', spec.model_dump_json())
-        )
-        assert (response[0], match in response[1]) == (status, True)
-        return
     with pytest.raises(VendorError, match=match) as caught:
         ask(transport, routes.JOB_PUT, spec, job=customer.job)
     assert caught.value.status == status
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "alpha"])
+def test_numbers_that_overflow_are_refused_by_name(transport: LocalTransport, name: str) -> None:
+    """`1e999` is good JSON and an infinite float, which our own messages cannot hold."""
+    customer = Customer(transport)
+    spec = customer.spec(first_model(transport)).model_dump_json()
+    changed, count = re.subn(rf'"{name}":[^,}}]+', f'"{name}":1e999', spec)
+    assert count == 1
+    status, problem = raw_put(transport, customer.job, changed)
+    assert status == 422
+    assert re.search(rf"\.{name} = inf: [^;]*finite", problem)
 
 
 def raw_put(transport: LocalTransport, job: str, body: str) -> tuple[int, str]:
@@ -572,6 +643,109 @@ def test_batches_have_a_limit(open_vendor: Open, data_dir: Path, change_settings
     customer.transport.close()
 
 
+def test_snapshots_have_a_limit(open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]) -> None:
+    change_settings(data_dir, limits={"snapshots_per_job": 2})
+    customer = Customer(open_vendor(), trainable=True)
+    customer.train(customer.start(), until=1)
+    for step in (1, 2):
+        customer.train(info(customer), until=step)
+        at(customer, routes.SNAPSHOT, step)
+    customer.train(info(customer), until=5)
+    with pytest.raises(VendorError, match="has 2 snapshots already; it may keep 2") as caught:
+        at(customer, routes.SNAPSHOT, 5)
+    assert_quota(caught.value)
+    assert at(customer, routes.SNAPSHOT, 2).snapshots == (1, 2), "one that is there is no new one"
+    at(customer, routes.ROLLBACK, 0)
+    customer.train(info(customer), until=5)
+    assert at(customer, routes.SNAPSHOT, 5).snapshots == (5,)
+
+
+def test_what_jobs_keep_counts_towards_the_quota_of_stored_bytes(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    """A snapshot, an upload and a new job are refused; the job that runs goes on, and is published."""
+    transport = open_vendor()
+    customer = Customer(transport)
+    customer.upload()
+    customer.train(customer.start(), until=6)
+    at(customer, routes.SNAPSHOT, 6)
+    transport.close()
+    kept = sum(path.stat().st_size for path in job_folder(data_dir, customer).rglob("*.*") if path.is_file())
+    change_settings(data_dir, limits={"stored_bytes_per_tenant": kept})
+    transport = customer.transport = open_vendor()
+    customer.train(info(customer))
+    other = Customer(transport, job="6" * 32)
+    for refused in (
+        lambda: at(customer, routes.SNAPSHOT, customer.steps),
+        other.upload,
+        Customer(transport, trainable=True, job="7" * 32).start,
+    ):
+        with pytest.raises(VendorError, match=rf"\d+ more bytes .* \d+ of {kept} used") as caught:
+            refused()
+        assert_quota(caught.value)
+    assert at(customer, routes.FINISH, 6).step == 6, "an adapter is smaller than what its job kept"
+    other.upload()
+
+
+def test_an_adapter_beyond_the_quota_is_published_where_that_makes_room(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    """A job without checkpoints keeps less than the adapter that it ends with; one with a checkpoint keeps more."""
+    transport = open_vendor()
+    customer = Customer(transport, steps=2)
+    customer.upload()
+    customer.train(customer.start())
+    stored = transport._app.state.vendor.store.stored_bytes("clinic")  # type: ignore[attr-defined]
+    transport.close()
+    change_settings(data_dir, limits={"stored_bytes_per_tenant": stored})
+    (job_folder(data_dir, customer) / "checkpoints/recent.safetensors").unlink()
+    transport = customer.transport = open_vendor()
+    with pytest.raises(VendorError, match=f"of {stored} used") as caught:
+        at(customer, routes.FINISH, 2)
+    assert_quota(caught.value)
+    transport.close()  # which makes one
+    transport = customer.transport = open_vendor()
+    assert transport._app.state.vendor.store.stored_bytes("clinic") > 2 * stored  # type: ignore[attr-defined]
+    assert at(customer, routes.FINISH, 2).step == 2
+
+
+def assert_quota(error: VendorError) -> None:
+    assert error.status == 403
+    assert error.remedy
+    assert type(error) is VendorError, "the key is fine: no AuthError"
+
+
+def test_large_adapters_are_refused_before_they_are_made(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: object, **__: object) -> None:
+        raise AssertionError("the adapter was allocated")
+
+    monkeypatch.setattr("cutlayer.vendor.trainer.attach_lora", made)
+    transport = open_vendor()
+    customer = Customer(transport)
+    customer.upload()
+    spec = customer.spec(first_model(transport))
+    largest = spec.model_copy(
+        update={"num_labels": 65536, "lora": LoraSpec(rank=1024, targets="all-linear"), "record_sets": (customer.job,)}
+    )
+    change_settings(data_dir, limits={"max_adapter_parameters": 3_000_000})
+    transport.close()
+    transport = open_vendor()
+    refused = r"rank = 1024 with targets = all-linear and num_labels = 65536 .* of (\d+) parameters.* takes 3000000"
+    with pytest.raises(VendorError, match=refused) as caught:
+        ask(transport, routes.JOB_PUT, largest, job=customer.job)
+    assert caught.value.status == 422
+    assert "rank" in caught.value.remedy
+    assert not job_folder(data_dir, customer).exists()
+    transport.close()
+    change_settings(data_dir, limits={"max_adapter_parameters": 2**27, "stored_bytes_per_tenant": 10_000})
+    transport = open_vendor()
+    with pytest.raises(VendorError, match=r"\d{8} more bytes .* of 10000 used") as caught:
+        ask(transport, routes.JOB_PUT, largest, job=customer.job)
+    assert_quota(caught.value)
+
+
 def test_jobs_and_adapters_have_quotas(open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]) -> None:
     change_settings(data_dir, limits={"jobs_per_tenant": 1, "adapters_per_tenant": 1})
     transport = open_vendor()
@@ -581,12 +755,12 @@ def test_jobs_and_adapters_have_quotas(open_vendor: Open, data_dir: Path, change
     first.start()
     with pytest.raises(VendorError, match="1 unfinished jobs") as caught:
         second.start()
-    assert caught.value.status == 403
+    assert_quota(caught.value)
     first.run()
     second.train(second.start())
     with pytest.raises(VendorError, match="1 adapters") as caught:
         at(second, routes.FINISH, 2)
-    assert caught.value.status == 403
+    assert_quota(caught.value)
     ask(transport, routes.ADAPTER_DELETE, adapter=first.job)
     assert isinstance(at(second, routes.FINISH, 2), AdapterInfo)
 

@@ -15,8 +15,10 @@ from cutlayer.core import ConfigError, ModelError, StorageError, VendorError
 from cutlayer.vendor.catalogue import read_card
 from cutlayer.vendor.database import SCHEMA, Database
 from cutlayer.wire import routes
+from cutlayer.wire.messages import ArchiveManifest
 from cutlayer.wire.transports import LocalTransport
-from tests.service.customer import ask
+from tests.service.customer import ask, first_model
+from tests.service.tiny import BLOCKS
 
 
 def test_init_writes_settings_that_load_again(data_dir: Path) -> None:
@@ -106,11 +108,24 @@ def test_models_that_cannot_be_offered(tmp_path: Path, tiny_model: Path) -> None
         vendor.init(tmp_path / "a", models=[str(tmp_path / "nothing")])
     with pytest.raises(ConfigError, match="a name of its own"):
         vendor.init(tmp_path / "a", models=[str(tiny_model), str(tiny_model)])
-    with pytest.raises(ConfigError, match="max_bottom = 9"):
-        vendor.init(tmp_path / "a", models=[str(tiny_model)], max_bottom=9)
+    for depth in (9, BLOCKS):
+        with pytest.raises(ConfigError, match=f"max_bottom = {depth}.* must keep at least one") as caught:
+            vendor.init(tmp_path / "a", models=[str(tiny_model)], max_bottom=depth)
+        assert f"at most {BLOCKS - 1}" in caught.value.remedy
     with pytest.raises(ConfigError, match="models"):
         vendor.init(tmp_path / "a", models=[f"no/slash={tiny_model}"])
     assert not (tmp_path / "a").exists()
+
+
+def test_the_deepest_cut_that_may_be_set_is_one_that_can_be_made(tmp_path: Path, tiny_model: Path) -> None:
+    vendor.init(tmp_path / "data", models=[str(tiny_model)], max_bottom=BLOCKS - 1, threads=1)
+    key = vendor.keys.create(tmp_path / "data", "clinic")
+    transport = LocalTransport(vendor.create_app(vendor.VendorSettings.load(tmp_path / "data")), key)
+    deepest = first_model(transport).max_bottom
+    assert deepest == BLOCKS - 1
+    manifest = ask(transport, routes.ARCHIVE, model="tiny", cut=str(deepest)).expect(ArchiveManifest)
+    assert manifest.cut.bottom == deepest
+    transport.close()
 
 
 def test_a_folder_is_served_once(data_dir: Path) -> None:

@@ -146,9 +146,11 @@ def test_quotas(
     with pytest.raises(VendorError, match="of 300 used") as caught:
         put(transport, IDS, GOOD, ids(list(range(5, 99)), [[47], [47]]))
     assert caught.value.status == 403
+    assert type(caught.value) is VendorError, "the key is fine: no AuthError"
     with pytest.raises(VendorError, match="has 1 record sets already") as caught:
         ask(transport, routes.RECORD_SET_PUT, IDS, record_set="b" * 32)
     assert caught.value.status == 403
+    assert type(caught.value) is VendorError
 
 
 @pytest.mark.parametrize("form", ["ids", "pairs", "rows"])

@@ -154,6 +154,21 @@ def test_an_address_where_nobody_listens_fails_soon() -> None:
     assert caught.value.uplink_bytes == 0
 
 
+def test_a_vendor_without_tls_is_told_from_one_without_a_certificate() -> None:
+    def speak_plainly() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer("400 Bad Request"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=speak_plainly, daemon=True).start()
+        transport = HttpTransport(f"https://127.0.0.1:{listener.getsockname()[1]}", "key")
+        with pytest.raises(VendorError, match="answers without TLS") as error:
+            transport.send(Frame(routes.SERVICE))
+    assert "http://" in error.value.remedy
+
+
 def test_a_delete_whose_answer_was_lost_has_worked(play: Callable[..., Wire]) -> None:
     gone = answer("404 Not Found", b'{"title": "Not found", "status": 404}')
     wire = play(GOOD, None, gone, gone)

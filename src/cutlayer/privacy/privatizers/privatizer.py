@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, Place, Registry, Rows, Tokens
+from cutlayer.core import Claim, ConfigError, Deviation, Fault, Guarantee, Place, Registry, Rows, Tokens
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
+from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.mechanisms import MECHANISMS, Mechanism, round_to_lattice
 from cutlayer.privacy.mechanisms.mechanism import Float64
@@ -129,6 +130,12 @@ class Privatizer(ABC):
             return Guarantee.nothing(NO_GUARANTEE)
         guarantee = self._noise_guarantee()
         return guarantee.model_copy(update={"caveats": guarantee.caveats + self._caveats()})
+
+    def largest_distance(self) -> float | None:
+        """No two rows of the table are farther apart; `None` where nothing is promised. One pass over the table."""
+        if self.space.table is None or self.guarantee.claim is Claim.NONE:
+            return None
+        return largest_distance(self.space.table)
 
     @property
     @abstractmethod

@@ -89,5 +89,6 @@ def refusal(status: int, content: bytes) -> VendorError:
     except pydantic.ValidationError:
         problem = Problem(title=f"The vendor answered with HTTP status {status} and no explanation", status=status)
     message = f"{problem.title}: {problem.detail}" if problem.detail else problem.title
-    kind = AuthError if status in (401, 403) else VendorError
+    # 403 is a quota's: the key is fine, and another one of the tenant's would change nothing.
+    kind = AuthError if status == 401 else VendorError
     return kind(message, status=status, remedy=problem.remedy)

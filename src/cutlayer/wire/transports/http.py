@@ -198,6 +198,11 @@ class HttpTransport:
                     return response.status, content, attempt > 0
                 asked_to_wait = _seconds(response.headers.get("Retry-After", ""))
             except urllib3.exceptions.SSLError as error:
+                if "WRONG_VERSION_NUMBER" in str(error):
+                    raise VendorError(
+                        f"The vendor at {self.url} answers without TLS.",
+                        remedy="Check the port; a vendor on this machine may be reached by http://.",
+                    ) from error
                 raise VendorError(
                     f"No trusted connection to {self.url}: {_reason(error)}.",
                     remedy="Pass the vendor's certificate as --ca-cert, or check the address.",

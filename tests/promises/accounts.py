@@ -1,0 +1,289 @@
+"""The checks of promise 1: what a run sent, held against its script, its ledger and its privatizer.
+
+Releases are held against what the privatizer returned: token ids as they are, rows as the customer's bottom
+makes them of the drawn tokens, computed again, and in the bits that the gate was given. All else, which is
+routes, identifiers, control messages, record and step numbers, the order of texts and gradients, is held bit
+by bit against the script of the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
+from cutlayer.customer import Client, FinetuneResult, Gate
+from cutlayer.customer import finetune as finetuning
+from cutlayer.customer.handout import Offer, choose_model
+from cutlayer.customer.prepare import Corpora, Labelled, Prepared
+from cutlayer.customer.run import RunState
+from cutlayer.customer.session import Session
+from cutlayer.data import Dataset
+from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
+from cutlayer.privacy import FrameEntry, Privatizer, Release
+from cutlayer.wire import encode_tensors, pack, routes, unpack
+from cutlayer.wire.recording import RecordedFrame
+from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
+from tests.promises.script import Due, Key, Script, keys
+
+RELEASING = {"ids", "rows", "lengths"}
+
+ROUNDING = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (2**-8, 1e-6)}
+"""Relative and absolute: last bits, which depend on the batch, and with bf16 one place of its mantissa."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the gate was given, and the bottom as it was: trained weights, and whether its dropout was on."""
+
+    given: Payload
+    trained: dict[str, Tensor]
+    training: bool
+
+
+class Watched:
+    """What the privatizers of a run returned, by draw, and when it left.
+
+    It looks at the privatizer and not at what the session makes of it, so that a session that goes
+    round the privatizer shows.
+    """
+
+    def __init__(self) -> None:
+        self.drawn: dict[bytes, Payload] = {}
+        self.noised: dict[bytes, Payload] = {}
+        self.moments: list[Moment] = []
+        self._draws: dict[Key, bytes] = {}
+        self._row_draws: dict[bytes, bytes] = {}
+        self._session: Session | None = None
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Notes what privatizers return, and strikes the canaries from the candidates."""
+        build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
+
+        def building(spec: Any, **given: Any) -> Privatizer:
+            if given.get("candidates") is not None:
+                given["candidates"] = given["candidates"].clone()
+                given["candidates"][list(canary_ids())] = False
+            return self._noting(build(spec, **given))
+
+        def building_session(*given: Any) -> Session:
+            self._session = build_session(*given)
+            return self._session
+
+        def sending(gate: Gate, *given: Any, **named: Any) -> Any:
+            if named.get("release") is not None:
+                assert self._session is not None
+                trained = {name: value.detach().clone() for name, value in self._session.trained().items()}
+                self.moments.append(Moment(named["release"].payload, trained, self._session.training))
+            return send(gate, *given, **named)
+
+        monkeypatch.setattr(finetuning, "build_privatizer", building)
+        monkeypatch.setattr(finetuning, "build_session", building_session)
+        monkeypatch.setattr(Gate, "send", sending)
+
+    def _noting(self, privatizer: Privatizer) -> Privatizer:
+        tokens, activations = privatizer.tokens, privatizer.activations
+
+        def noting_tokens(texts: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+            release = tokens(texts, labels=labels, look=look)
+            self._draws |= zip(keys(texts, labels, look), release.draws, strict=True)
+            if release.pending is None:  # else it is the text itself, which no frame may hold
+                self.drawn |= {draw: release.payload.select([place]) for place, draw in enumerate(release.draws)}
+            return release
+
+        def noting_rows(release: Release, rows: Rows) -> Release:
+            noised = activations(release, rows)
+            if release.pending is Place.ACTIVATIONS:
+                self.noised |= {draw: noised.payload.select([place]) for place, draw in enumerate(noised.draws)}
+                for draw, of_rows in zip(release.draws, noised.draws, strict=True):
+                    self._row_draws.setdefault(draw, of_rows)  # rows are kept as they were first made
+            return noised
+
+        privatizer.tokens, privatizer.activations = noting_tokens, noting_rows  # type: ignore[assignment, method-assign]
+        return privatizer
+
+    def draw_of(self, text: Key) -> bytes:
+        """The draw under which a text may leave."""
+        draw = self._draws[text]
+        return self._row_draws.get(draw, draw)
+
+    def expected(self, draws: Sequence[bytes], bottom: Callable[[Tokens], Rows] | None) -> list[Payload]:
+        """What may leave for these draws: as returned, or what the bottom makes of it."""
+        if all(draw in self.noised for draw in draws):
+            return [self.noised[draw] for draw in draws]
+        if bottom is None:
+            return [self.drawn[draw] for draw in draws]
+        distinct = list(dict.fromkeys(draws))  # as the road does, for the sake of dropout
+        tokens = [self.drawn[draw] for draw in distinct]
+        rows = bottom(Tokens((Ragged.concatenate([each.segments[0] for each in tokens if isinstance(each, Tokens)]),)))
+        return [rows.select([distinct.index(draw)]) for draw in draws]
+
+
+def canary_ids() -> tuple[int, ...]:
+    """The tiny tokenizer numbers `w0` as 31."""
+    return tuple(31 + int(word[1:]) for word in CANARIES)
+
+
+def same(sent: Payload, expected: Payload, *, exact: bool) -> bool:
+    """Whether a single text holds what it should: ids exactly; rows too, or where they are computed up to rounding."""
+    if isinstance(sent, Tokens) or isinstance(expected, Tokens):
+        return (
+            isinstance(sent, Tokens)
+            and isinstance(expected, Tokens)
+            and torch.equal(sent.segments[0].values, expected.segments[0].values)
+        )
+    rows, wanted = sent.packed.values, expected.packed.values
+    if rows.shape != wanted.shape or not torch.equal(sent.segment_lengths, expected.segment_lengths):
+        return False
+    if exact:
+        return torch.equal(rows, wanted.to(rows.dtype))
+    relative, absolute = ROUNDING[rows.dtype]
+    return torch.allclose(rows.float(), wanted.float(), rtol=relative, atol=absolute)
+
+
+def bottom_at(archive: Archive, moment: Moment, *, seed: int, step: int | None) -> Callable[[Tokens], Rows]:
+    """The bottom that was handed out, with the weights of that moment."""
+    bottom, template = archive.bottom, archive.template
+    assert isinstance(bottom, Bottom)
+
+    @torch.no_grad()
+    def compute(tokens: Tokens) -> Rows:
+        bottom.model.load_state_dict(moment.trained, strict=False)
+        set_dropout(bottom, True)
+        bottom.train(moment.training and bool(moment.trained))  # a frozen bottom never drops out
+        if step is not None:
+            seed_dropout(seed, step)
+        return template.unpad(bottom(template.assemble(tokens, table=bottom.table)), tokens)
+
+    return compute
+
+
+def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two tensors, or their absence, would be the same bytes on the wire."""
+    if one is None or other is None:
+        return one is other
+    return encode_tensors({"": one}) == encode_tensors({"": other})
+
+
+def check_accounted(client: Client, result: FinetuneResult, watched: Watched, *, train: Dataset = TRAIN) -> None:
+    """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
+    state = _state(result)
+    assert (state.spec.seed, state.spec.train) == (SEED, TRAINING), "the run has another spec than it was given"
+    sent = Sent.by(result)
+    entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
+    assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
+    archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
+    rows = Labelled.of(Corpora(train, None, TEST), state.spec)
+    data = Prepared(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
+    releases = Releases(client, watched, archive, offer, state)
+    script = Script(state, offer, data, watched.draw_of).frames()
+    due: Due | None = next(script)
+    for frame, answer, entry in zip(sent.frames, sent.answers, entries, strict=True):
+        check_ledger(frame, entry)
+        assert due is not None, "a frame left that is not due"
+        check_due(frame, due)
+        releases.check(frame, due, entry)
+        try:
+            due = script.send(answer)
+        except StopIteration:
+            due = None
+    assert due is None, "a frame that was due never left"
+    for entry in client.ledger.frames():
+        assert entry.run or is_question(entry), "a frame left outside the run"
+    assert releases.done, "a release is in no frame"
+
+
+def check_ledger(frame: RecordedFrame, entry: FrameEntry) -> None:
+    """The ledger names this frame, these bytes and these many texts."""
+    assert (entry.route, dict(entry.where)) == (frame.route.name, dict(frame.where)), "entries are out of order"
+    assert entry.digest == bytes.fromhex(frame.sha256), "the ledger names other bytes"
+    assert entry.closed is not None
+    assert entry.opened <= entry.closed
+    tensors = frame.tensors()
+    texts = len(unpack(tensors)) if RELEASING & set(tensors) else 0
+    assert entry.texts == texts, "the ledger names another number of texts"
+
+
+def is_question(entry: FrameEntry) -> bool:
+    """Whether a frame asked what the vendor offers, and held nothing: runs ask so before they are recorded."""
+    empty = hashlib.sha256(b"").digest()
+    return entry.route in (routes.SERVICE.name, routes.MODELS.name) and (dict(entry.where), entry.digest) == ({}, empty)
+
+
+def check_due(frame: RecordedFrame, due: Due) -> None:
+    """All of a frame but its release is what the script says, bit by bit."""
+    assert frame.route.name == due.route.name, "another frame was due"
+    assert dict(frame.where) == dict(due.where), "a path holds another identifier or number"
+    tensors = frame.tensors()
+    if not tensors:
+        body = b"" if due.control is None else due.control.model_dump_json().encode()
+        assert frame.body == body, "a control message left with other content"
+    assert set(tensors) <= RELEASING | {"records", "gradient"}
+    assert bool(RELEASING & set(tensors)) == bool(due.texts), "a release left that is not due, or the other way round"
+    for role in ("records", "gradient"):
+        assert same_bits(tensors.get(role), due.tensors.get(role)), f"{role}: another value than is due"
+    assert not tensors or frame.body == encode_tensors(tensors), "a body is padded, or in another order"
+
+
+class Releases:
+    """The releases of a run, held one by one against what the privatizer returned.
+
+    Args:
+        client: The customer, whose ledger names each text.
+        watched: What the privatizer returned.
+        archive: The bottom that was handed out.
+        offer: The model.
+        state: The run's spec.
+    """
+
+    def __init__(self, client: Client, watched: Watched, archive: Archive, offer: Offer, state: RunState) -> None:
+        self._texts = {(release.entry, release.position): release for release in client.ledger.releases()}
+        self._watched = watched
+        self._archive = archive
+        self._vocab_size = offer.model.vocab_size
+        self._spec = state.spec
+        self._moments = iter(watched.moments)
+
+    @property
+    def done(self) -> bool:
+        """Whether each release that the gate was given has been seen in a frame."""
+        return next(self._moments, None) is None
+
+    def check(self, frame: RecordedFrame, due: Due, entry: FrameEntry) -> None:
+        """A frame holds the releases of the texts that are due, as the privatizer returned them."""
+        if not due.texts:
+            return
+        payload, moment = unpack(frame.tensors()), next(self._moments)
+        draws = [self._texts[entry.entry, place].draw for place in range(len(payload))]
+        assert set(draws) <= self._watched.drawn.keys() | self._watched.noised.keys(), (
+            "a text left that no privatizer returned"
+        )
+        assert draws == [self._watched.draw_of(text) for text in due.texts], "other texts left, or in another order"
+        noised = set(draws) <= self._watched.noised.keys()
+        for place, wanted in enumerate(self._watched.expected(draws, self._bottom(frame, moment, payload))):
+            assert same(payload.select([place]), wanted, exact=noised), "a text left with other content"
+        packed = pack(moment.given, vocab_size=self._vocab_size, wire_type=self._spec.wire_type)
+        assert frame.body == encode_tensors(packed), "the gate sent other bits than it was given"
+
+    def _bottom(self, frame: RecordedFrame, moment: Moment, payload: Payload) -> Callable[[Tokens], Rows] | None:
+        step = frame.where.get("step")
+        bottom = bottom_at(self._archive, moment, seed=self._spec.seed, step=None if step is None else int(step))
+        return bottom if isinstance(payload, Rows) else None
+
+
+def _state(result: FinetuneResult) -> RunState:
+    return RunState.model_validate_json((result.folder / "run.json").read_bytes())
+
+
+def archive_of(client: Client) -> Archive:
+    """What the vendor handed out, read again from the customer's folder."""
+    (folder,) = client.home.archives.iterdir()
+    archive = read_archive(folder)
+    assert isinstance(archive, Archive)
+    return archive
