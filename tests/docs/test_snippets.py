@@ -34,14 +34,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that the snippets read, under every column name that they use."""
+    """The files that the snippets read, under every column name that they use."""
     monkeypatch.chdir(tmp_path)
     rows = read_dataset(sample_path("train"), text_column="text", label_column="label")
-    with Path("notes.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("text", "note", "ward"))
-        for (text,), label in list(zip(rows.texts, rows.labels or (), strict=True))[:ROWS]:
-            table.writerow((text, text, label))
+    labelled = list(zip(rows.texts, rows.labels or (), strict=True))
+    for name, some in (("notes.csv", labelled[:ROWS]), ("held_out.csv", labelled[ROWS : 2 * ROWS])):
+        with Path(name).open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("text", "note", "ward"))
+            table.writerows((text, text, label) for (text,), label in some)
     return tmp_path
 
 
