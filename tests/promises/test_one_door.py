@@ -75,6 +75,22 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return seen
 
 
+Caught = Callable[..., None]
+
+
+@pytest.fixture
+def caught(data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> Caught:
+    """Takes a run with whatever fault was planted, and has the checks say what is wrong with it."""
+
+    def run(said: str, **settings: Any) -> None:
+        with customer(data_dir, api_key, tmp_path / "home") as client:
+            result = finetune(client, **settings)
+            with pytest.raises(AssertionError, match=said):
+                check_accounted(client, result, watched)
+
+    return run
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
@@ -231,18 +247,12 @@ def test_a_changed_tensor_is_caught(
     fault: Callable[[Gate, dict[str, Tensor]], dict[str, Tensor]],
     name: str,
     said: str,
-    data_dir: Path,
-    api_key: str,
-    tmp_path: Path,
-    watched: Watched,
+    caught: Caught,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Gate._tensors
     monkeypatch.setattr(Gate, "_tensors", lambda gate, *given: fault(gate, honest(gate, *given)))
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, **SETTINGS[name])
-        with pytest.raises(AssertionError, match=said):
-            check_accounted(client, result, watched)
+    caught(said, **SETTINGS[name])
 
 
 def test_the_gradient_is_softmax_minus_one_hot() -> None:
@@ -309,10 +319,7 @@ def label_in_an_identifier() -> Rewriting:
 def test_a_changed_message_is_caught(
     fault: Callable[[], Rewriting],
     said: str,
-    data_dir: Path,
-    api_key: str,
-    tmp_path: Path,
-    watched: Watched,
+    caught: Caught,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest, rewrite = Gate.send, fault()
@@ -322,10 +329,7 @@ def test_a_changed_message_is_caught(
         return honest(gate, route, where, control=control, **named)
 
     monkeypatch.setattr(Gate, "send", rewriting)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client)
-        with pytest.raises(AssertionError, match=said):
-            check_accounted(client, result, watched)
+    caught(said)
 
 
 def padded(body: bytes) -> bytes:
@@ -344,28 +348,19 @@ def padded(body: bytes) -> bytes:
 def test_a_padded_body_is_caught(
     route: Route,
     said: str,
-    data_dir: Path,
-    api_key: str,
-    tmp_path: Path,
-    watched: Watched,
+    caught: Caught,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Frame.encode
     monkeypatch.setattr(Frame, "encode", lambda frame: padded(honest(frame)) if frame.route is route else honest(frame))
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client)
-        with pytest.raises(AssertionError, match=said):
-            check_accounted(client, result, watched)
+    caught(said)
 
 
 @pytest.mark.parametrize(("name", "said"), [("ids", "records: another value"), ("trained table", "in another order")])
 def test_batches_in_the_order_of_their_labels_are_caught(
     name: str,
     said: str,
-    data_dir: Path,
-    api_key: str,
-    tmp_path: Path,
-    watched: Watched,
+    caught: Caught,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Trainer.batches
@@ -374,10 +369,7 @@ def test_batches_in_the_order_of_their_labels_are_caught(
         return [batch[trainer.train.labels[batch].argsort(stable=True)] for batch in honest(trainer, epoch)]
 
     monkeypatch.setattr(Trainer, "batches", telling)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, **SETTINGS[name])
-        with pytest.raises(AssertionError, match=said):
-            check_accounted(client, result, watched)
+    caught(said, **SETTINGS[name])
 
 
 def plant_true_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,14 +394,9 @@ def plant_true_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows after a block", "trained block"])
-def test_true_tokens_below_a_block_are_caught(
-    name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_true_tokens_below_a_block_are_caught(name: str, caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_true_tokens(monkeypatch)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, **SETTINGS[name])
-        with pytest.raises(AssertionError, match="other content"):
-            check_accounted(client, result, watched)
+    caught("other content", **SETTINGS[name])
 
 
 def plant_clean_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,19 +408,12 @@ def plant_clean_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_rows_without_their_noise_are_caught(
-    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_without_their_noise_are_caught(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_clean_rows(monkeypatch)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client, **SETTINGS["noisy rows after a block"])
-        with pytest.raises(AssertionError, match="no privatizer returned"):
-            check_accounted(client, result, watched)
+    caught("no privatizer returned", **SETTINGS["noisy rows after a block"])
 
 
-def test_an_unledgered_frame_is_caught(
-    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unledgered_frame_is_caught(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Gate.send
 
     def talkative(gate: Gate, route: Any, *given: Any, **named: Any) -> Any:
@@ -442,10 +422,7 @@ def test_an_unledgered_frame_is_caught(
         return honest(gate, route, *given, **named)
 
     monkeypatch.setattr(Gate, "send", talkative)
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = finetune(client)
-        with pytest.raises(AssertionError, match="without a ledger entry"):
-            check_accounted(client, result, watched)
+    caught("without a ledger entry")
 
 
 def test_the_ledger_is_written_before_the_bytes_exist(
