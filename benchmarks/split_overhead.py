@@ -16,6 +16,7 @@ import math
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,12 +33,13 @@ from cutlayer.models import Head, load_model, load_tokenizer
 from cutlayer.recipes.centralised import Batches, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
 
-TURN = 15
-"""Steps in a row on one side."""
+TURN = 10
+"""Steps in a row on one side; then the other takes the same batches, so that a machine's slow moments meet both."""
 TEXTS = 3200
 BATCH = 32
 MAX_LENGTH = 256
-WARM_UP = 5
+WARM_UP = 1
+"""Turns that do not count."""
 
 
 class Whole:
@@ -80,27 +82,52 @@ class Turns:
 
     def __init__(self, references: list[Whole]) -> None:
         self._references = references
-        self.whole: list[list[float]] = [[] for _ in references]
         self.split: list[float] = []
-        self._last = 0.0
+        self.whole: list[list[float]] = [[] for _ in references]
+        self._turn: list[float] = []
+        self._last = time.perf_counter()
 
     def update(self, stage: str, done: int, total: int, note: str = "") -> None:
         """Called after each step of the split run."""
         if not stage.startswith("epoch"):
             return
-        now = time.perf_counter()
-        if done > 1:
-            self.split.append(now - self._last)
-        if done % TURN == 0:
+        self._turn.append(time.perf_counter() - self._last)
+        if len(self._turn) == TURN:
+            self.split.append(sum(self._turn) / TURN)
+            self._turn.clear()
             for reference, seconds in zip(self._references, self.whole, strict=True):
-                seconds += [reference.step() for _ in range(TURN)]
+                seconds.append(sum(reference.step() for _ in range(TURN)) / TURN)
         self._last = time.perf_counter()
 
 
-def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> dict[str, float]:
-    """Median seconds a step: split, and whole with and without the frozen blocks adapted."""
-    references = [Whole(bottom, data)] + ([Whole(0, data)] if bottom else [])
-    turns = Turns(references)
+@dataclass(frozen=True)
+class Found:
+    """Seconds a step, a number for each turn.
+
+    Attributes:
+        split: Over loopback HTTP.
+        whole: The same job in one process.
+        all_adapted: One process that adapts all blocks; empty where that is the same job.
+    """
+
+    split: list[float]
+    whole: list[float]
+    all_adapted: list[float]
+
+    def ratio(self, reference: list[float]) -> float:
+        """Median over the turns of split to reference."""
+        return statistics.median(ours / theirs for ours, theirs in zip(self.split, reference, strict=True))
+
+    def __str__(self) -> str:
+        """Median seconds a step."""
+        named = {"split": self.split, "whole": self.whole, "all adapted": self.all_adapted}
+        parts = [f"{name} {1000 * statistics.median(turns):.1f} ms" for name, turns in named.items() if turns]
+        return ", ".join(parts) + f" a step ({len(self.split)} turns of {TURN})"
+
+
+def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> Found:
+    """Seconds a step: split, and whole with and without the frozen blocks adapted."""
+    turns = Turns([Whole(bottom, data)] + ([Whole(0, data)] if bottom else []))
     client = Client(url, key, home=home)
     client.finetune(
         data,
@@ -111,10 +138,8 @@ def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> di
         progress=turns,
     )
     client.close()
-    found = {"split": statistics.median(turns.split[WARM_UP:])}
-    for name, seconds in zip(("whole", "all_adapted"), turns.whole, strict=False):
-        found[name] = statistics.median(seconds[WARM_UP:])
-    return found
+    whole, *rest = [seconds[WARM_UP:] for seconds in turns.whole]
+    return Found(turns.split[WARM_UP:], whole, rest[0] if rest else [])
 
 
 def main() -> None:
@@ -127,14 +152,14 @@ def main() -> None:
         with VendorProcess(at / "vendor") as process:
             ids = measure(process.url, key, at / "ids", data, bottom=0)
             frozen = measure(process.url, key, at / "frozen", data, bottom=3)
-    for name, found in (("ids", ids), ("3 frozen blocks", frozen)):
-        print(name, {key: f"{1000 * seconds:.1f} ms" for key, seconds in found.items()})
+    print(f"ids: {ids}")
+    print(f"3 frozen blocks: {frozen}")
     write(
         "split_overhead",
         {
-            "loopback_vs_whole": ids["split"] / ids["whole"],
-            "frozen3_vs_whole": frozen["split"] / frozen["whole"],
-            "frozen3_vs_all_adapted": frozen["split"] / frozen["all_adapted"],
+            "loopback_vs_whole": ids.ratio(ids.whole),
+            "frozen3_vs_whole": frozen.ratio(frozen.whole),
+            "frozen3_vs_all_adapted": frozen.ratio(frozen.all_adapted),
         },
     )
 
