@@ -7,11 +7,12 @@ a bug in cutlayer.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,6 +20,9 @@ from typer.main import get_command
 
 from cutlayer.cli import adapter, demo, finetune, ledger, privatize, recipe, vendor
 from cutlayer.cli.output import fail
+
+if TYPE_CHECKING:
+    from cutlayer.core import CutlayerError, Fault
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name that all versions share."""
@@ -84,6 +88,18 @@ app.add_typer(recipe.app, name="recipe")
 app.add_typer(vendor.app, name="vendor")
 
 
+def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
+    """An error's message and remedy; settings that are options of the command are called by the option's name."""
+    faults: Sequence[Fault] = getattr(error, "faults", ())
+    group = get_command(app)
+    command = group.commands.get(given[0]) if isinstance(group, TyperGroup) and given else None
+    if not faults or command is None:
+        return error.message, error.remedy
+    options = {parameter.name: parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")}
+    named = [dataclasses.replace(fault, path=options.get(fault.path.split(".")[-1], fault.path)) for fault in faults]
+    return "; ".join(map(str, named)), error.remedy or f"See `cutlayer {given[0]} --help`."
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and leaves the process.
 
@@ -123,5 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         core = sys.modules.get("cutlayer.core.errors")
         if core is None or not isinstance(error, core.CutlayerError):
             raise
-        code = fail(error.message, remedy=error.remedy, exit_code=error.exit_code, as_json=as_json)
+        message, remedy = _in_options(error, given)
+        code = fail(message, remedy=remedy, exit_code=error.exit_code, as_json=as_json)
     raise SystemExit(code or 0)

@@ -100,6 +100,9 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
         ],
         lines=True,
     )
+    output.show(
+        "Where the guess is what left, the attack read the released words and has no way to tell which were replaced."
+    )
     output.table(
         "What privacy cost and bought",
         ("", f"eta {eta:g}", "no privacy"),

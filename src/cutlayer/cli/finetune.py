@@ -34,6 +34,9 @@ from cutlayer.cli.output import Output, fields
 FEW = 30
 """Texts of dev below which a warning is due: their accuracy has a standard error of up to 9 points."""
 
+LABEL, PROBABILITY, UNSAFE = "predicted_label", "probability", "unsafe_noise_seed"
+"""Columns that `predict` adds; the last where noise came from a seed."""
+
 if TYPE_CHECKING:
     from cutlayer.customer import FinetuneResult
     from cutlayer.privacy import CtiSpec
@@ -201,7 +204,11 @@ def finetune(
     unsafe_noise_seed: UnsafeNoiseSeed = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run's folder; a stopped run in it goes on.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="The run's folder; a stopped run in it goes on, a finished one is shown again.",
+            show_default=False,
+        ),
     ] = None,
     home: Home = None,
     device: Device = "auto",
@@ -215,6 +222,7 @@ def finetune(
     depth = _depth(bottom)
     choices = _choices(cti_option or (), cti=cti or cti_class_free)
     from cutlayer import core, customer, wire
+    from cutlayer.customer.run import Run
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
@@ -236,6 +244,7 @@ def finetune(
             precision=wire.Precision(precision),
         )
     client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
+    finished = out is not None and Run.is_finished(out)
     with output.progress() as progress:
         result = client.finetune(
             train,
@@ -260,6 +269,8 @@ def finetune(
             out=out,
             progress=progress,
         )
+    if finished:
+        output.say(f"{out} holds this run, finished; this is its result again. Another --out begins anew.")
     if result.n_dev < FEW:
         output.warn(
             f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
@@ -280,6 +291,15 @@ def predict(
     ],
     text_column: TextColumn = "text",
     text_pair_column: TextPairColumn = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            metavar="NAME",
+            help="Another column to copy to the output, an identifier for example; may be repeated. It is not sent.",
+            show_default=False,
+        ),
+    ] = None,
     vendor: Vendor = None,
     api_key: ApiKey = None,
     ca_cert: CaCertificate = None,
@@ -289,6 +309,11 @@ def predict(
 ) -> None:
     """Label texts with an adapter, privatized in the way it was trained."""
     check_kind(output_file)
+    names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    kept = list(dict.fromkeys(keep or ()))
+    taken = {*names, LABEL, PROBABILITY, UNSAFE} & set(kept)
+    if taken:
+        raise typer.BadParameter(f"the output has a column {taken.pop()} of its own", param_hint="--keep")
     from cutlayer.customer import Client
     from cutlayer.customer.profile import Profile
     from cutlayer.data import read_dataset
@@ -297,19 +322,16 @@ def predict(
     client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
-    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
+    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, attribute_columns=kept)
     with output.progress() as progress:
         predictions = client.predict(adapter, texts, progress=progress)
-    names = [text_column, *([text_pair_column] if text_pair_column else [])]
-    columns = [*names, "predicted_label", "probability"]
-    rows: list[tuple[object, ...]] = [
-        (*row, prediction.label, prediction.probability)
-        for row, prediction in zip(texts.texts, predictions, strict=True)
-    ]
+    columns: dict[str, Sequence[object]] = dict(texts.attributes)
+    columns |= dict(zip(names, zip(*texts.texts, strict=True), strict=True))
+    columns[LABEL] = [prediction.label for prediction in predictions]
+    columns[PROBABILITY] = [prediction.probability for prediction in predictions]
     if spec.unsafe_noise_seed is not None:
-        columns.append("unsafe_noise_seed")
-        rows = [(*row, spec.unsafe_noise_seed) for row in rows]
-    write_rows(output_file, columns, rows)
+        columns[UNSAFE] = [spec.unsafe_noise_seed] * len(predictions)
+    write_rows(output_file, list(columns), zip(*columns.values(), strict=True))
     output.show(f"Labelled {len(predictions)} texts: {output_file}")
     output.result(
         {

@@ -93,6 +93,7 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
             *((f"payload bytes: {category}", size) for category, size in summary.payload_bytes.items()),
         ],
     )
+    output.show("Payload is tensors alone; bytes sent also count how they are framed, JSON and HTTP.")
     lines = summary.mechanisms
     if lines:
         output.table(

@@ -153,7 +153,8 @@ class Client:
             budget: Largest sum of eta that a text may be charged over all its releases.
             seed: Data order, initialisation and dropout; drawn where it is left out. Never noise.
             unsafe_noise_seed: Draws the noise from this seed. It then protects nothing; for tests.
-            out: Folder of the run; a stopped run in it is resumed.
+            out: Folder of the run; a stopped run in it is resumed, and of a finished one the result is
+                returned again.
             progress: Where to show progress.
 
         Raises:
@@ -196,6 +197,13 @@ class Client:
             spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
         rows = Labelled.of(given, spec)  # what is wrong with the data is told before anything is begun
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
+        if run.state.adapter is not None:
+            if not self.home.adapter(run.state.adapter).exists():
+                raise ConfigError(
+                    f"{folder} holds this run, finished, and its adapter {run.state.adapter} was deleted.",
+                    remedy="Choose another folder with --out.",
+                )
+            return run.result()
         with closing(RecordingTransport(self._transport, run.transcript)) as recorder:
             gate = Gate(
                 recorder,

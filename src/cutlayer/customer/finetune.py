@@ -144,6 +144,7 @@ class Finetuning:
             Stopped: The user interrupted; the same command goes on.
         """
         started = time.monotonic()
+        self.run.save()  # not before: a run that the vendor refuses at once does not take its folder
         try:
             return self._execute(started)
         except KeyboardInterrupt as error:
@@ -198,7 +199,7 @@ class Finetuning:
             seconds=seconds,
         )
         self._delete_records(job.spec)
-        self.run.state.adapter = adapter.adapter
+        self.run.finish(result)
         return result
 
     def _delete_records(self, spec: JobSpec) -> None:

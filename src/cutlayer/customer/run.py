@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
 from cutlayer.customer.home import read_json, write_bytes, write_json
+from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.settings import RunSpec
 
 KEPT_CHECKPOINTS = 2
@@ -75,22 +76,15 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, *, run: str, data_digest: str, spec: RunSpec) -> Run:
-        """Opens the run in a folder, or begins one there.
+        """The run in a folder, finished or not, or a new one, which its first `save` puts there.
 
         Raises:
             ConfigError: The folder holds a run of other settings or other data.
         """
         file = folder / "run.json"
         if not file.exists():
-            opened = cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
-            opened.save()
-            return opened
+            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
         state = _read_state(file)
-        if state.adapter is not None:
-            raise ConfigError(
-                f"{folder} holds a finished run; its adapter is {state.adapter}.",
-                remedy="Use that adapter, or choose another folder with --out.",
-            )
         if state.data_digest != data_digest:
             raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
         before, now = (json.loads(each.model_dump_json()) for each in (state.spec, spec))
@@ -136,6 +130,29 @@ class Run:
         """Whether the folder holds a run that published its adapter."""
         file = folder / "run.json"
         return file.exists() and _read_state(file).adapter is not None
+
+    def finish(self, result: FinetuneResult) -> None:
+        """Keeps what the run found. From then on it is finished."""
+        write_json(self._result, result.model_dump() | {"folder": str(self.folder)})
+        self.state.adapter = result.adapter_id
+
+    def result(self) -> FinetuneResult:
+        """What a finished run found.
+
+        Raises:
+            StorageError: It is damaged.
+        """
+        try:
+            return FinetuneResult.model_validate(read_json(self._result) | {"folder": self.folder})
+        except (ValidationError, TypeError) as error:
+            raise StorageError(
+                f"{self._result} does not hold the result of a run.",
+                remedy=f"Use its adapter, {self.state.adapter}, or choose another folder with --out.",
+            ) from error
+
+    @property
+    def _result(self) -> Path:
+        return self.folder / "result.json"
 
     def save(self) -> None:
         """Writes the state whole."""

@@ -60,7 +60,7 @@ class TrainSpec(Spec):
     targets: Literal["query-value", "all-linear"] = "query-value"
     dropout: bool = True
     dev_share: float = Field(default=0.01, gt=0, lt=1)
-    max_length: int | None = Field(default=None, ge=4)
+    max_length: int | None = Field(default=None, ge=1)
     group_by_length: bool = True
     precision: Precision = Precision.FP32
     checkpoint_every: int = Field(default=50, ge=1)

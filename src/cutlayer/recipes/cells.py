@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Cut, Deviation, Proportion, Spec, Stopped
 from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
-from cutlayer.customer.run import Run
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import (
     Bottom,
@@ -262,8 +261,6 @@ class Kitchen:
         # each seed is a customer of its own: the same secret would draw the same noise for the same text
         client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
         run = self.folder / "runs" / self._finished.path(cell).stem
-        if Run.is_finished(run):
-            shutil.rmtree(run)  # stopped before its cell was kept
         with closing(client):
             result = client.finetune(
                 splits.train,

@@ -24,6 +24,7 @@ from cutlayer.customer import (
     TrainBottom,
     TrainSpec,
 )
+from cutlayer.data import Dataset
 from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
@@ -192,13 +193,6 @@ def test_a_device_that_is_not_there_is_refused(run: Run, monkeypatch: pytest.Mon
     assert "device = 'cuda'" in failed.err
 
 
-def test_settings_that_mean_nothing_are_all_named(run: Run) -> None:
-    failed = run("finetune", "--train", "x.csv", "--eta", "80", "--rank", "0", "--learning-rate", "-1")
-    assert failed.code == 3
-    assert "rank = 0" in failed.err
-    assert "learning_rate = -1" in failed.err
-
-
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
     path = tmp_path / "notes.csv"
@@ -223,6 +217,45 @@ def test_predictions_stand_beside_their_texts(
         {"text": "one, two", "predicted_label": "a", "probability": "0.75"},
         {"text": "three", "predicted_label": "b", "probability": "0.5"},
     ]
+
+
+def test_columns_that_are_kept_stand_first_and_are_not_sent(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes.csv"
+    notes.write_text('record,text,probability\n17,"one, two",x\n18,three,y\n')
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
+    asked = []
+
+    def predict(_: Client, __: str, texts: Dataset, **___: object) -> list[Prediction]:
+        asked.append(texts.texts)
+        return [Prediction(label="a", probability=0.5)] * 2
+
+    monkeypatch.setattr(Client, "predict", predict)
+    output = tmp_path / "labelled.csv"
+    flags = ("predict", "--adapter", "0f", "--input", notes, "--output", output)
+    assert run(*flags, "--keep", "record").code == 0
+    with output.open() as file:
+        assert list(csv.DictReader(file)) == [
+            {"record": number, "text": text, "predicted_label": "a", "probability": "0.5"}
+            for number, text in (("17", "one, two"), ("18", "three"))
+        ]
+    for taken in ("probability", "text"):
+        refused = run(*flags, "--keep", taken)
+        assert refused.code == 2
+        assert f"a column {taken} of its own" in refused.err
+    assert asked == [(("one, two",), ("three",))]
+
+
+def test_a_setting_that_is_refused_is_called_by_its_option(run: Run) -> None:
+    refused = run("finetune", "--train", "x.csv", "--eta", "80", "--learning-rate", "-1", "--epochs", "0", "--json")
+    assert refused.code == 3
+    assert refused.result["error"] == (
+        "--epochs = 0: Input should be greater than or equal to 1; "
+        "--learning-rate = -1.0: Input should be greater than 0"
+    )
+    assert refused.result["remedy"] == "See `cutlayer finetune --help`."
 
 
 def test_predictions_with_noise_from_a_seed_are_marked(

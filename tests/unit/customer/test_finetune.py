@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cutlayer.core import ConfigError, DataError, Stopped, VendorError
+from cutlayer.core import ConfigError, DataError, ModelError, Stopped, VendorError
 from cutlayer.customer import Client, Silent, TrainBottom, trainer
 from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.profile import Profile
@@ -94,6 +94,25 @@ def test_a_bad_test_label_is_found_before_anything_leaves(client: Client) -> Non
         client.finetune(corpus(40, seed=1), test=test, eta=6, training=TRAINING, seed=3)
     assert not list(client.ledger.releases())
     assert not client.home.archives.exists(), "nothing was fetched for it either"
+
+
+@pytest.mark.parametrize("eta", [6.0, math.inf])
+def test_a_finished_run_is_shown_again_and_nothing_leaves(client: Client, tmp_path: Path, eta: float) -> None:
+    first = finetune(client, eta=eta, out=tmp_path / "run")
+    before = list(client.ledger.releases())
+    assert finetune(client, eta=eta, out=tmp_path / "run") == first
+    assert list(client.ledger.releases()) == before
+    with pytest.raises(ConfigError, match="other settings: privacy"):
+        finetune(client, eta=5.0, out=tmp_path / "run")
+    client.delete_adapter(first.adapter_id)
+    with pytest.raises(ConfigError, match=f"{first.adapter_id} was deleted"):
+        finetune(client, eta=eta, out=tmp_path / "run")
+
+
+def test_a_run_that_was_refused_at_once_does_not_take_its_folder(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="99"):
+        finetune(client, bottom=99, out=tmp_path / "run")
+    assert finetune(client, out=tmp_path / "run").n_train
 
 
 def test_a_deletion_that_was_cut_short_is_finished_by_another(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ def spec(**changes: Any) -> RunSpec:
 
 
 def opened(folder: Path, **changes: Any) -> Run:
-    return Run.open(folder, run="a1", data_digest="d", spec=spec(**changes))
+    run = Run.open(folder, run="a1", data_digest="d", spec=spec(**changes))
+    run.save()
+    return run
 
 
 def test_an_interrupted_run_is_found_again(tmp_path: Path) -> None:
@@ -72,13 +74,16 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
         Run.open(tmp_path, run="b2", data_digest="other", spec=spec())
 
 
-def test_a_finished_run_is_not_begun_again(tmp_path: Path) -> None:
+def test_a_damaged_result_names_the_adapter(tmp_path: Path) -> None:
     run = opened(tmp_path)
     run.state.adapter = "f" * 32
     run.save()
     assert Run.is_finished(tmp_path)
-    with pytest.raises(ConfigError, match="finished"):
-        opened(tmp_path)
+    for content in (b'{"ua": 1}', b"[]"):
+        (tmp_path / "result.json").write_bytes(content)
+        with pytest.raises(StorageError, match="does not hold the result") as caught:
+            opened(tmp_path).result()
+        assert "f" * 32 in caught.value.remedy
 
 
 def test_the_best_epoch_is_the_first_of_equals(tmp_path: Path) -> None:

@@ -90,5 +90,7 @@ def refusal(status: int, content: bytes) -> VendorError:
         problem = Problem(title=f"The vendor answered with HTTP status {status} and no explanation", status=status)
     message = f"{problem.title}: {problem.detail}" if problem.detail else problem.title
     # 403 is a quota's: the key is fine, and another one of the tenant's would change nothing.
-    kind = AuthError if status == 401 else VendorError
-    return kind(message, status=status, remedy=problem.remedy)
+    if status == 401:
+        remedy = "Give the key that this vendor made for you, as --api-key or in CUTLAYER_API_KEY."
+        return AuthError(message, status=status, remedy=remedy)
+    return VendorError(message, status=status, remedy=problem.remedy)
