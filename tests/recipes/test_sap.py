@@ -11,9 +11,11 @@ import pytest
 from cutlayer.core import ConfigError, DataError, Proportion, Stopped
 from cutlayer.customer import TrainBottom
 from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
-from cutlayer.recipes.cells import CellResult, Kitchen, SplitCell
+from cutlayer.recipes.cells import CellResult, Experiment, SplitCell
 from cutlayer.recipes.recipe import read_config
-from cutlayer.recipes.sap import Findings, Grid, SapConfig
+from cutlayer.recipes.sap.config import SapConfig
+from cutlayer.recipes.sap.findings import Findings
+from cutlayer.recipes.sap.grid import Grid
 from cutlayer.recipes.tasks import Limits, Splits
 from cutlayer.reports import Calibrated
 from tests.recipes import worlds
@@ -129,8 +131,8 @@ def test_a_missing_folder(monkeypatch, tmp_path):
 # ---------------------------------------------------------------- grid
 
 
-class Pretended(Kitchen):
-    """A kitchen whose cells are made up: UA rises and EP falls with eta, and CTI lifts UA on SST only."""
+class Pretended(Experiment):
+    """A experiment whose cells are made up: UA rises and EP falls with eta, and CTI lifts UA on SST only."""
 
     def __init__(self):
         self.model = "f" * 64
@@ -201,7 +203,7 @@ def test_an_order_of_no_seeds(order):
 def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     recipe = Sap(worlds.small_config())
     once = Order(order.size, 1, order.model, order.data, order.out)
-    centralised, split = Kitchen._centralised, Kitchen._split
+    centralised, split = Experiment._centralised, Experiment._split
     begun = []
 
     def interrupted(self, cell):
@@ -210,7 +212,7 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
             raise KeyboardInterrupt
         return split(self, cell)
 
-    monkeypatch.setattr(Kitchen, "_split", interrupted)
+    monkeypatch.setattr(Experiment, "_split", interrupted)
     with pytest.raises(Stopped, match="Finished cells are in") as stopped:
         recipe.run(once, worlds.Quiet())
     assert "same command" in stopped.value.remedy
@@ -218,8 +220,8 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     assert len(finished) == 2 + 1 + 2  # calibrations, SST's baseline, two split cells
 
     again = []
-    monkeypatch.setattr(Kitchen, "_centralised", lambda self, cell: again.append(cell) or centralised(self, cell))
-    monkeypatch.setattr(Kitchen, "_split", lambda self, cell: again.append(cell) or split(self, cell))
+    monkeypatch.setattr(Experiment, "_centralised", lambda self, cell: again.append(cell) or centralised(self, cell))
+    monkeypatch.setattr(Experiment, "_split", lambda self, cell: again.append(cell) or split(self, cell))
     report = recipe.run(once, worlds.Quiet())
     cells = 2 * (1 + 2 * 2 + 1) + 2 * 2
     assert len(again) == cells - 3
@@ -267,8 +269,8 @@ def test_a_run_that_is_stopped_between_two_cells_goes_on(order, monkeypatch, sto
     )
 
     def result():
-        with Kitchen(order.out, model=order.model, data=order.data, progress=worlds.Quiet()) as kitchen:
-            return kitchen.run([cell])[cell]
+        with Experiment(order.out, model=order.model, data=order.data, progress=worlds.Quiet()) as experiment:
+            return experiment.run([cell])[cell]
 
     with monkeypatch.context() as patch:
         patch.setattr(f"cutlayer.{stopped_in}", Mock(side_effect=KeyboardInterrupt))

@@ -10,16 +10,16 @@ import pytest
 from cutlayer.core import DataError
 from cutlayer.data import Dataset
 from cutlayer.recipes import cells
-from cutlayer.recipes.cells import Kitchen
+from cutlayer.recipes.cells import Experiment
 from cutlayer.recipes.recipe import read_config
-from cutlayer.recipes.sap import SapConfig
+from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.tasks import Limits, Splits, Task
 from cutlayer.recipes.topics import Topics, find_topics
 from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
 
 SUBJECTS = {
-    "kitchen": ["oven", "butter", "flour", "sugar", "recipe", "bake", "dough", "spoon", "pan", "salt"],
+    "experiment": ["oven", "butter", "flour", "sugar", "recipe", "bake", "dough", "spoon", "pan", "salt"],
     "football": ["goal", "striker", "keeper", "match", "league", "referee", "penalty", "stadium", "coach", "pitch"],
     "garden": ["soil", "seed", "rose", "shovel", "weed", "hedge", "lawn", "compost", "flower", "bulb"],
 }
@@ -91,8 +91,10 @@ def test_an_experiment_keeps_the_topics_it_began_with(task, tmp_path, monkeypatc
     tiny = write_tiny_bert(tmp_path / "tiny")
 
     def splits():
-        with Kitchen(tmp_path / "out", model=str(tiny), data=tmp_path / "data", progress=worlds.Quiet()) as kitchen:
-            return kitchen.splits(task, Limits())
+        with Experiment(
+            tmp_path / "out", model=str(tiny), data=tmp_path / "data", progress=worlds.Quiet()
+        ) as experiment:
+            return experiment.splits(task, Limits())
 
     first = splits()
     monkeypatch.setattr(cells, "fresh_topics", None)

@@ -8,7 +8,7 @@ import random
 
 from cutlayer.data import Dataset
 from cutlayer.recipes.recipe import Size, read_config
-from cutlayer.recipes.sap import SapConfig, Scale
+from cutlayer.recipes.sap.config import SapConfig, Scale
 from cutlayer.recipes.tasks import Limits
 
 LABELS = 2

@@ -150,7 +150,7 @@ class TopicCell(Spec):
         return f"{self.task.name}-topics"
 
 
-class Kitchen:
+class Experiment:
     """Where cells are run: data, model, a vendor of its own on loopback, and the store of what is finished.
 
     Args:

@@ -1,0 +1,87 @@
+"""Finished cells as the points of the paper's tables and figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from pydantic import ConfigDict
+
+from cutlayer.core import Spec
+from cutlayer.recipes.cells import CellResult, CentralisedCell
+from cutlayer.recipes.sap.grid import Grid
+from cutlayer.reports import Estimate, Gain
+
+
+class Point(Spec):
+    """Runs of one setting, over seeds.
+
+    Attributes:
+        eta: Privacy parameter (eta0 under CTI).
+        ua: Utility accuracy on test.
+        ep: Empirical privacy; `None` where the attack does not apply.
+        ep_note: What it covers, or why there is none.
+        replaced: Share of tokens replaced.
+        label_recovery: Share of labels that the vendor read from gradients.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    eta: float
+    ua: Estimate
+    ep: Estimate | None
+    ep_note: str
+    replaced: float | None
+    label_recovery: float | None
+
+    @classmethod
+    def of(cls, eta: float, results: list[CellResult]) -> Point:
+        """The mean of a setting's runs."""
+        attacked = [result.ep for result in results if result.ep is not None]
+        return cls(
+            eta=eta,
+            ua=Estimate.of([result.ua for result in results]),
+            # one run without a number leaves the setting without one
+            ep=Estimate.of(attacked) if len(attacked) == len(results) else None,
+            ep_note=results[0].ep_note,
+            replaced=_mean(result.replaced for result in results),
+            label_recovery=_mean(result.label_recovery for result in results),
+        )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+class Findings:
+    """Finished cells, as the points and lines of the paper's tables."""
+
+    def __init__(self, grid: Grid, results: Mapping[CentralisedCell, CellResult]) -> None:
+        self.config = grid.config
+        tasks = self.config.tasks
+        self.rows = {task.name: results[grid.centralised(task)[0]].rows for task in tasks}
+        self.centralised = {
+            task.name: Estimate.of([results[cell].ua for cell in grid.centralised(task)]) for task in tasks
+        }
+        self.curves = {
+            (task.name, cti): [
+                Point.of(eta, [results[cell] for cell in cells]) for eta, cells in grid.figure_2(task, cti=cti)
+            ]
+            for task in tasks
+            for cti in (False, True)
+        }
+        self.gains = {
+            task.name: Gain.of(*(self._measured(task.name, cti=cti) for cti in (True, False))) for task in tasks
+        }
+        self.table_3 = {
+            how: [Point.of(eta, [results[cell] for cell in cells]) for eta, cells in line]
+            for how, line in grid.table_3().items()
+        }
+        found = {each.what: each for result in results.values() for each in result.deviations}
+        self.deviations = (*self.config.deviations, *found.values())
+
+    def _measured(self, task: str, *, cti: bool) -> list[tuple[Estimate, Estimate]]:
+        """A curve's points for comparison; without noise there is nothing that CTI could change."""
+        points = self.curves[task, cti]
+        return [(point.ua, point.ep) for point in points if point.ep is not None and (not cti or point.eta < math.inf)]

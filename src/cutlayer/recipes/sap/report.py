@@ -1,0 +1,260 @@
+"""Findings as tables, as JSON and as a plot, the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cutlayer.core import Deviation
+from cutlayer.customer import TrainBottom
+from cutlayer.recipes.sap.config import PaperTable3, SapConfig
+from cutlayer.recipes.sap.findings import Findings, Point
+from cutlayer.recipes.tasks import Task
+from cutlayer.reports import Curve, Estimate, Gain, Panel, Table, percent
+
+
+def tables(findings: Findings) -> tuple[Table, ...]:
+    """All tables of the report, the paper's behind ours."""
+    config = findings.config
+    return (
+        _table_1(findings),
+        *(_figure_2(findings, task) for task in config.tasks),
+        _figure_2_verdicts(findings),
+        _figure_2_paper(config),
+        _table_3(findings),
+        _table_3_paper(config),
+        _deviations(findings.deviations),
+    )
+
+
+def content(findings: Findings) -> dict[str, Any]:
+    """The same for machines, and more."""
+    return {
+        "table_1": {name: _plain_row(findings, name) for name in findings.rows},
+        "figure_2": {
+            task.name: {
+                "plain": [point.model_dump(mode="json") for point in findings.curves[task.name, False]],
+                "cti": [point.model_dump(mode="json") for point in findings.curves[task.name, True]],
+                "cti_gain": _dumped(findings.gains[task.name]),
+            }
+            for task in findings.config.tasks
+        },
+        "table_3": {
+            how.value: [point.model_dump(mode="json") for point in line] for how, line in findings.table_3.items()
+        },
+        "paper": findings.config.paper.model_dump(mode="json"),
+        "deviations": [each.model_dump() for each in findings.deviations],
+    }
+
+
+def panels(findings: Findings) -> list[Panel]:
+    """Figure 2: a panel a data set."""
+    return [_panel(findings, task) for task in findings.config.tasks]
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _plain_row(findings: Findings, task: str) -> dict[str, Any]:
+    train, dev, test = findings.rows[task]
+    return {"train": train, "dev": dev, "test": test, "centralised": findings.centralised[task].model_dump()}
+
+
+def _dumped(gain: Gain | None) -> dict[str, Any] | None:
+    return None if gain is None else gain.model_dump()
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _table_1(findings: Findings) -> Table:
+    paper = findings.config.paper
+    rows = []
+    for task in findings.config.tasks:
+        train, dev, test = findings.rows[task.name]
+        theirs = paper.table_1[task.name]
+        unprotected = findings.curves[task.name, False][-1].ua
+        rows.append(
+            (
+                task.title,
+                f"{train} / {dev} / {test}",
+                f"{theirs.train} / {theirs.dev} / {theirs.test}",
+                str(findings.centralised[task.name]),
+                str(unprotected),
+                f"{theirs.accuracy:.2f}",
+            )
+        )
+    return Table(
+        title="Table 1: rows and centralised accuracy (%)",
+        columns=(
+            "data set",
+            "train / dev / test",
+            "the paper's rows",
+            "centralised",
+            "split, no privacy",
+            f"the paper's centralised ({paper.model})",
+        ),
+        rows=tuple(rows),
+        notes=("Centralised is ordinary PEFT in one process; ± is one standard error, over texts and seeds.",),
+    )
+
+
+def _eta(point: Point) -> str:
+    return "∞ (no privacy)" if math.isinf(point.eta) else f"{point.eta:g}"
+
+
+def _figure_2(findings: Findings, task: Task) -> Table:
+    rows = [
+        (
+            _eta(plain),
+            percent(plain.replaced),
+            str(plain.ua),
+            _or_dash(plain.ep),
+            *((percent(cti.replaced), str(cti.ua), _or_dash(cti.ep)) if math.isfinite(cti.eta) else ("–",) * 3),
+        )
+        for plain, cti in zip(findings.curves[task.name, False], findings.curves[task.name, True], strict=True)
+    ]
+    centralised = findings.centralised[task.name]
+    return Table(
+        title=f"Figure 2: {task.title} (%)",
+        columns=("eta0", "replaced", "UA", "EP", "replaced, CTI", "UA, CTI", "EP, CTI"),
+        rows=tuple(rows),
+        notes=(
+            f"Centralised accuracy: {centralised}.",
+            "EP is 1 - the share of tokens that nearest-neighbour inversion recovers; stronger attacks exist.",
+        ),
+    )
+
+
+def _or_dash(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else str(estimate)
+
+
+def _figure_2_verdicts(findings: Findings) -> Table:
+    rows = []
+    for task in findings.config.tasks:
+        gain = findings.gains[task.name]
+        ours = ("–", "the curves do not overlap")
+        if gain is not None:
+            ours = (f"{100 * gain.value:+.1f} ± {100 * gain.standard_error:.1f}", gain.verdict)
+        helps = findings.config.paper.cti_helps[task.name]
+        rows.append((task.title, *ours, "helps" if helps else "no significant improvement"))
+    return Table(
+        title="Figure 2: does CTI help?",
+        columns=("data set", "UA gained at equal EP (points)", "here", "in the paper"),
+        rows=tuple(rows),
+        notes=(
+            "Mean over the CTI points that lie within the plain curve, which is read along straight lines; "
+            "a verdict needs two standard errors.",
+        ),
+    )
+
+
+def _figure_2_paper(config: SapConfig) -> Table:
+    with_cti = {True: "yes", False: "no", None: "not stated"}
+    return Table(
+        title=f"Figure 2 in the paper: what the text states ({config.paper.model}, %)",
+        columns=("data set", "eta0", "CTI", "EP", "UA lost against centralised"),
+        rows=tuple(
+            (
+                config.task(point.task).title,
+                f"{point.eta:g}",
+                with_cti[point.cti],
+                f"{point.ep:g}",
+                f"{point.ua_loss:g}",
+            )
+            for point in config.paper.figure_2
+        ),
+        notes=config.paper.figure_2_claims,
+    )
+
+
+_LINES = {
+    TrainBottom.FROZEN: "frozen embedding layer",
+    TrainBottom.REDRAW: "unfrozen embedding layer, fresh release each epoch",
+    TrainBottom.MEMOISED: "trained blocks above one memoised release",
+}
+
+
+def _table_3(findings: Findings) -> Table:
+    config = findings.config
+    rows = []
+    notes = ["EP of the unfrozen layer counts a token as recovered if the attack on any epoch's release recovers it."]
+    for how, line in findings.table_3.items():
+        rows.append((_LINES[how], "EP", *(_or_dash(point.ep) for point in line)))
+        rows.append((_LINES[how], "UA", *(str(point.ua) for point in line)))
+        missing = next((point for point in line if point.ep is None), None)
+        if missing is not None:
+            notes.append(f"No EP for {_LINES[how]}: {missing.ep_note}")
+            notes.append(
+                "Whoever inverts those blocks exactly has the released tokens and no more: EP is then the share of "
+                "tokens replaced, at every epoch."
+            )
+    frozen = findings.table_3[TrainBottom.FROZEN]
+    notes.append(_unfreezing(config.paper.table_3, frozen, findings.table_3[TrainBottom.REDRAW]))
+    rows.append(("tokens replaced by one draw", "", *(percent(point.replaced) for point in frozen)))
+    return Table(
+        title=f"Table 3: {config.task(config.table_3).title}, frozen and trained bottoms (%)",
+        columns=("bottom", "", *(f"eta0 {_eta(point)}" for point in frozen)),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _unfreezing(paper: PaperTable3, frozen: list[Point], redraw: list[Point]) -> str:
+    """The paper's finding on unfreezing (Appendix A), counted in the paper's table and in ours."""
+    pairs = [(a, b, a.ep.value - b.ep.value) for a, b in zip(frozen, redraw, strict=True) if a.ep and b.ep]
+    ours = f"EP falls at {sum(fall > 0 for _, _, fall in pairs)} of {len(pairs)}"
+    if pairs:
+        ours += f" (by {100 * max(fall for *_, fall in pairs):.1f} points at most)"
+    gained = sum(b.ua.value > a.ua.value for a, b in zip(frozen, redraw, strict=True))
+    falls = [a - b for a, b in zip(paper.frozen.ep, paper.redraw.ep, strict=True)]
+    rises = sum(b > a for a, b in zip(paper.frozen.ua, paper.redraw.ua, strict=True))
+    return (
+        f"Unfreezing the embedding layer. In the paper EP falls at {sum(fall > 0 for fall in falls)} of {len(falls)} "
+        f"eta0 (by {max(falls):.1f} points at most) and UA rises at {rises}. Here {ours}, and UA rises at {gained} of "
+        f"{len(frozen)}."
+    )
+
+
+def _table_3_paper(config: SapConfig) -> Table:
+    table = config.paper.table_3
+    rows = [
+        (_LINES[how].partition(",")[0], name, *(f"{value:.2f}" for value in values))
+        for how, line in ((TrainBottom.FROZEN, table.frozen), (TrainBottom.REDRAW, table.redraw))
+        for name, values in (("EP", line.ep), ("UA", line.ua))
+    ]
+    return Table(
+        title=f"Table 3 in the paper ({config.paper.model}, %)",
+        columns=("bottom", "", *(f"eta0 {eta:g}" for eta in table.eta)),
+        rows=tuple(rows),
+    )
+
+
+def _deviations(deviations: tuple[Deviation, ...]) -> Table:
+    return Table(
+        title="Where this differs from the paper",
+        columns=("what", "in the paper", "here", "why"),
+        rows=tuple((each.what, each.value_in_paper, each.ours, each.why) for each in deviations),
+    )
+
+
+# ---------------------------------------------------------------- plot
+
+
+def _panel(findings: Findings, task: Task) -> Panel:
+    plain, cti = findings.curves[task.name, False], findings.curves[task.name, True]
+    return Panel(
+        title=task.title,
+        ticks=tuple("∞" if math.isinf(p.eta) else f"{p.eta:g}\n({percent(p.replaced, 0)} %)" for p in plain),
+        curves=tuple(
+            curve
+            for points, name in ((plain, "SAP"), (cti, "SAP-CTI"))
+            for curve in (
+                Curve(name=f"UA, {name}", group=name, values=tuple(p.ua for p in points)),
+                Curve(name=f"EP, {name}", group=name, values=tuple(p.ep for p in points), dashed=True),
+            )
+        ),
+        level=findings.centralised[task.name],
+        level_name="centralised accuracy",
+    )
