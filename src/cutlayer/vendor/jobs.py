@@ -324,6 +324,13 @@ class Jobs:
         Raises:
             Refusal: The adapter is larger than this vendor allows, or there is no room to keep it.
         """
+        labels = self._settings.limits.max_labels
+        if spec.num_labels > labels:
+            raise unacceptable(
+                "too-many-labels",
+                f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
+                remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
+            )
         count = adapter_parameters(self._catalogue.top(spec.model, spec.cut), spec)
         limit = self._settings.limits.max_adapter_parameters
         if count > limit:

@@ -50,6 +50,8 @@ class Limits(BaseModel):
     """Most unfinished jobs."""
     snapshots_per_job: int = Field(default=100, ge=1)
     """Most snapshots that a job may keep; customers keep one for each epoch that was the best so far."""
+    max_labels: int = Field(default=4096, ge=2)
+    """Most labels of an adapter: a forward pass answers with a number for each text and label."""
     max_adapter_parameters: int = Field(default=2**27, ge=1)
     """Largest adapter, head included, in parameters. A job in memory takes 16 bytes for each."""
     adapters_per_tenant: int = Field(default=1000, ge=0)
