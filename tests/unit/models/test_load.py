@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +83,35 @@ def test_a_trained_head_of_another_size_is_replaced(folder: Path) -> None:
     assert first.classifier.weight.shape[0] == 6
     assert torch.equal(first.classifier.weight, second.classifier.weight)
     assert fingerprint(first) == fingerprint(same)
+
+
+HUB = """
+import sys
+from cutlayer import vendor
+from cutlayer.models import Head, fingerprint, load_model, load_tokenizer
+vendor.init(sys.argv[1], models=["clinic/tiny"])
+print(len(load_tokenizer("clinic/tiny")), fingerprint(load_model("clinic/tiny", head=Head.CLASSIFICATION)))
+"""
+
+
+def test_a_hub_id_loads_from_the_cache(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The hub's own cache, laid out as its client leaves it; no network is asked, and none is there."""
+    revision, home = "0" * 40, tmp_path_factory.mktemp("hub")
+    repository = home / "hub" / "models--clinic--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    shutil.copytree(folder, repository / "snapshots" / revision)
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", HUB, str(home / "vendor")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    expected = fingerprint(load_model(str(folder), head=Head.CLASSIFICATION))
+    assert ran.stdout.split() == [str(len(make_tokenizer("bert"))), expected]
 
 
 def test_weights_of_another_size_are_refused_by_name(folder: Path) -> None:
