@@ -19,8 +19,8 @@ from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_positions, read_release
 from cutlayer.vendor.log import GRADIENT, STEP, Entry, FrameLog
 from cutlayer.vendor.problems import conflict, disk_is_full, log, unacceptable
+from cutlayer.vendor.records import Records
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.vendor.store import Records
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType

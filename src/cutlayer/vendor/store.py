@@ -1,4 +1,4 @@
-"""The record store: what customers released once, on disk, read through memory maps.
+"""The record store: what customers released once, on disk.
 
 A record set is a row of immutable shards. A shard is one frame's safetensors block exactly as it
 arrived; it is written beside its place, checked, and renamed, so a file under a shard's name is
@@ -15,26 +15,25 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from sqlalchemy import delete, func, select
 from torch import Tensor
 
-from cutlayer.core import Payload
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
 from cutlayer.vendor.files import TEMPORARY, bytes_below, sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire import Form, FrameError, read_header, unpack
+from cutlayer.wire import Form, FrameError, read_header
 from cutlayer.wire.frame import MAX_HEADER_BYTES, check_roles
 from cutlayer.wire.messages import JobSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
 from cutlayer.wire.routes import SHARD_PUT
@@ -383,82 +382,6 @@ class Upload:
         else:
             check_stored_rows(values, self._spec.wire_type)
         return self._store._accept(self, self._path, len(shard))
-
-
-@dataclass(frozen=True)
-class MappedShard:
-    """A shard through a memory map.
-
-    Attributes:
-        values: `[items]` ids or `[items, width]` rows; a view of the file.
-        lengths: `[records, segments]` int64, in memory.
-        offsets: `[records + 1]` int64: where each record's items stand.
-    """
-
-    values: Tensor
-    lengths: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def open(cls, path: Path) -> MappedShard:
-        """Maps a shard; safetensors compares the header with the file's length first."""
-        with safe_open(path, framework="pt") as file:
-            role = "ids" if "ids" in file.keys() else "rows"  # noqa: SIM118 - not a mapping
-            values = file.get_tensor(role)
-            lengths = file.get_tensor("lengths").numpy().astype(np.int64)
-        return cls(values, lengths, np.concatenate([[0], lengths.sum(1).cumsum()]))
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-
-class Records:
-    """Records of several shards, numbered through.
-
-    Args:
-        shards: The shards, in order.
-        card: The model they are for.
-        spec: The job they are read for.
-    """
-
-    def __init__(self, shards: Sequence[MappedShard], card: ModelCard, spec: JobSpec) -> None:
-        self._shards = list(shards)
-        self._ends = np.cumsum([len(shard) for shard in self._shards])
-        self._form = spec.form.value
-        self._specials = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def longest(self, numbers: NDArray[np.int64]) -> int:
-        """Positions of the longest of these records, special tokens included.
-
-        Raises:
-            Refusal: There is no record of such a number.
-        """
-        if len(numbers) == 0 or int(numbers.max()) >= len(self):
-            raise unacceptable(
-                "record-out-of-range",
-                f"records names {int(numbers.max()) if len(numbers) else 'no record'}; "
-                f"the job has records 0 to {len(self) - 1}.",
-                remedy="Name records of the job's own sets.",
-            )
-        return self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
-
-    def gather(self, numbers: NDArray[np.int64]) -> Payload:
-        """The records as one release, in the order of `numbers`."""
-        pieces, lengths = [], []
-        for shard, local in self._locate(numbers):
-            pieces.append(shard.values[int(shard.offsets[local]) : int(shard.offsets[local + 1])])
-            lengths.append(shard.lengths[local])
-        return unpack({self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths))})
-
-    def _locate(self, numbers: NDArray[np.int64]) -> list[tuple[MappedShard, int]]:
-        places = np.searchsorted(self._ends, numbers, side="right")
-        return [
-            (self._shards[place], int(number - (self._ends[place - 1] if place else 0)))
-            for place, number in zip(places.tolist(), numbers.tolist(), strict=True)
-        ]
 
 
 def _bits(values: Tensor) -> NDArray[np.integer]:
