@@ -26,12 +26,14 @@ from transformers import get_linear_schedule_with_warmup
 from benchmarks.corpora import sentences
 from benchmarks.results import write
 from cutlayer import vendor
+from cutlayer.attacks import Transcript
 from cutlayer.customer import Client, TrainSpec
 from cutlayer.customer.order import epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
 from cutlayer.recipes.centralised import Batches, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
+from cutlayer.wire import routes
 
 TURN = 10
 """Steps in a row on one side; then the other takes the same batches, so that a machine's slow moments meet both."""
@@ -47,7 +49,10 @@ class Whole:
 
     Args:
         frozen_blocks: Blocks below the adapter; they run, but are not adapted.
-        data: The texts, in the batches that the split run makes.
+        data: The texts that the split run trains on; they are taken in the batches that it makes.
+
+    Attributes:
+        longest: Positions of each batch's longest text.
     """
 
     def __init__(self, frozen_blocks: int, data: Dataset) -> None:
@@ -63,6 +68,7 @@ class Whole:
         order = epoch_batches(batches.lengths(data), batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
         # tokenised before the clock runs, as it is on the other side
         self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in order]
+        self.longest = [int(batch["input_ids"].shape[1]) for batch, _ in self._batches]
         self._step = 0
 
     def step(self) -> float:
@@ -125,19 +131,38 @@ class Found:
         return ", ".join(parts) + f" a step ({len(self.split)} turns of {TURN})"
 
 
+def longest(transcript: Transcript) -> list[int]:
+    """Positions of the longest text of each step, special tokens included, as they crossed the wire."""
+    lengths: list[int] = []
+    found = []
+    for frame in transcript:
+        tensors = frame.tensors()
+        if frame.route is routes.SHARD_PUT:
+            specials = 2 if "ids" in tensors else 0  # [CLS] and [SEP] are sent as rows, not as ids
+            lengths += (tensors["lengths"].sum(1) + specials).tolist()
+        elif frame.route is routes.STEP and "records" in tensors:
+            found.append(max(lengths[number] for number in tensors["records"].tolist()))
+    return found
+
+
 def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> Found:
     """Seconds a step: split, and whole with and without the frozen blocks adapted."""
-    turns = Turns([Whole(bottom, data)] + ([Whole(0, data)] if bottom else []))
+    train, dev = data.split_off(0.01, seed=1)
+    references = [Whole(bottom, train)] + ([Whole(0, train)] if bottom else [])
+    turns = Turns(references)
     client = Client(url, key, home=home)
-    client.finetune(
-        data,
+    result = client.finetune(
+        train,
+        dev=dev,
         eta=math.inf,
         bottom=bottom,
-        training=TrainSpec(epochs=1, batch_size=BATCH, dev_share=0.01),
+        training=TrainSpec(epochs=1, batch_size=BATCH, max_length=MAX_LENGTH),
         seed=1,
         progress=turns,
     )
     client.close()
+    if longest(Transcript.recorded(result.folder / "transcript")) != references[0].longest:
+        raise RuntimeError("the two sides took other batches, so their times do not compare")
     whole, *rest = [seconds[WARM_UP:] for seconds in turns.whole]
     return Found(turns.split[WARM_UP:], whole, rest[0] if rest else [])
 
