@@ -11,24 +11,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
+from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
 from cutlayer.customer import Client, FinetuneResult, Gate
 from cutlayer.customer import finetune as finetuning
 from cutlayer.customer.handout import Offer, choose_model
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
-from cutlayer.data import Dataset
+from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
 from cutlayer.privacy import FrameEntry, Privatizer, Release
 from cutlayer.wire import encode_tensors, pack, routes, unpack
-from cutlayer.wire.recording import RecordedFrame
+from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
 from tests.promises.script import Due, Key, Script, keys
 
@@ -121,7 +122,8 @@ class Watched:
             return [self.drawn[draw] for draw in draws]
         distinct = list(dict.fromkeys(draws))  # as the road does, for the sake of dropout
         tokens = [self.drawn[draw] for draw in distinct]
-        rows = bottom(Tokens((Ragged.concatenate([each.segments[0] for each in tokens if isinstance(each, Tokens)]),)))
+        segments = zip(*(each.segments for each in tokens if isinstance(each, Tokens)), strict=True)
+        rows = bottom(Tokens(tuple(Ragged.concatenate(list(parts)) for parts in segments)))
         return [rows.select([distinct.index(draw)]) for draw in draws]
 
 
@@ -136,7 +138,11 @@ def same(sent: Payload, expected: Payload, *, exact: bool) -> bool:
         return (
             isinstance(sent, Tokens)
             and isinstance(expected, Tokens)
-            and torch.equal(sent.segments[0].values, expected.segments[0].values)
+            and len(sent.segments) == len(expected.segments)
+            and all(
+                torch.equal(one.values, other.values)
+                for one, other in zip(sent.segments, expected.segments, strict=True)
+            )
         )
     rows, wanted = sent.packed.values, expected.packed.values
     if rows.shape != wanted.shape or not torch.equal(sent.segment_lengths, expected.segment_lengths):
@@ -171,7 +177,9 @@ def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
     return encode_tensors({"": one}) == encode_tensors({"": other})
 
 
-def check_accounted(client: Client, result: FinetuneResult, watched: Watched, *, train: Dataset = TRAIN) -> None:
+def check_accounted(
+    client: Client, result: FinetuneResult, watched: Watched, *, train: Dataset = TRAIN, test: Dataset = TEST
+) -> None:
     """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
     state = _state(result)
     assert (state.spec.seed, state.spec.train) == (SEED, TRAINING), "the run has another spec than it was given"
@@ -179,7 +187,7 @@ def check_accounted(client: Client, result: FinetuneResult, watched: Watched, *,
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
-    rows = Labelled.of(Corpora(train, None, TEST), state.spec)
+    rows = Labelled.of(Corpora(train, None, test), state.spec)
     data = Prepared(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
     script = Script(state, offer, data, watched.draw_of).frames()
@@ -196,6 +204,44 @@ def check_accounted(client: Client, result: FinetuneResult, watched: Watched, *,
     assert due is None, "a frame that was due never left"
     for entry in client.ledger.frames():
         assert entry.run or is_question(entry), "a frame left outside the run"
+    assert releases.done, "a release is in no frame"
+
+
+def check_prediction_accounted(
+    client: Client, result: FinetuneResult, watched: Watched, texts: Dataset, recording: Path, *, moments: int
+) -> None:
+    """Every frame of a prediction is due, has its ledger entry, and holds releases of these texts and nothing else.
+
+    Args:
+        client: The customer.
+        result: The run that published the adapter.
+        watched: What the privatizers returned.
+        texts: What was asked about.
+        recording: What crossed.
+        moments: How many releases the gate had been given before.
+    """
+    state = _state(result)
+    entries = [entry for entry in client.ledger.frames() if entry.run == f"predict/{result.adapter_id}"]
+    up = [frame for frame in read_recording(recording) if frame.direction is Direction.UP]
+    questions = [frame for frame in up if frame.route in (routes.SERVICE, routes.MODELS)]
+    assert not any(frame.body or frame.where for frame in questions), "a question holds something"
+    frames = [frame for frame in up if frame not in questions]
+    assert len(frames) == len(entries), "a frame left without a ledger entry"
+    archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
+    releases = Releases(client, watched, archive, offer, state, since=moments)
+    tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
+    waiting = keys(tokens, None, None)
+    for frame, entry in zip(frames, entries, strict=True):
+        check_ledger(frame, entry)
+        if frame.route is routes.ARCHIVE:
+            where: dict[str, str | int] = {"model": offer.model.name, "cut": Cut(bottom=state.spec.bottom).slug}
+            check_due(frame, Due(routes.ARCHIVE, where))
+            continue
+        asked, waiting = waiting[: entry.texts], waiting[entry.texts :]
+        due = Due(routes.ADAPTER_INFER, {"adapter": result.adapter_id}, texts=tuple(asked))
+        check_due(frame, due)
+        releases.check(frame, due, entry)
+    assert not waiting, "a text was not asked about"
     assert releases.done, "a release is in no frame"
 
 
@@ -240,15 +286,18 @@ class Releases:
         archive: The bottom that was handed out.
         offer: The model.
         state: The run's spec.
+        since: How many releases to pass over.
     """
 
-    def __init__(self, client: Client, watched: Watched, archive: Archive, offer: Offer, state: RunState) -> None:
+    def __init__(
+        self, client: Client, watched: Watched, archive: Archive, offer: Offer, state: RunState, *, since: int = 0
+    ) -> None:
         self._texts = {(release.entry, release.position): release for release in client.ledger.releases()}
         self._watched = watched
         self._archive = archive
         self._vocab_size = offer.model.vocab_size
         self._spec = state.spec
-        self._moments = iter(watched.moments)
+        self._moments = iter(watched.moments[since:])
 
     @property
     def done(self) -> bool:

@@ -50,12 +50,17 @@ TRAIN, TEST = corpus(40, seed=1), corpus(10, seed=2)
 
 
 def finetune(
-    client: Client, *, eta: float = 6.0, train: Dataset | Path | None = None, **settings: object
+    client: Client,
+    *,
+    eta: float = 6.0,
+    train: Dataset | Path | None = None,
+    test: Dataset | None = None,
+    **settings: object,
 ) -> FinetuneResult:
     """A run over 40 texts, tested on 10."""
     return client.finetune(
         TRAIN if train is None else train,
-        test=TEST,
+        test=TEST if test is None else test,
         eta=eta,
         training=TRAINING,
         seed=SEED,

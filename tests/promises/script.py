@@ -104,11 +104,12 @@ class Script:
     def frames(self) -> Frames:
         """All frames; a set's records fit one shard, and the customer's folder was empty."""
         yield from self._archive(kept=False)
-        train, dev, test = self.data.train_examples(), self.data.dev_examples(), self.data.test_examples()
+        train, dev, test = self.data.train, self.data.dev, self.data.test
+        job: Where = {"job": self._identifier("job")}
+        yield Due(routes.JOB_PUT, job, self._job_spec())
         if self.frozen:
             train, records = yield from self._released("train", train, first=0)
             dev, _ = yield from self._released("dev", dev, first=records)
-        job: Where = {"job": self._identifier("job")}
         yield Due(routes.JOB_PUT, job, self._job_spec())
         if not self.frozen:
             yield Due(routes.ROLLBACK, job, SnapshotRequest(step=0))

@@ -11,6 +11,7 @@ import itertools
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import BudgetError, Payload, Place, Ragged, Stopped, Tokens
-from cutlayer.customer import FinetuneResult, Gate
+from cutlayer.customer import Client, FinetuneResult, Gate
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset
@@ -30,8 +31,9 @@ from cutlayer.wire import Message, Route, WireType, routes
 from cutlayer.wire.frame import Frame
 from cutlayer.wire.messages import JobSpec
 from cutlayer.wire.recording import Direction, read_recording
-from tests.promises.accounts import Watched, archive_of, canary_ids, check_accounted
-from tests.promises.runs import CANARIES, LABELS, TRAIN, Sent, corpus, customer, finetune
+from cutlayer.wire.transports import RecordingTransport
+from tests.promises.accounts import Watched, archive_of, canary_ids, check_accounted, check_prediction_accounted
+from tests.promises.runs import CANARIES, LABELS, TEST, TRAIN, Sent, corpus, customer, finetune
 from tests.promises.script import loss_gradient
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -99,6 +101,40 @@ def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tm
         table = archive_of(client).table
         assert table is not None
         check_no_canary(result, table.detach())
+
+
+def paired(data: Dataset) -> Dataset:
+    """Each text with the one before it."""
+    before = data.texts[-1:] + data.texts[:-1]
+    return Dataset(tuple((one, two) for (one,), (two,) in zip(data.texts, before, strict=True)), data.labels)
+
+
+@pytest.mark.parametrize("name", ["ids", "cti", "rows after a block", "noisy rows after a block", "trained table"])
+def test_every_byte_of_pairs_is_accounted_for(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
+) -> None:
+    train, test = paired(TRAIN), paired(TEST)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, train=train, test=test, **SETTINGS[name])
+        check_accounted(client, result, watched, train=train, test=test)
+        table = archive_of(client).table
+        assert table is not None
+        check_no_canary(result, table.detach())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_byte_of_a_prediction_is_accounted_for(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
+) -> None:
+    """A file's other columns, labels and record keys, go no further than the file."""
+    asked = Dataset(TEST.texts + TRAIN.texts[:4], attributes={"record_key": ("k7f3e",) * 14})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, **SETTINGS[name])
+        before = len(watched.moments)
+        with closing(RecordingTransport(client._transport, tmp_path / "asked")) as recorder:
+            asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+            assert len(asking.predict(result.adapter_id, asked)) == 14
+        check_prediction_accounted(client, result, watched, asked, tmp_path / "asked", moments=before)
 
 
 def test_texts_labels_and_names_never_leave(data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
@@ -255,6 +291,19 @@ def test_a_changed_tensor_is_caught(
     caught(said, **SETTINGS[name])
 
 
+def test_a_raw_id_in_a_prediction_is_caught(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client)
+        before, honest = len(watched.moments), Gate._tensors
+        monkeypatch.setattr(Gate, "_tensors", lambda gate, *given: plant_raw_id(gate, honest(gate, *given)))
+        with closing(RecordingTransport(client._transport, tmp_path / "asked")) as recorder:
+            Client(transport=recorder, home=tmp_path / "home", device="cpu").predict(result.adapter_id, TEST)
+        with pytest.raises(AssertionError, match="a text left with other content"):
+            check_prediction_accounted(client, result, watched, TEST, tmp_path / "asked", moments=before)
+
+
 def test_the_gradient_is_softmax_minus_one_hot() -> None:
     """The script's gradient, which frames must hold to the bit, is the formula's up to fp32's rounding."""
     rng = torch.Generator().manual_seed(5)
@@ -294,16 +343,10 @@ def label_in_a_fraction() -> Rewriting:
 
 
 def label_in_an_identifier() -> Rewriting:
-    """Calls the second record set, dev, by the name of a label: in paths and in the job's spec alike."""
-    names: dict[str | int, str | int] = {}
+    """Calls the job by the name of a label, from its first frame on."""
 
     def rewrite(where: Where, control: Message | None) -> tuple[Where, Message | None]:
-        if "record_set" in where:
-            name = where["record_set"]
-            where = where | {"record_set": names.setdefault(name, LABEL_BYTES.hex() if len(names) == 1 else name)}
-        if isinstance(control, JobSpec):
-            control = control.model_copy(update={"record_sets": tuple(names[name] for name in control.record_sets)})
-        return where, control
+        return (where | {"job": LABEL_BYTES.hex()} if "job" in where else where), control
 
     return rewrite
 

@@ -91,13 +91,22 @@ app.add_typer(vendor.app, name="vendor")
 def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
     """An error's message and remedy; settings that are options of the command are called by the option's name."""
     faults: Sequence[Fault] = getattr(error, "faults", ())
-    group = get_command(app)
-    command = group.commands.get(given[0]) if isinstance(group, TyperGroup) and given else None
-    if not faults or command is None:
+    if not faults:
         return error.message, error.remedy
+    command: Any = get_command(app)
+    called = ["cutlayer"]
+    for word in given:
+        if not isinstance(command, TyperGroup):
+            break
+        if word in command.commands:
+            command = command.commands[word]
+            called.append(word)
     options = {parameter.name: parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")}
-    named = [dataclasses.replace(fault, path=options.get(fault.path.split(".")[-1], fault.path)) for fault in faults]
-    return "; ".join(map(str, named)), error.remedy or f"See `cutlayer {given[0]} --help`."
+    # the whole path must be the setting's: one that stands in a file is called as it stands there
+    named = [
+        dataclasses.replace(fault, path=options.get(fault.path.removeprefix("vendor."), fault.path)) for fault in faults
+    ]
+    return "; ".join(map(str, named)), error.remedy or f"See `{' '.join(called)} --help`."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

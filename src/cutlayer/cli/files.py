@@ -6,12 +6,15 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import typer
 
 KINDS = (".csv", ".tsv", ".jsonl")
+
+UNSAFE = "unsafe_noise_seed"
+"""The column that marks every row whose noise came from a seed."""
 
 
 def check_kind(path: Path) -> Path:
@@ -26,6 +29,24 @@ def check_kind(path: Path) -> Path:
             f"{path} must end in one of {endings}, each also with .gz behind it", param_hint="--output"
         )
     return path
+
+
+def check_columns(given: Mapping[str, Sequence[str]], added: Sequence[str]) -> None:
+    """Refuses, before any work is done, columns of the input that the output's own would replace.
+
+    Args:
+        given: Columns by the option that names them.
+        added: What the output has besides.
+
+    Raises:
+        typer.BadParameter: One is among them.
+    """
+    for option, columns in given.items():
+        for column in columns:
+            if column in added:
+                raise typer.BadParameter(
+                    f"the output has a column {column} of its own. Rename the input's", param_hint=option
+                )
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cutlayer.cli.files import check_kind, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, write_rows
 from cutlayer.cli.options import (
     CUT,
     DATA,
@@ -34,8 +35,8 @@ from cutlayer.cli.output import Output, fields
 FEW = 30
 """Texts of dev below which a warning is due: their accuracy has a standard error of up to 9 points."""
 
-LABEL, PROBABILITY, UNSAFE = "predicted_label", "probability", "unsafe_noise_seed"
-"""Columns that `predict` adds; the last where noise came from a seed."""
+LABEL, PROBABILITY = "predicted_label", "probability"
+"""Columns that `predict` adds."""
 
 if TYPE_CHECKING:
     from cutlayer.customer import FinetuneResult
@@ -310,10 +311,10 @@ def predict(
     """Label texts with an adapter, privatized in the way it was trained."""
     check_kind(output_file)
     names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    added = (LABEL, PROBABILITY, UNSAFE)
     kept = list(dict.fromkeys(keep or ()))
-    taken = {*names, LABEL, PROBABILITY, UNSAFE} & set(kept)
-    if taken:
-        raise typer.BadParameter(f"the output has a column {taken.pop()} of its own", param_hint="--keep")
+    check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, added)
+    check_columns({"--keep": kept}, (*names, *added))
     from cutlayer.customer import Client
     from cutlayer.customer.profile import Profile
     from cutlayer.data import read_dataset
@@ -322,7 +323,7 @@ def predict(
     client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
-    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, attribute_columns=kept)
+    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, copied_columns=kept)
     with output.progress() as progress:
         predictions = client.predict(adapter, texts, progress=progress)
     columns: dict[str, Sequence[object]] = dict(texts.attributes)
@@ -437,16 +438,22 @@ def _cti_spec(choices: dict[str, str]) -> CtiSpec:
     from cutlayer.core import ConfigError, Fault
     from cutlayer.privacy import CtiSpec
 
+    option = "--cti-option "
+
     # class_free has a switch of its own, and the two could contradict each other
     known = [name for name in CtiSpec.model_fields if name != "class_free"]
     unknown = [
-        Fault(f"--cti-option {name}", value, f"the name must be one of {', '.join(known)}")
+        Fault(option + name, value, f"the name must be one of {', '.join(known)}")
         for name, value in choices.items()
         if name not in known
     ]
     if unknown:
-        raise ConfigError(unknown, remedy="See `cutlayer finetune --help`.")
-    return CtiSpec.model_validate(choices)
+        raise ConfigError(unknown)
+    try:
+        return CtiSpec.model_validate(choices)
+    except ConfigError as error:
+        typed = [dataclasses.replace(fault, path=option + fault.path.removeprefix("cti.")) for fault in error.faults]
+        raise ConfigError(typed) from None
 
 
 def _depth(bottom: str) -> int | None:

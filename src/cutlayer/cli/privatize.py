@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutlayer.cli.files import check_kind, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, write_rows
 from cutlayer.cli.options import (
     DATA_HELP,
     AsJson,
@@ -59,6 +59,9 @@ def privatize(
     """
     chosen = require_eta(eta)
     check_kind(output_file)
+    names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
+    check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, [*columns[len(names) :], UNSAFE])
     from cutlayer.customer import Client
 
     output = Output(as_json=as_json)
@@ -74,11 +77,9 @@ def privatize(
             unsafe_noise_seed=unsafe_noise_seed,
             progress=progress,
         )
-    names = [text_column, *([text_pair_column] if text_pair_column else [])]
-    columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
     rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in shown]
     if unsafe_noise_seed is not None:
-        columns.append("unsafe_noise_seed")
+        columns.append(UNSAFE)
         rows = [(*row, unsafe_noise_seed) for row in rows]
     write_rows(output_file, columns, rows)
 

@@ -1,6 +1,6 @@
 """The words that every room shares: cuts, ragged tokens, guarantees, specs, errors."""
 
-from cutlayer.core.cut import Cut, Place, Segment
+from cutlayer.core.cut import Cut, Place
 from cutlayer.core.deviation import Deviation
 from cutlayer.core.errors import (
     AuthError,
@@ -40,7 +40,6 @@ __all__ = [
     "Ragged",
     "Registry",
     "Rows",
-    "Segment",
     "Spec",
     "Stopped",
     "StorageError",

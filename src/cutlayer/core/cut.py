@@ -7,14 +7,6 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Segment(StrEnum):
-    """The part of a cut model: the customer holds bottom and tail, the vendor holds the top."""
-
-    BOTTOM = "bottom"
-    TOP = "top"
-    TAIL = "tail"
-
-
 class Place(StrEnum):
     """Where on the road a privatizer acts."""
 

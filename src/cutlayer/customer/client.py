@@ -27,7 +27,7 @@ import torch
 from cutlayer.core import ConfigError, Cut, Fault, Place, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.handout import choose_model, fetch_archive, local_archive
+from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.prepare import Corpora, Labelled
@@ -192,9 +192,16 @@ class Client:
         check_spec(spec)
         digest = given.digest(self.home.secret.derive("data digest"))
         folder = out or self._default_folder(spec, seed, digest)
-        if seed is None:
-            found = Run.seed_in(folder)
-            spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
+        with Run.held(folder):
+            if seed is None:
+                found = Run.seed_in(folder)
+                spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
+            return self._run(folder, spec, given, chosen, digest=digest, progress=progress)
+
+    def _run(
+        self, folder: Path, spec: RunSpec, given: Corpora, chosen: Offer, *, digest: str, progress: Progress
+    ) -> FinetuneResult:
+        """The run in a folder, begun, continued, or shown again."""
         rows = Labelled.of(given, spec)  # what is wrong with the data is told before anything is begun
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
         if run.state.adapter is not None:
@@ -210,9 +217,9 @@ class Client:
                 self.home.ledger,
                 run=run.state.run,
                 vocab_size=chosen.model.vocab_size,
-                wire_type=wire_type,
-                budget=budget,
-                unsafe=unsafe_noise_seed is not None,
+                wire_type=spec.wire_type,
+                budget=spec.budget,
+                unsafe=spec.unsafe_noise_seed is not None,
             )
             return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
 
@@ -221,7 +228,7 @@ class Client:
 
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
-        call = f"{self._vendor}\n{spec.model_dump_json()}\n{seed}\n{data}"
+        call = f"{self._vendor}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
         name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
@@ -326,10 +333,11 @@ class Client:
         """
         run = Run.unfinished(folder)
         gate = self._gate()
-        _delete(gate, routes.JOB_DELETE, {"job": run.identifier("job")})
-        for name in ("train", "dev"):
-            _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
-        shutil.rmtree(run.folder)
+        with Run.held(folder):
+            _delete(gate, routes.JOB_DELETE, {"job": run.identifier("job")})
+            for name in ("train", "dev"):
+                _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
+            shutil.rmtree(run.folder)
 
     # ------------------------------------------------------------ without a vendor
 

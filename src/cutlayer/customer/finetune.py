@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge
-from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Stopped
+from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Stopped, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
@@ -57,10 +59,30 @@ def check_spec(spec: RunSpec) -> None:
         faults.append(Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text"))
     if spec.budget is not None and spec.unsafe_noise_seed is not None:
         faults.append(Fault("budget", spec.budget, "cannot limit noise from a seed, which protects nothing"))
+    looks = spec.train.epochs * spec.privacy.eta
+    if spec.train_bottom is TrainBottom.REDRAW and not spec.privacy.cti and spec.budget and looks > spec.budget:
+        faults.append(
+            Fault(
+                "budget",
+                spec.budget,
+                f"must be {looks:g} or more for {spec.train.epochs} epochs, each a look at eta {spec.privacy.eta:g}",
+            )
+        )
     if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
     if faults:
         raise ConfigError(faults)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Sets the number of threads of matrix products meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
@@ -132,10 +154,16 @@ class Finetuning:
         self.progress = progress
         self.form = form_of(self.spec)
         self.archive = fetch_archive(gate, home, self.model, Cut(bottom=self.spec.bottom), progress)
-        if self.spec.train_bottom is not TrainBottom.FROZEN and not self.spec.bottom:
+        if self._trains_bottom and not self.spec.bottom:
             self.archive.check_trainable()  # the table is trained; deeper bottoms train their blocks alone
         self.data = Prepared(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
+        self.data.check()
+        check_batches(self.data.train.lengths, batch_size=self.spec.train.batch_size, positions=self.positions)
+
+    @property
+    def _trains_bottom(self) -> bool:
+        return self.spec.train_bottom is not TrainBottom.FROZEN
 
     def execute(self) -> FinetuneResult:
         """Runs to the end, from wherever an earlier try stopped.
@@ -144,9 +172,11 @@ class Finetuning:
             Stopped: The user interrupted; the same command goes on.
         """
         started = time.monotonic()
-        self.run.save()  # not before: a run that the vendor refuses at once does not take its folder
+        if not self.run.begun:
+            self._begin()
         try:
-            return self._execute(started)
+            with _threads(self.run.state.threads if self._trains_bottom else torch.get_num_threads()):
+                return self._execute(started)
         except KeyboardInterrupt as error:
             raise Stopped(
                 f"Stopped. The state of the run is in {self.run.folder}.",
@@ -155,6 +185,16 @@ class Finetuning:
         finally:
             self.run.state.seconds += time.monotonic() - started
             self.run.save()
+
+    def _begin(self) -> None:
+        """Has the vendor take the job before any text leaves; if it refuses, the folder is free for another run."""
+        self.run.save()
+        try:
+            self.gate.send(routes.JOB_PUT, {"job": self.run.identifier("job")}, control=self._job_spec())
+        except VendorError as error:
+            if error.status:
+                self.run.forget()
+            raise
 
     def _execute(self, started: float) -> FinetuneResult:
         spec = self._job_spec()
@@ -211,9 +251,8 @@ class Finetuning:
 
     def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
-        train, dev = self.data.train_examples(), self.data.dev_examples()
-        check_batches(train.lengths, batch_size=self.spec.train.batch_size, positions=self.positions)
-        if self.spec.train_bottom is not TrainBottom.FROZEN:
+        train, dev = self.data.train, self.data.dev
+        if self._trains_bottom:
             return train, dev, None
         train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
         return (
@@ -255,9 +294,9 @@ class Finetuning:
         return -(-len(self.data.rows.train) // settings.batch_size) * settings.epochs
 
     def _job_spec(self) -> JobSpec:
-        """What the vendor is told; made before anything leaves, so that what it refuses is known by then."""
+        """What the vendor is told."""
         settings = self.spec.train
-        frozen = self.spec.train_bottom is TrainBottom.FROZEN
+        frozen = not self._trains_bottom
         return JobSpec(
             model=self.model.name,
             fingerprint=self.model.fingerprint,
@@ -293,7 +332,7 @@ class Finetuning:
 
     def _optimiser(self, link: Link) -> Optimiser | None:
         """The customer's own optimiser and bottom, as they were at the link's step."""
-        if self.spec.train_bottom is TrainBottom.FROZEN:
+        if not self._trains_bottom:
             return None
         settings = self.spec.train
         optimiser = Optimiser(
@@ -310,7 +349,7 @@ class Finetuning:
         return optimiser
 
     def _best_bottom(self, step: int) -> dict[str, Tensor]:
-        if self.spec.train_bottom is TrainBottom.FROZEN:
+        if not self._trains_bottom:
             return {}
         kept = self.run.read_checkpoint(step)
         return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutlayer.core import Cut, ModelError, StorageError
+from cutlayer.core import Cut, ModelError, StorageError, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.progress import Progress
@@ -21,7 +21,7 @@ from cutlayer.models import (
     write_archive,
 )
 from cutlayer.wire import routes
-from cutlayer.wire.messages import ArchiveManifest, ModelInfo, ModelList, ServiceInfo
+from cutlayer.wire.messages import PROTOCOL, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,15 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
 
     Raises:
         ModelError: The vendor has no such model.
+        VendorError: The vendor speaks another version of the protocol.
     """
     service = gate.send(routes.SERVICE).expect(ServiceInfo)
+    if service.protocol != PROTOCOL:
+        raise VendorError(
+            f"The vendor speaks version {service.protocol} of the protocol, this customer version {PROTOCOL}.",
+            status=200,
+            remedy=f"Run the same version of cutlayer on both sides; the vendor's is {service.version}.",
+        )
     models = {model.name: model for model in gate.send(routes.MODELS).expect(ModelList).models}
     wanted = name or service.default_model
     if wanted not in models:

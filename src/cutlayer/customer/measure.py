@@ -58,7 +58,7 @@ class Measures:
         Returns:
             The accuracy, and `test` or `dev`.
         """
-        test = self._data.test_examples()
+        test = self._data.test
         if test is None:
             best, rows = max(self._run.state.dev), len(self._trainer.dev)
             return Proportion.of(round(best * rows), rows), "dev"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault
+from cutlayer.core import ConfigError, DataError, Fault
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import RunSpec
 from cutlayer.customer.trainer import Examples
@@ -136,16 +137,19 @@ class Prepared:
         """Texts a row: 1, or 2 for pairs."""
         return self.rows.train.segments
 
-    def train_examples(self) -> Examples:
+    @cached_property
+    def train(self) -> Examples:
         """Train as it is released for training: under CTI noise may depend on the label."""
         classes = self.rows.labels if self._cti is not None and not self._cti.class_free else None
         return self._labelled(Texts(self.tokens, classes), self.rows.labels)
 
-    def dev_examples(self) -> Examples:
+    @cached_property
+    def dev(self) -> Examples:
         """Dev as it is queried: without labels in the noise."""
         return self._queried(self.rows.dev, self.rows.dev_labels)
 
-    def test_examples(self) -> Examples | None:
+    @cached_property
+    def test(self) -> Examples | None:
         """Test as it is queried."""
         if self.rows.test is None or self.rows.test_labels is None:
             return None
@@ -156,6 +160,20 @@ class Prepared:
 
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
         return Examples(texts, labels, self._archive.template.segment_lengths(texts.tokens).sum(1))
+
+    def check(self) -> None:
+        """Refuses, before anything leaves, texts that the vendor would refuse in the middle of an upload.
+
+        Raises:
+            DataError: A text has no token at all.
+        """
+        for name, examples in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            empty = 0 if examples is None else int((examples.lengths == 0).sum())
+            if empty:
+                raise DataError(
+                    f"{empty} texts of {name} are empty, and this model adds no special tokens to them.",
+                    remedy="Leave empty texts out.",
+                )
 
 
 def check_batches(lengths: Tensor, *, batch_size: int, positions: int) -> None:

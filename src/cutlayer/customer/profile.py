@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import safetensors
 import safetensors.torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
@@ -44,8 +43,7 @@ class Profile(BaseModel):
         """Writes the profile to the customer's folder; `bottom` is empty where it was not trained."""
         folder = home.adapter(self.adapter)
         if importance is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            importance.save(folder / "importance.safetensors")
+            write_bytes(folder / "importance.safetensors", importance.to_bytes())
         if bottom:
             write_bytes(folder / "bottom.safetensors", safetensors.torch.save(bottom))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
@@ -56,7 +54,7 @@ class Profile(BaseModel):
 
         Raises:
             ConfigError: This customer's folder has no such adapter.
-            StorageError: Its profile is damaged.
+            StorageError: Its profile is damaged, or of another version.
         """
         file = home.adapter(adapter) / "profile.json"
         if not file.exists():
@@ -65,7 +63,14 @@ class Profile(BaseModel):
                 remedy=f"Known: {', '.join(known(home)) or 'none'}. Label names and privacy settings are kept only "
                 "where the adapter was trained; set CUTLAYER_HOME to that folder.",
             )
-        return cls.model_validate(read_json(file))
+        try:
+            return cls.model_validate(read_json(file))
+        except (ValidationError, ConfigError):
+            # both quote what they met, label names among it, hence no `from error`
+            raise StorageError(
+                f"{file} does not hold an adapter's profile, or one of another version of cutlayer.",
+                remedy="Use the version that trained the adapter, or restore the file.",
+            ) from None
 
     @staticmethod
     def forget(home: Home, adapter: str) -> None:
@@ -73,23 +78,29 @@ class Profile(BaseModel):
         shutil.rmtree(home.adapter(adapter), ignore_errors=True)
 
     def importance(self, home: Home) -> UtilityImportance | None:
-        """The CTI scores that the adapter was trained with."""
+        """The CTI scores that the adapter was trained with.
+
+        Raises:
+            StorageError: Their file is damaged.
+        """
         file = home.adapter(self.adapter) / "importance.safetensors"
         return UtilityImportance.load(file) if file.exists() else None
 
     def bottom(self, home: Home) -> dict[str, Tensor]:
-        """The trained bottom's tensors; empty where it was frozen."""
+        """The trained bottom's tensors; empty where it was frozen.
+
+        Raises:
+            StorageError: Their file is damaged.
+        """
         file = home.adapter(self.adapter) / "bottom.safetensors"
-        return safetensors.torch.load(_read(file)) if file.exists() else {}
+        try:
+            return safetensors.torch.load(file.read_bytes()) if file.exists() else {}
+        except (OSError, safetensors.SafetensorError) as error:
+            raise StorageError(
+                f"{file} cannot be read as a trained bottom.", remedy="Train again, or restore the file."
+            ) from error
 
 
 def known(home: Home) -> list[str]:
     """Adapters whose profile stands in the customer's folder."""
     return sorted(file.parent.name for file in (home.path / "adapters").glob("*/profile.json"))
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror}.") from error

@@ -10,12 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
-from pydantic import BaseModel, ValidationError
+import torch
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
@@ -35,6 +39,7 @@ class RunState(BaseModel):
         run: The run's random name, from which the identifiers of its job and sets derive.
         data_digest: Digest of the texts and labels, keyed with the customer's secret.
         spec: What the run is.
+        threads: Of matrix products when it began: a trained bottom gives other last bits with others.
         dev: Dev accuracy after each epoch that was trained and evaluated.
         seconds: Time spent so far.
         adapter: The published adapter, once there is one.
@@ -43,6 +48,7 @@ class RunState(BaseModel):
     run: str
     data_digest: str
     spec: RunSpec
+    threads: int = Field(default_factory=torch.get_num_threads)
     dev: list[float] = []
     seconds: float = 0
     adapter: str | None = None
@@ -56,10 +62,11 @@ class RunState(BaseModel):
 def _read_state(file: Path) -> RunState:
     try:
         return RunState.model_validate(read_json(file))
-    except ValidationError as error:
+    except (ValidationError, ConfigError):
+        # its values have no place in a message or a traceback
         raise StorageError(
             f"{file} does not hold the state of a run.", remedy="Choose another folder with --out."
-        ) from error
+        ) from None
 
 
 class Run:
@@ -68,11 +75,31 @@ class Run:
     Args:
         folder: The folder; made if it is not there.
         state: The state that stands in it.
+        begun: Whether it stands there already.
     """
 
-    def __init__(self, folder: Path, state: RunState) -> None:
+    def __init__(self, folder: Path, state: RunState, *, begun: bool = True) -> None:
         self.folder = folder
         self.state = state
+        self.begun = begun
+
+    @staticmethod
+    @contextmanager
+    def held(folder: Path) -> Iterator[None]:
+        """Keeps other processes off a run's folder: two would write one transcript.
+
+        Raises:
+            ConfigError: Another one holds it.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(folder / ".lock", timeout=0, mode=0o600):
+                yield
+        except Timeout as error:
+            raise ConfigError(
+                f"Another process works on the run in {folder}.",
+                remedy="Wait until it ends, or choose another folder with --out.",
+            ) from error
 
     @classmethod
     def open(cls, folder: Path, *, run: str, data_digest: str, spec: RunSpec) -> Run:
@@ -83,17 +110,19 @@ class Run:
         """
         file = folder / "run.json"
         if not file.exists():
-            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
+            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec), begun=False)
         state = _read_state(file)
         if state.data_digest != data_digest:
             raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
-        before, now = (json.loads(each.model_dump_json()) for each in (state.spec, spec))
+        # a budget says how far a run may go, not which run it is: it may be raised
+        before, now = (json.loads(each.model_dump_json(exclude={"budget"})) for each in (state.spec, spec))
         differing = sorted(key for key in now if now[key] != before[key])
         if differing:
             raise ConfigError(
                 f"{folder} holds a run with other settings: {', '.join(differing)}.",
                 remedy="Choose another folder with --out, or repeat the command as it was.",
             )
+        state.spec = spec
         return cls(folder, state)
 
     @classmethod
@@ -131,6 +160,10 @@ class Run:
         file = folder / "run.json"
         return file.exists() and _read_state(file).adapter is not None
 
+    def forget(self) -> None:
+        """Takes the state out of the folder: nothing of the run left this machine."""
+        (self.folder / "run.json").unlink(missing_ok=True)
+
     def finish(self, result: FinetuneResult) -> None:
         """Keeps what the run found. From then on it is finished."""
         write_json(self._result, result.model_dump() | {"folder": str(self.folder)})
@@ -144,11 +177,11 @@ class Run:
         """
         try:
             return FinetuneResult.model_validate(read_json(self._result) | {"folder": self.folder})
-        except (ValidationError, TypeError) as error:
+        except (ValidationError, ConfigError, TypeError):
             raise StorageError(
                 f"{self._result} does not hold the result of a run.",
                 remedy=f"Use its adapter, {self.state.adapter}, or choose another folder with --out.",
-            ) from error
+            ) from None
 
     @property
     def _result(self) -> Path:

@@ -59,10 +59,6 @@ class LabelNames:
                 )
         return torch.tensor([numbers[label] for label in labels], dtype=torch.int64)
 
-    def decode(self, numbers: Tensor) -> tuple[str, ...]:
-        """Names of label numbers `[n]`."""
-        return tuple(self.names[number] for number in numbers.tolist())
-
 
 def _order(label: str) -> tuple[int, int, str]:
     # 10 classes named 0 to 9, or 77 named 0 to 76, keep their own numbers

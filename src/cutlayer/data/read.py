@@ -33,6 +33,7 @@ def read_dataset(
     text_pair_column: str | None = None,
     label_column: str | None = None,
     attribute_columns: Sequence[str] = (),
+    copied_columns: Sequence[str] = (),
 ) -> Dataset:
     """Reads texts and labels.
 
@@ -45,25 +46,29 @@ def read_dataset(
         text_pair_column: Column of the second text of a pair.
         label_column: Column of the label. Numbers and truth values become their usual names, classes
             of a hub data set the names it gives them.
-        attribute_columns: Further columns to keep.
+        attribute_columns: Further columns to keep; each row needs a value, as of the label.
+        copied_columns: Further columns to keep as they are: what is empty stays empty, and what is no
+            text becomes its JSON text.
 
     Raises:
         DataError: The file is missing, empty, of another kind or damaged; a column is missing; a row
-            has no text or no label.
+            has no text, no label or no value of an attribute.
     """
     columns = [text_column, *([text_pair_column] if text_pair_column else [])]
     rows: list[tuple[str, ...]] = []
     labels: list[str] = []
-    attributes: dict[str, list[str]] = {name: [] for name in attribute_columns}
+    attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
     number = 0
     for number, row in enumerate(_rows(source), start=1):
         if number == 1:
-            _check_columns(source, row, [*columns, *([label_column] if label_column else []), *attribute_columns])
+            _check_columns(source, row, [*columns, *([label_column] if label_column else []), *attributes])
         rows.append(tuple(_text(source, row, column, number) for column in columns))
         if label_column:
             labels.append(_value(source, row, label_column, number))
-        for name, values in attributes.items():
-            values.append(_value(source, row, name, number))
+        for name in attribute_columns:
+            attributes[name].append(_value(source, row, name, number))
+        for name in copied_columns:
+            attributes[name].append(_copied(row.get(name)))
     if number == 0:
         raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
     return Dataset(
@@ -246,3 +251,12 @@ def _value(source: str | Path, row: Row, column: str, number: int) -> str:
             "where a name or a number is needed."
         )
     return str(value)
+
+
+def _copied(value: Any) -> str:
+    if value is None:
+        return ""
+    # dates and the like, which Parquet holds and JSON has no form for, alone and inside lists
+    if not isinstance(value, bool | int | float | list | dict):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

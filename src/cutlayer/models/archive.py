@@ -171,27 +171,6 @@ class Seq2SeqArchive(_Archive[Seq2SeqBottom, Seq2SeqTail]):
         return None if self.bottom is None else self.bottom.table
 
 
-@dataclass(frozen=True)
-class ParameterCounts:
-    """How much of a model leaves with an archive."""
-
-    handed_out: int
-    whole: int
-
-    @property
-    def share(self) -> float:
-        """Numbers handed out as a share of all."""
-        return self.handed_out / self.whole
-
-
-def count_parameters(model: PreTrainedModel, cut: Cut) -> ParameterCounts:
-    """Counts, without writing anything, what an archive for `cut` would hold."""
-    return ParameterCounts(
-        handed_out=sum(tensor.numel() for tensor in _customers(model, cut).values()),
-        whole=sum(parameter.numel() for parameter in model.parameters()),
-    )
-
-
 def write_archive(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cut: Cut, folder: Path, *, name: str
 ) -> Manifest:
@@ -301,7 +280,8 @@ def candidate_tokens(tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> 
     return candidates
 
 
-_UNUSED = re.compile(r"[\[<]unused_?\d+[\]>]")
+_UNUSED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")
+"""Rows that fill a table up to a round size: BERT's and T5's names, and fairseq's, which RoBERTa and OPT have."""
 
 
 def _read(folder: Path) -> tuple[Manifest, PreTrainedTokenizerBase, Tensor]:

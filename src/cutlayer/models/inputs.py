@@ -127,15 +127,6 @@ class Template(BaseModel):
             max_length=min(limits) if limits else None,
         )
 
-    def to_json(self) -> str:
-        """The template as JSON."""
-        return self.model_dump_json()
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Template:
-        """The template that `to_json` wrote."""
-        return cls.model_validate_json(text)
-
     def layout(self, segments: int) -> Layout:
         """The layout of single texts (1) or pairs (2)."""
         return self.single if segments == 1 else self.pair

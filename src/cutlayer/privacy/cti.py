@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from pathlib import Path
 from typing import Final, Self
 
@@ -133,23 +132,14 @@ class UtilityImportance:
             etas.append(2 * eta0 * torch.sigmoid(score - self.c0))
         return tuple(etas)
 
-    def save(self, path: Path) -> None:
-        """Writes scores and spec as one safetensors file, all of it or nothing."""
+    def to_bytes(self) -> bytes:
+        """Scores and spec as one safetensors file. Private: whoever writes it lets only its owner read it."""
         metadata = {"format": _FORMAT, "spec": self.spec.model_dump_json()}
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            draft.write_bytes(safetensors.torch.save({"scores": self.scores.contiguous()}, metadata))
-            draft.replace(path)
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written: {error.strerror}.", remedy="Free space or choose another folder."
-            ) from error
-        finally:
-            draft.unlink(missing_ok=True)
+        return safetensors.torch.save({"scores": self.scores.contiguous()}, metadata)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads what `save` wrote.
+        """Reads a file of what `to_bytes` gave.
 
         Raises:
             StorageError: The file is missing, damaged or something else.

@@ -24,6 +24,8 @@ Agreed = JobSpec | RecordSetSpec | AdapterInfo
 
 Header = Mapping[str, tuple[str, tuple[int, ...]]]
 _BLOCK = 2**22
+_RECORDS = 2**14
+"""Texts whose lengths are summed at a time."""
 _BF16_EXPONENT = 0x7F80
 _F32_EXPONENT = 0x7F800000
 
@@ -67,8 +69,8 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
         )
 
 
-def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], items: int) -> None:
-    """Checks how a release is divided into texts.
+def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], items: int) -> None:
+    """Checks how a release is divided into texts, some at a time: a shard's may be many.
 
     Args:
         card: The model it is for.
@@ -86,6 +88,11 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], ite
             f"lengths add up to {int(lengths.sum())}, but there are {items} {spec.form}.",
             remedy="Send one length per text and segment.",
         )
+    for start in range(0, len(lengths), _RECORDS):
+        _check_each(card, spec, lengths[start : start + _RECORDS])
+
+
+def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer]) -> None:
     layout = card.template.layout(spec.segments)
     added = 0
     if spec.form is Form.IDS:
@@ -98,7 +105,7 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.int64], ite
                 f"A text has fewer rows than the {least.tolist()} that its special tokens take.",
                 remedy="Send the rows of special tokens with each segment.",
             )
-    totals = lengths.sum(1) + added
+    totals = lengths.sum(1, dtype=np.int64) + added
     if int(totals.min()) == 0:
         raise unacceptable(
             "wrong-lengths",
@@ -156,6 +163,20 @@ def check_stored_rows(bits: NDArray[np.integer], wire_type: WireType) -> None:
     check_finite(bits, exponent=_BF16_EXPONENT if wire_type is WireType.BF16 else _F32_EXPONENT)
 
 
+def check_count(texts: int, limit: int) -> None:
+    """Checks how many texts a batch holds, before anything is done for each of them.
+
+    Raises:
+        Refusal: Even of one position each they were more than one forward pass may be.
+    """
+    if texts > limit:
+        raise unacceptable(
+            "batch-too-large",
+            f"{texts} texts take at least one position each; one pass takes {limit}.",
+            remedy="Send fewer texts at a time.",
+        )
+
+
 def check_positions(texts: int, longest: int, limit: int) -> None:
     """Checks the size of a padded batch.
 
@@ -185,6 +206,7 @@ def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *
     names = {torch.bfloat16: "BF16", torch.float32: "F32"}
     header = {role: (names.get(t.dtype, str(t.dtype)), tuple(t.shape)) for role, t in tensors.items()}
     check_shapes(card, spec, header)
+    check_count(len(tensors["lengths"]), limit)
     lengths = tensors["lengths"].to(torch.int64).numpy()
     values = tensors[spec.form.value]
     check_lengths(card, spec, lengths, len(values))

@@ -16,7 +16,7 @@ from torch import Tensor
 from cutlayer.core import ModelError, Payload, StorageError
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
-from cutlayer.vendor.checks import check_positions, read_release
+from cutlayer.vendor.checks import check_count, check_positions, read_release
 from cutlayer.vendor.log import GRADIENT, STEP, Entry, FrameLog
 from cutlayer.vendor.problems import conflict, disk_is_full, log, unacceptable
 from cutlayer.vendor.records import Records
@@ -224,8 +224,10 @@ class LiveJob:
     def _stored(self, numbers: Tensor) -> Payload:
         if self._records is None:
             raise unacceptable("wrong-form", "This job has no stored records.", remedy="Send the release itself.")
+        limit = self._settings.limits.max_rows_per_step
+        check_count(len(numbers), limit)
         chosen = numbers.to(torch.int64).numpy()
-        check_positions(len(chosen), self._records.longest(chosen), self._settings.limits.max_rows_per_step)
+        check_positions(len(chosen), self._records.longest(chosen), limit)
         return self._records.gather(chosen)
 
     def _inline(self, tensors: dict[str, Tensor]) -> Payload:

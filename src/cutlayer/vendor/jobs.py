@@ -59,7 +59,11 @@ class Jobs:
         return len(self._live)
 
     def put(self, tenant: str, name: str, spec: JobSpec) -> JobInfo:
-        """Starts a job, or finds it started."""
+        """Starts a job, or finds it started.
+
+        A job may be put before its record sets are there and sealed, so that a customer hears a
+        refusal before any text is released. It is opened when it is touched after that.
+        """
         row = self._row(tenant, name)
         if row is None:
             self._check(spec)
@@ -76,9 +80,11 @@ class Jobs:
                 )
             self._check_size(tenant, spec)
             shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
-            live = self._open(tenant, name, spec, threads)
+            live = self._open(tenant, name, spec, threads) if self._store.is_sealed(tenant, spec) else None
             with self._database.session() as session:
                 session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
+            if live is None:
+                return _unopened(name, spec, threads)
             self._keep(tenant, name, live)
             return live.info
         if JobSpec.model_validate_json(row.spec) != spec:
@@ -88,7 +94,13 @@ class Jobs:
     def info(self, tenant: str, name: str) -> JobInfo:
         """Where a job stands."""
         row = self._existing(tenant, name)
-        return JobInfo.model_validate_json(row.final) if row.final is not None else self._touch(tenant, name).info
+        if row.final is not None:
+            return JobInfo.model_validate_json(row.final)
+        spec = JobSpec.model_validate_json(row.spec)
+        if self._was_opened(tenant, name) or self._store.is_sealed(tenant, spec):
+            return self._touch(tenant, name).info
+        self._check_weights(spec)
+        return _unopened(name, spec, row.threads)
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes a job; what it published stays."""
@@ -134,6 +146,8 @@ class Jobs:
     def rollback(self, tenant: str, name: str, step: int) -> JobInfo:
         """Takes a job back to a checkpoint."""
         self._unfinished(tenant, name)
+        if not self._was_opened(tenant, name):
+            self._touch(tenant, name)  # refused without its record sets, and leaves no folder then
         self._drop(tenant, name)
         roll_back(self._folder(tenant, name), step)
         return self._touch(tenant, name).info
@@ -246,6 +260,10 @@ class Jobs:
                 remedy=f"Roll back to a checkpoint ({steps}), or delete the job.",
             ) from error
 
+    def _was_opened(self, tenant: str, name: str) -> bool:
+        """Whether a job's record sets were all there once: its folder is made when it is first opened."""
+        return self._folder(tenant, name).exists()
+
     def _keep(self, tenant: str, name: str, live: LiveJob) -> None:
         self._live[tenant, name] = live
         self._live.move_to_end((tenant, name))
@@ -341,3 +359,17 @@ class Jobs:
                 remedy="Lower the rank, adapt query and value only, or use fewer labels.",
             )
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
+
+
+def _unopened(name: str, spec: JobSpec, threads: int) -> JobInfo:
+    """Where a job stands that waits for its record sets: as one that was just started."""
+    return JobInfo(
+        job=name,
+        spec=spec,
+        state=JobState.RUNNING,
+        step=0,
+        gradient_applied=True,
+        checkpoints=(0,),
+        snapshots=(),
+        threads=threads,
+    )

@@ -21,20 +21,28 @@ from cutlayer.vendor.problems import unacceptable
 from cutlayer.wire import Form, unpack
 from cutlayer.wire.messages import JobSpec
 
+_BLOCK = 2**8
+"""Records from one start that is kept in memory to the next."""
+_PASS = 2**14
+"""Records looked at in one go, a multiple of `_BLOCK`: sums of their lengths take eight bytes each."""
+
 
 @dataclass(frozen=True)
 class MappedShard:
     """A shard through a memory map.
 
+    A short text takes a few bytes of a shard, so eight bytes of memory for each record would be more
+    than the file itself: only where each block of records begins is kept.
+
     Attributes:
         values: `[items]` ids or `[items, width]` rows; a view of the file.
-        lengths: `[records, segments]` int64, in memory.
-        offsets: `[records + 1]` int64: where each record's items stand.
+        lengths: `[records, segments]` uint8 or uint16; a view of the file.
+        starts: `[blocks]` int64: where the items of each block's first record stand.
     """
 
     values: Tensor
-    lengths: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    lengths: NDArray[np.unsignedinteger]
+    starts: NDArray[np.int64]
 
     @classmethod
     def open(cls, path: Path) -> MappedShard:
@@ -42,11 +50,27 @@ class MappedShard:
         with safe_open(path, framework="pt") as file:
             role = "ids" if "ids" in file.keys() else "rows"  # noqa: SIM118 - not a mapping
             values = file.get_tensor(role)
-            lengths = file.get_tensor("lengths").numpy().astype(np.int64)
-        return cls(values, lengths, np.concatenate([[0], lengths.sum(1).cumsum()]))
+            lengths = file.get_tensor("lengths").numpy()
+        return cls(values, lengths, _block_starts(lengths))
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def span(self, record: int) -> slice:
+        """Where a record's items stand in `values`."""
+        block = record // _BLOCK
+        start = int(self.starts[block]) + int(self.lengths[block * _BLOCK : record].sum())
+        return slice(start, start + int(self.lengths[record].sum()))
+
+
+def _block_starts(lengths: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+    sums = np.zeros(-(-len(lengths) // _BLOCK), np.int64)
+    for first in range(0, len(lengths), _PASS):
+        totals = lengths[first : first + _PASS].sum(1, dtype=np.int64)
+        blocks = np.add.reduceat(totals, np.arange(0, len(totals), _BLOCK))
+        sums[first // _BLOCK :][: len(blocks)] = blocks
+    starts: NDArray[np.int64] = sums.cumsum() - sums
+    return starts
 
 
 class Records:
@@ -86,9 +110,9 @@ class Records:
         """The records as one release, in the order of `numbers`."""
         pieces, lengths = [], []
         for shard, local in self._locate(numbers):
-            pieces.append(shard.values[int(shard.offsets[local]) : int(shard.offsets[local + 1])])
+            pieces.append(shard.values[shard.span(local)])
             lengths.append(shard.lengths[local])
-        return unpack({self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths))})
+        return unpack({self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths, dtype=np.int64))})
 
     def _locate(self, numbers: NDArray[np.int64]) -> list[tuple[MappedShard, int]]:
         places = np.searchsorted(self._ends, numbers, side="right")

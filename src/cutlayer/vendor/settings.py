@@ -37,6 +37,8 @@ class Limits(BaseModel):
 
     max_body_bytes: int = Field(default=256 * MIB, ge=1)
     """Largest request: a shard."""
+    max_records_per_shard: int = Field(default=2**20, ge=1)
+    """Most texts of a shard. Customers send 65,537 at most: as many tokens, and the empty text."""
     max_step_bytes: int = Field(default=64 * MIB, ge=1)
     """Largest step, gradient or inference; these are held in memory."""
     max_control_bytes: int = Field(default=MIB, ge=1024)

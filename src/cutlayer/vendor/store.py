@@ -249,6 +249,19 @@ class RecordStore:
 
     # ------------------------------------------------------------ reading
 
+    def is_sealed(self, tenant: str, spec: JobSpec) -> bool:
+        """Whether all record sets of a job are there and sealed; nothing of them is opened.
+
+        Raises:
+            Refusal: One that is there was made for another kind of job.
+        """
+        with self._database.session() as session:
+            rows = [session.get(RecordSet, (tenant, name)) for name in spec.record_sets]
+        for row in rows:
+            if row is not None:
+                _check_fits(row.id, RecordSetSpec.model_validate_json(row.spec), spec)
+        return all(row is not None and row.sealed for row in rows)
+
     def open(self, tenant: str, names: Sequence[str], card: ModelCard, spec: JobSpec) -> Records:
         """The records of sealed sets that fit a job, numbered through in order.
 
@@ -258,14 +271,7 @@ class RecordStore:
         files = []
         for name in names:
             info = self.info(tenant, name)
-            fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type)
-            has = (info.spec.model, info.spec.cut, info.spec.form, info.spec.segments, info.spec.wire_type)
-            if fits != has:
-                raise unacceptable(
-                    "records-do-not-fit",
-                    f"Record set {name} was made for another model, cut or form than the job.",
-                    remedy="Name a record set that was made for this job's spec.",
-                )
+            _check_fits(name, info.spec, spec)
             if not info.sealed:
                 raise conflict("not-sealed", f"Record set {name} is not sealed.", remedy="Seal it first.")
             whole = {shard.number for shard in info.shards}
@@ -348,6 +354,13 @@ class Upload:
         header = read_header(head, total=self.size)
         check_roles(SHARD_PUT, header)
         check_shapes(self._card, self._spec, header)
+        records, limit = header["lengths"][1][0], self._store._settings.limits.max_records_per_shard
+        if records > limit:
+            raise unacceptable(
+                "too-many-records",
+                f"The shard holds {records} texts; this vendor takes {limit} in one.",
+                remedy="Send them as several shards.",
+            )
 
     def write(self, chunk: bytes) -> None:
         """Takes the next bytes."""
@@ -382,6 +395,16 @@ class Upload:
         else:
             check_stored_rows(values, self._spec.wire_type)
         return self._store._accept(self, self._path, len(shard))
+
+
+def _check_fits(name: str, made: RecordSetSpec, spec: JobSpec) -> None:
+    fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type)
+    if fits != (made.model, made.cut, made.form, made.segments, made.wire_type):
+        raise unacceptable(
+            "records-do-not-fit",
+            f"Record set {name} was made for another model, cut or form than the job.",
+            remedy="Name a record set that was made for this job's spec.",
+        )
 
 
 def _bits(values: Tensor) -> NDArray[np.integer]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from cutlayer.core import Cut
 
 PROTOCOL = 1
-"""The version of this protocol; both sides refuse another."""
+"""The version of this protocol; a customer refuses a vendor that speaks another."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +135,32 @@ def test_our_errors_are_one_line_with_their_code(
         assert failed.err.strip() == f"error: {sentence} {error.remedy}".strip()
     assert failed.result == {"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}
     assert len(failed.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "called"),
+    [
+        (("recipe", "run", "sap", "--seeds", "0", "--data", "{folder}"), "--seeds = 0: must be", "recipe run"),
+        (("vendor", "init", "--data-dir", "{folder}/new", "--threads", "2000"), "--threads = 2000: ", "vendor init"),
+        (("vendor", "key", "create", "A b", "--data-dir", "{folder}"), "name = 'A b': must be", "vendor key create"),
+    ],
+)
+def test_settings_of_a_sub_command_are_called_by_their_options(
+    arguments: tuple[str, ...], error: str, called: str, run: Run, tmp_path: Path
+) -> None:
+    failed = run(*(word.format(folder=tmp_path) for word in arguments), "--json")
+    assert failed.code == ConfigError.exit_code
+    assert failed.result["error"].startswith(error)
+    assert failed.result["remedy"] == f"See `cutlayer {called} --help`."
+
+
+def test_a_setting_that_stands_in_a_file_is_called_as_it_stands_there(run: Run, tmp_path: Path) -> None:
+    """`vendor serve` has an option --threads too, but this is not its value."""
+    settings = {"models": {"m": "starter"}, "default_model": "m", "threads": 0}
+    (tmp_path / "vendor.json").write_text(json.dumps(settings))
+    failed = run("vendor", "serve", "--data-dir", tmp_path)
+    assert failed.code == ConfigError.exit_code
+    assert f"{tmp_path / 'vendor.json'}.threads = 0" in failed.err
 
 
 def test_an_interrupted_command_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from cutlayer.customer import (
 )
 from cutlayer.data import Dataset
 from cutlayer.privacy import CtiSpec, PrivacySpec
-from cutlayer.wire import WireType
+from cutlayer.wire import Precision, WireType
 from tests.unit.cli.conftest import Run
 
 EARLY = SystemExit(0)
@@ -82,13 +82,16 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         "--alpha": "8",
         "--lora-dropout": "0.2",
         "--targets": "all-linear",
+        "--dev-share": "0.05",
         "--max-length": "64",
+        "--precision": "bf16",
         "--wire-type": "fp32",
         "--seed": "5",
         "--unsafe-noise-seed": "6",
         "--out": str(tmp_path),
     }
-    flags = [word for pair in settings.items() for word in pair] + ["--cti", "--cti-class-free", "--no-dropout"]
+    flags = [word for pair in settings.items() for word in pair]
+    flags += ["--cti", "--cti-class-free", "--no-dropout", "--no-group-by-length"]
     ran = run("finetune", "--train", "x.csv", "--eta", "60", *flags)
     assert "whoever knows it can undo it" in ran.err
     given = {name: asked[name] for name in ("dev", "test", "text_column", "text_pair_column", "label_column")}
@@ -107,17 +110,17 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         alpha=8,
         lora_dropout=0.2,
         targets="all-linear",
+        dev_share=0.05,
         max_length=64,
+        precision=Precision.BF16,
         dropout=False,
+        group_by_length=False,
     )
 
 
 def test_the_command_has_every_setting_of_training() -> None:
     """A setting of the SDK that the command line cannot reach would be found here."""
-    out_of_reach = {
-        "dev_share",  # given as a --dev file
-        "checkpoint_every",  # of the machine, not of the result
-    }
+    out_of_reach = {"checkpoint_every"}  # of the machine, not of the result
     assert set(TrainSpec.model_fields) - out_of_reach <= set(inspect.signature(finetune).parameters)
 
 
@@ -138,8 +141,8 @@ def test_the_choices_of_cti_reach_the_sdk(asked: dict[str, Any], run: Run) -> No
         (("--cti", "--cti-option", "pair=first", "--cti-option", "pair=both"), 2, "pair is given twice"),
         (("--cti", "--cti-option", "smooth=1"), 3, "smooth = '1': the name must be one of frequency, smoothing, c0"),
         (("--cti", "--cti-option", "class_free=true"), 3, "class_free = 'true': the name must be one of"),
-        (("--cti", "--cti-option", "frequency=words"), 3, "frequency = 'words': Input should be 'tokens' or 'texts'"),
-        (("--cti", "--cti-option", "smoothing=0"), 3, "cti.smoothing = 0.0: must be above 0 and finite"),
+        (("--cti", "--cti-option", "frequency=words"), 3, "--cti-option frequency = 'words': Input should be"),
+        (("--cti", "--cti-option", "smoothing=-1"), 3, "error: --cti-option smoothing = -1.0: must be above 0 and"),
         (("--place", "activations"), 3, "add --mechanism vector"),
     ],
 )
@@ -248,6 +251,30 @@ def test_columns_that_are_kept_stand_first_and_are_not_sent(
     assert asked == [(("one, two",), ("three",))]
 
 
+def test_kept_columns_are_copied_as_they_are(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text('{"text": "one", "id": 7, "codes": ["a", 1]}\n{"text": "two", "id": null, "codes": ""}\n')
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
+    monkeypatch.setattr(Client, "predict", lambda *_, **__: [Prediction(label="a", probability=0.5)] * 2)
+    output = tmp_path / "labelled.csv"
+    flags = ("predict", "--adapter", "0f", "--input", notes, "--output", output)
+    assert run(*flags, "--keep", "id", "--keep", "codes").code == 0
+    with output.open() as file:
+        kept = [(row["id"], row["codes"]) for row in csv.DictReader(file)]
+    assert kept == [("7", '["a", 1]'), ("", "")]
+
+
+@pytest.mark.parametrize("name", ["predicted_label", "probability", "unsafe_noise_seed"])
+@pytest.mark.parametrize("option", ["--text-column", "--text-pair-column"])
+def test_a_text_is_not_overwritten_by_what_predict_adds(name: str, option: str, tmp_path: Path, run: Run) -> None:
+    output = tmp_path / "labelled.csv"
+    refused = run("predict", "--adapter", "0f", "--input", "missing.csv", "--output", output, option, name)
+    assert refused.code == 2
+    assert f"{option}: the output has a column {name} of its own. Rename the input's" in refused.err
+    assert len(refused.err.strip().splitlines()) == 1
+
+
 def test_a_setting_that_is_refused_is_called_by_its_option(run: Run) -> None:
     refused = run("finetune", "--train", "x.csv", "--eta", "80", "--learning-rate", "-1", "--epochs", "0", "--json")
     assert refused.code == 3
@@ -292,3 +319,12 @@ def test_privatize_counts_what_was_replaced(
     assert (ran.result["replaced"], ran.result["tokens"], ran.result["unsafe_noise"]) == (0.25, 4, True)
     assert '"text_released": "one, six"' in output.read_text()
     assert output.read_text().count('"unsafe_noise_seed": 1') == 2
+
+
+@pytest.mark.parametrize("name", ["tokens", "replaced", "unsafe_noise_seed"])
+def test_a_text_column_that_the_preview_would_replace_is_refused(name: str, tmp_path: Path, run: Run) -> None:
+    refused = run(
+        "privatize", "--input", "x.csv", "--output", tmp_path / "y.jsonl", "--eta", "80", "--text-column", name
+    )
+    assert refused.code == 2
+    assert f"--text-column: the output has a column {name} of its own" in refused.err

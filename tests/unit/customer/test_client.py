@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cutlayer import CtiSpec
-from cutlayer.core import ConfigError, Place, StorageError
+from cutlayer.core import ConfigError, Place, StorageError, VendorError
 from cutlayer.customer import Client
 from cutlayer.customer.client import _privacy, choose_device
-from cutlayer.customer.handout import safe_path
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.handout import choose_model, safe_path
+from cutlayer.wire import Message, Reply, Route, routes
+from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
 
 
 def test_no_vendor_and_no_key_are_told_apart(own_home: Path) -> None:
@@ -47,6 +51,32 @@ def test_an_unknown_device_is_refused() -> None:
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ConfigError, match="tpu"):
         choose_device("tpu")
+
+
+class Answers:
+    """A gate to a vendor who speaks a version of the protocol."""
+
+    def __init__(self, protocol: int) -> None:
+        model = ModelInfo(
+            name="m", family="bert", fingerprint="0" * 64, blocks=2, width=4, vocab_size=8, max_length=16, max_bottom=1,
+            parameters=100,
+        )  # fmt: skip
+        self.replies: dict[Route, Message] = {
+            routes.SERVICE: ServiceInfo(
+                version="9.1", protocol=protocol, default_model="m", max_body_bytes=1, max_rows_per_step=5, threads=1
+            ),
+            routes.MODELS: ModelList(models=(model,)),
+        }
+
+    def send(self, route: Route) -> Reply:
+        return Reply(control=self.replies[route])
+
+
+def test_a_vendor_of_another_protocol_is_refused() -> None:
+    assert choose_model(cast(Gate, Answers(PROTOCOL)), None).positions == 5
+    with pytest.raises(VendorError, match=rf"version {PROTOCOL + 1} .* this customer version {PROTOCOL}\.") as refused:
+        choose_model(cast(Gate, Answers(PROTOCOL + 1)), None)
+    assert "same version of cutlayer on both sides; the vendor's is 9.1" in refused.value.remedy
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", ".."])

@@ -6,16 +6,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
-from cutlayer.core import ConfigError, DataError, ModelError, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Stopped, VendorError
 from cutlayer.customer import Client, Silent, TrainBottom, trainer
-from cutlayer.customer.prepare import Corpora
+from cutlayer.customer.prepare import Corpora, Labelled, Prepared
 from cutlayer.customer.profile import Profile
+from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
+from cutlayer.models import Template
 from tests.promises.runs import TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
@@ -24,6 +28,7 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     data_dir,
     tiny_model,
 )
+from tests.unit.models.vocabularies import make_tokenizer
 
 
 @pytest.fixture
@@ -109,10 +114,102 @@ def test_a_finished_run_is_shown_again_and_nothing_leaves(client: Client, tmp_pa
         finetune(client, eta=eta, out=tmp_path / "run")
 
 
-def test_a_run_that_was_refused_at_once_does_not_take_its_folder(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="99"):
-        finetune(client, bottom=99, out=tmp_path / "run")
+@pytest.mark.parametrize(
+    ("refused", "kind", "said"),
+    [
+        ({"bottom": 99}, ModelError, "not 99"),
+        ({"training": TRAINING.model_copy(update={"rank": 1024, "targets": "all-linear"})}, VendorError, "rank = 1024"),
+        ({"training": TRAINING.model_copy(update={"batch_size": 40})}, ConfigError, "batch_size = 32"),
+        ({"eta": 7.0, "train_bottom": TrainBottom.REDRAW, "budget": 13.0}, ConfigError, r"must be 14 or more .* eta 7"),
+    ],
+)
+def test_a_run_that_was_refused_at_once_does_not_take_its_folder(
+    refused: dict[str, Any],
+    kind: type[Exception],
+    said: str,
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    change_settings: Callable[..., None],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    change_settings(data_dir, limits={"max_rows_per_step": 8 * 17, "max_adapter_parameters": 100_000})
+    settings = {"train": corpus(40, seed=1), "eta": 6.0, "training": TRAINING, "seed": 3, "out": tmp_path / "run"}
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(kind, match=said):
+            client.finetune(**settings | refused)
+        assert not list(client.ledger.releases()), "texts left for a run that was refused"
+        assert client.finetune(**settings).n_train == 32
+
+
+def test_too_many_labels_are_refused_before_a_text_leaves(
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    change_settings: Callable[..., None],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    change_settings(data_dir, limits={"max_labels": 2})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(VendorError, match=r"num_labels = 3; this vendor takes 2"):
+            finetune(client)
+        assert not list(client.ledger.releases())
+
+
+def test_a_budget_that_was_too_small_may_be_raised(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError):
+        finetune(client, budget=5.0, out=tmp_path / "run")
+    result = finetune(client, budget=6.0, out=tmp_path / "run")
+    assert result.spec.budget == 6
+    assert Profile.load(client.home, result.adapter_id).spec.budget == 6
+
+
+def test_two_processes_do_not_work_on_one_run(client: Client, tmp_path: Path) -> None:
+    with Run.held(tmp_path / "run"), pytest.raises(ConfigError, match="Another process works on the run"):
+        finetune(client, out=tmp_path / "run")
     assert finetune(client, out=tmp_path / "run").n_train
+
+
+class Threads:
+    """Progress that notes the number of threads in training, and may stop it."""
+
+    def __init__(self, *, stop: bool) -> None:
+        self.seen: set[int] = set()
+        self._stop = stop
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        if stage.startswith("epoch"):
+            self.seen.add(torch.get_num_threads())
+            if self._stop:
+                raise KeyboardInterrupt
+
+
+def test_a_trained_bottom_goes_on_with_the_threads_it_began_with(client: Client, tmp_path: Path) -> None:
+    """The last bits of its rows depend on them, and a release of one draw must have the same bytes."""
+    settings = {"train_bottom": TrainBottom.MEMOISED, "bottom": 1, "out": tmp_path / "run"}
+    before = torch.get_num_threads()
+    first, second = Threads(stop=True), Threads(stop=False)
+    try:
+        torch.set_num_threads(3)
+        with pytest.raises(Stopped):
+            finetune(client, progress=first, **settings)
+        torch.set_num_threads(1)
+        finetune(client, progress=second, **settings)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert (first.seen, second.seen) == ({3}, {3})
+
+
+def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_special_tokens() -> None:
+    tokenizer = make_tokenizer("gpt2")
+    archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
+    assert archive.template.special_count(1) == 0
+    texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
+    spec: Any = SimpleNamespace(train=TRAINING, privacy=SimpleNamespace(cti=None), seed=1)
+    good = Dataset(texts.texts[2:], ("a", "b"))
+    for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
+        prepared = Prepared(Labelled.of(Corpora(*given), spec), spec, archive, vocab_size=len(tokenizer))
+        with pytest.raises(DataError, match=f"1 texts of {name} are empty"):
+            prepared.check()
 
 
 def test_a_deletion_that_was_cut_short_is_finished_by_another(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

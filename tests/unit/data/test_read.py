@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -83,6 +84,35 @@ def test_labels_that_are_no_strings_get_their_usual_names(file, value, name):
     assert read_dataset(file("jsonl", f'{{"a": "t", "y": {value}}}\n'), text_column="a", label_column="y").labels == (
         name,
     )
+
+
+@pytest.mark.parametrize(
+    ("ending", "data", "copied"),
+    [
+        ("csv", "a,id\nx,\ny,007\n", ("", "007")),
+        ("jsonl", '{"a": "x", "id": null}\n{"a": "y"}\n', ("", "")),
+        ("jsonl", '{"a": "x", "id": 7}\n{"a": "y", "id": 0.5}\n', ("7", "0.5")),
+        ("jsonl", '{"a": "x", "id": true}\n{"a": "y", "id": "true"}\n', ("true", "true")),
+        ("jsonl", '{"a": "x", "id": ["é", 1]}\n{"a": "y", "id": {"b": null}}\n', ('["é", 1]', '{"b": null}')),
+    ],
+)
+def test_a_copied_column_is_taken_as_it_is(file, ending, data, copied):
+    path = file(ending, data)
+    assert read_dataset(path, text_column="a", copied_columns=["id"]).attributes == {"id": copied}
+    with pytest.raises(DataError, match=r"no column 'ids'.*Did you mean 'id'"):
+        read_dataset(path, text_column="a", copied_columns=["ids"])
+
+
+def test_a_copied_column_may_hold_what_json_has_no_form_for(file):
+    day, sink = datetime.date(2024, 2, 29), io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"a": ["x", "y"], "on": [day, None], "all": [[day], []]}), sink)
+    dataset = read_dataset(file("parquet", sink.getvalue()), text_column="a", copied_columns=["on", "all"])
+    assert dataset.attributes == {"on": ("2024-02-29", ""), "all": ('["2024-02-29"]', "[]")}
+
+
+def test_an_attribute_needs_a_value(file):
+    with pytest.raises(DataError, match="row 1 has nothing in column 'who'"):
+        read_dataset(file("csv", "a,who\nx,\n"), text_column="a", attribute_columns=["who"])
 
 
 FAULTS = {

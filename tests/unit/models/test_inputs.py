@@ -100,9 +100,8 @@ def test_with_a_table_a_batch_has_rows_and_gradients_reach_it(habit: str) -> Non
         template.assemble(given_rows)
 
 
-def test_json_round_trip_and_lengths() -> None:
+def test_lengths() -> None:
     template = TEMPLATES["bert"]
-    assert Template.from_json(template.to_json()) == template
     assert template.special_count(1) == 2
     assert template.special_count(2) == 3
     assert template.max_content(1) == 30

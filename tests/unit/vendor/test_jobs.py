@@ -31,6 +31,7 @@ from cutlayer.wire.messages import (
     JobState,
     LoraSpec,
     OptimiserSpec,
+    RecordSetSpec,
     SnapshotRequest,
 )
 from cutlayer.wire.transports import LocalTransport
@@ -548,7 +549,6 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
         ({"cut": Cut(bottom=3), "form": Form.ROWS}, 422, "down to depth 2"),
         ({"form": Form.ROWS}, 422, "at cut text"),
         ({"record_sets": ()}, 422, "must be empty with a trainable bottom"),
-        ({"record_sets": ("f" * 32,)}, 404, "no record set"),
         ({"segments": 2}, 422, "made for another"),
         ({"wire_type": WireType.BF16}, 422, "made for another"),
         ({"trainable_bottom": True}, 422, "needs a bottom"),
@@ -624,6 +624,145 @@ def test_a_job_is_put_once(transport: LocalTransport) -> None:
     assert caught.value.status == 409
 
 
+def unsealed(customer: Customer) -> None:
+    """The record set, with one of its shards."""
+    model = first_model(customer.transport)
+    spec = RecordSetSpec(model=model.name, cut=customer.cut, form=customer.form, segments=1, wire_type=WireType.FP32)
+    ask(customer.transport, routes.RECORD_SET_PUT, spec, record_set=customer.job)
+    shard = customer.shards(model)[0]
+    customer.transport.send(Frame(routes.SHARD_PUT, {"record_set": customer.job, "shard": 0}, None, shard))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_job_is_put_before_its_records(open_vendor: Open, data_dir: Path, restart: bool) -> None:
+    """It waits as one that was just started, is touched in vain, and ends as one put after them."""
+    customer = Customer(open_vendor())
+
+    def reopen() -> None:
+        if restart:
+            customer.transport.close()
+            customer.transport = open_vendor()
+
+    straight = customer.run().sha256
+    ask(customer.transport, routes.JOB_DELETE, job=customer.job)
+    ask(customer.transport, routes.RECORD_SET_DELETE, record_set=customer.job)
+    waiting = customer.start()
+    for status, refusal in ((404, "no record set"), (409, "not sealed")):
+        if status == 409:
+            unsealed(customer)
+        reopen()
+        touches: list[Callable[[], object]] = [
+            lambda: customer.take(1, None),
+            lambda: customer.send_gradient(1, torch.zeros(BATCH, 3)),
+            lambda: ask(customer.transport, routes.STEP_GET, job=customer.job, step=1),
+            lambda: customer.transport.send(
+                Frame(routes.JOB_INFER, {"job": customer.job}, None, {"records": torch.zeros(1, dtype=torch.uint8)})
+            ),
+            lambda: at(customer, routes.SNAPSHOT, 0),
+            lambda: at(customer, routes.ROLLBACK, 0),
+            lambda: at(customer, routes.FINISH, 0),
+        ]
+        for touch in touches:
+            with pytest.raises(VendorError, match=refusal) as caught:
+                touch()
+            assert caught.value.status == status
+            assert caught.value.remedy
+        assert customer.start() == info(customer) == waiting
+        assert not job_folder(data_dir, customer).exists()
+    with pytest.raises(VendorError, match="uses record set"):
+        ask(customer.transport, routes.RECORD_SET_DELETE, record_set=customer.job)
+    reopen()
+    customer.upload()
+    assert info(customer) == waiting, "as a job that was just started"
+    assert customer.run().sha256 == straight
+
+
+@pytest.mark.parametrize(
+    ("limits", "change", "match"),
+    [
+        ({}, {"fingerprint": "0" * 64}, "fingerprint of tiny is"),
+        ({}, {"cut": Cut(bottom=3), "form": Form.ROWS}, "down to depth 2"),
+        ({}, {"num_labels": 4097}, "num_labels = 4097; this vendor takes 4096"),
+        ({"max_adapter_parameters": 1000}, {}, "makes an adapter of"),
+        ({"jobs_per_tenant": 0}, {}, "0 unfinished jobs already"),
+        ({"stored_bytes_per_tenant": 1000}, {}, "of 1000 used"),
+    ],
+)
+def test_a_job_is_refused_before_its_records_are_released(
+    open_vendor: Open,
+    data_dir: Path,
+    change_settings: Callable[..., None],
+    limits: dict[str, int],
+    change: dict[str, Any],
+    match: str,
+) -> None:
+    change_settings(data_dir, limits=limits)
+    customer = Customer(open_vendor())
+    spec = customer.spec(first_model(customer.transport)).model_copy(update=change)
+    with pytest.raises(VendorError, match=match):
+        ask(customer.transport, routes.JOB_PUT, spec, job=customer.job)
+    with pytest.raises(VendorError, match="no job"):
+        info(customer)
+
+
+def test_jobs_that_wait_for_their_records_count(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"jobs_per_tenant": 1})
+    customer = Customer(open_vendor())
+    customer.start()
+    with pytest.raises(VendorError, match="1 unfinished jobs already"):
+        Customer(customer.transport, job="5" * 32).start()
+    customer.run()
+
+
+def test_a_job_that_waits_for_its_records_is_deleted(transport: LocalTransport) -> None:
+    customer = Customer(transport)
+    customer.start()
+    ask(transport, routes.JOB_DELETE, job=customer.job)
+    with pytest.raises(VendorError, match="no job"):
+        info(customer)
+    customer.seed = 9
+    assert customer.start().spec.seed == 9
+
+
+def test_a_job_that_waits_for_its_records_is_its_spec(open_vendor: Open, data_dir: Path, tiny_model: Path) -> None:
+    customer = Customer(open_vendor())
+    customer.start()
+    customer.seed = 9
+    with pytest.raises(VendorError, match="another spec"):
+        customer.start()
+    customer.seed = 7
+    old = customer.spec(first_model(customer.transport))
+    customer.transport.close()
+    model = BertForSequenceClassification.from_pretrained(tiny_model)
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.bias += 1
+    moved = Path(shutil.copytree(tiny_model, data_dir / "model"))
+    model.save_pretrained(moved)
+    vendor.init(data_dir, models=[f"tiny={moved}"])
+    customer.transport = open_vendor()
+    with pytest.raises(VendorError, match="fingerprint of tiny is"):
+        ask(customer.transport, routes.JOB_PUT, old, job=customer.job)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_job_is_refused_whose_records_are_there_and_do_not_fit(transport: LocalTransport, sealed: bool) -> None:
+    """Whether they came before it or after."""
+    customer = Customer(transport)
+    spec = customer.spec(first_model(transport)).model_copy(update={"segments": 2})
+    ask(transport, routes.JOB_PUT, spec, job="e" * 32)
+    unsealed(customer)
+    if sealed:
+        customer.upload()
+    for job in ("d" * 32, "e" * 32):
+        with pytest.raises(VendorError, match="made for another") as caught:
+            ask(transport, routes.JOB_PUT, spec, job=job)
+        assert caught.value.status == 422
+    with pytest.raises(VendorError, match="no job"):
+        ask(transport, routes.JOB_GET, job="d" * 32)
+
+
 def test_steps_end_with_the_schedule(transport: LocalTransport) -> None:
     customer = Customer(transport, steps=3)
     customer.upload()
@@ -641,6 +780,32 @@ def test_batches_have_a_limit(open_vendor: Open, data_dir: Path, change_settings
         customer.take(1, None)
     assert caught.value.status == 422
     customer.transport.close()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_batch_of_too_many_texts_is_refused_before_any_is_looked_at(
+    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """64 MiB of zeros name 67 million records."""
+
+    def looked(*_: object) -> None:
+        raise AssertionError("the texts were looked at")
+
+    customer = Customer(transport)
+    customer.upload()
+    customer.start()
+    monkeypatch.setattr("cutlayer.vendor.records.Records.longest", looked)
+    monkeypatch.setattr("cutlayer.vendor.checks.check_lengths", looked)
+    zeros = torch.zeros(32769, dtype=torch.uint8)
+    tensors = {"records": zeros} if stored else {"ids": torch.zeros(0).to(torch.uint16), "lengths": zeros[:, None]}
+    frames = [Frame(routes.JOB_INFER, {"job": customer.job}, None, tensors)]
+    if stored:
+        frames.append(Frame(routes.STEP, {"job": customer.job, "step": 1}, None, tensors))
+    for frame in frames:
+        with pytest.raises(VendorError, match="32769 texts take at least one position each") as caught:
+            transport.send(frame)
+        assert caught.value.status == 422
+        assert "fewer texts" in caught.value.remedy
 
 
 def test_snapshots_have_a_limit(open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]) -> None:

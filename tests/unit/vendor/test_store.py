@@ -153,6 +153,26 @@ def test_quotas(
     assert type(caught.value) is VendorError
 
 
+def test_a_shard_has_a_limit_of_records(
+    open_vendor: Callable[[], LocalTransport],
+    data_dir: Path,
+    change_settings: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change_settings(data_dir, limits={"max_records_per_shard": 3})
+    transport = open_vendor()
+    put(transport, IDS, ids([5, 6, 7], [[1], [1], [1]]))
+
+    def opened(*_: object) -> None:
+        raise AssertionError("the shard was opened")
+
+    monkeypatch.setattr("cutlayer.vendor.store.MappedShard.open", opened)
+    with pytest.raises(VendorError, match="holds 4 texts; this vendor takes 3 in one") as caught:
+        put(transport, IDS, ids([5, 6, 7], [[1], [1], [1]]), ids([], [[0]] * 4))
+    assert caught.value.status == 422
+    assert "several shards" in caught.value.remedy
+
+
 @pytest.mark.parametrize("form", ["ids", "pairs", "rows"])
 def test_records_are_read_back_as_they_were_sent(
     open_vendor: Callable[[], LocalTransport], data_dir: Path, form: str

@@ -5,7 +5,6 @@ from cutlayer.models.adapters.lora import (
     attach_lora,
     load_adapter,
     load_adapter_state,
-    read_notes,
     save_adapter,
 )
 
@@ -14,6 +13,5 @@ __all__ = [
     "attach_lora",
     "load_adapter",
     "load_adapter_state",
-    "read_notes",
     "save_adapter",
 ]

@@ -155,15 +155,6 @@ def load_adapter(part: P, folder: Path) -> P:
     return part
 
 
-def read_notes(folder: Path) -> dict[str, Any]:
-    """What `save_adapter` kept beside the adapter."""
-    try:
-        notes: dict[str, Any] = json.loads((folder / _NOTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{folder / _NOTES} cannot be read.", remedy="Save the adapter again.") from error
-    return notes
-
-
 def _peft(part: Part) -> PeftModel:
     if not isinstance(part.module, PeftModel):
         raise ModelError("This part has no adapter.", remedy="Attach one with attach_lora.")
