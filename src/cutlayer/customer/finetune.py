@@ -172,7 +172,7 @@ class Finetuning:
             Stopped: The user interrupted; the same command goes on.
         """
         started = time.monotonic()
-        if not self.run.begun:
+        if not self.run.state.accepted:
             self._begin()
         try:
             with _threads(self.run.state.threads if self._trains_bottom else torch.get_num_threads()):
@@ -195,6 +195,8 @@ class Finetuning:
             if error.status:
                 self.run.forget()
             raise
+        self.run.state.accepted = True
+        self.run.save()
 
     def _execute(self, started: float) -> FinetuneResult:
         spec = self._job_spec()

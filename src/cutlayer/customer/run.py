@@ -40,6 +40,7 @@ class RunState(BaseModel):
         data_digest: Digest of the texts and labels, keyed with the customer's secret.
         spec: What the run is.
         threads: Of matrix products when it began: a trained bottom gives other last bits with others.
+        accepted: Whether the vendor has taken the job; before that no text leaves.
         dev: Dev accuracy after each epoch that was trained and evaluated.
         seconds: Time spent so far.
         adapter: The published adapter, once there is one.
@@ -49,6 +50,7 @@ class RunState(BaseModel):
     data_digest: str
     spec: RunSpec
     threads: int = Field(default_factory=torch.get_num_threads)
+    accepted: bool = False
     dev: list[float] = []
     seconds: float = 0
     adapter: str | None = None
@@ -75,13 +77,11 @@ class Run:
     Args:
         folder: The folder; made if it is not there.
         state: The state that stands in it.
-        begun: Whether it stands there already.
     """
 
-    def __init__(self, folder: Path, state: RunState, *, begun: bool = True) -> None:
+    def __init__(self, folder: Path, state: RunState) -> None:
         self.folder = folder
         self.state = state
-        self.begun = begun
 
     @staticmethod
     @contextmanager
@@ -110,7 +110,7 @@ class Run:
         """
         file = folder / "run.json"
         if not file.exists():
-            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec), begun=False)
+            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
         state = _read_state(file)
         if state.data_digest != data_digest:
             raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")

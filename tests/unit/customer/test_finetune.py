@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Stopped, VendorError
-from cutlayer.customer import Client, Silent, TrainBottom, trainer
+from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.models import Template
+from cutlayer.wire import Route, routes
 from tests.promises.runs import TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
@@ -139,6 +140,25 @@ def test_a_run_that_was_refused_at_once_does_not_take_its_folder(
             client.finetune(**settings | refused)
         assert not list(client.ledger.releases()), "texts left for a run that was refused"
         assert client.finetune(**settings).n_train == 32
+
+
+def test_a_run_that_was_killed_before_its_job_was_taken_asks_again_before_a_text_leaves(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, sent = Gate.send, []
+
+    def killed(gate: Gate, route: Route, *given: Any, **named: Any) -> Any:
+        sent.append(route)
+        if route is routes.JOB_PUT and sent.count(route) == 1:
+            raise KeyboardInterrupt
+        return send(gate, route, *given, **named)
+
+    monkeypatch.setattr(Gate, "send", killed)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(client, out=tmp_path / "run")
+    del sent[:-1]
+    finetune(client, out=tmp_path / "run")
+    assert routes.JOB_PUT in sent[1 : sent.index(routes.RECORD_SET_PUT)]
 
 
 def test_too_many_labels_are_refused_before_a_text_leaves(
