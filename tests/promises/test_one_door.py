@@ -50,6 +50,11 @@ REPEATED = Dataset(TRAIN.texts + TRAIN.texts[:8], (TRAIN.labels or ()) + (TRAIN.
 """Some texts stand twice, most of them with two labels: one record each, but where noise depends on the label."""
 
 
+def quick(*names: str) -> list[Any]:
+    """All settings, of which those named are tested by default."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SETTINGS]
+
+
 def check_no_canary(result: FinetuneResult, table: Tensor) -> None:
     """No struck token is in any frame: not as text, not as an id, not as a row."""
     needles = [word.encode() for word in CANARIES]
@@ -109,7 +114,7 @@ def paired(data: Dataset) -> Dataset:
     return Dataset(tuple((one, two) for (one,), (two,) in zip(data.texts, before, strict=True)), data.labels)
 
 
-@pytest.mark.parametrize("name", ["ids", "cti", "rows after a block", "noisy rows after a block", "trained table"])
+@pytest.mark.parametrize("name", quick("ids", "rows after a block"))
 def test_every_byte_of_pairs_is_accounted_for(
     name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
 ) -> None:
@@ -122,7 +127,7 @@ def test_every_byte_of_pairs_is_accounted_for(
         check_no_canary(result, table.detach())
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", quick("ids", "noisy rows after a block", "trained table"))
 def test_every_byte_of_a_prediction_is_accounted_for(
     name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
 ) -> None:
