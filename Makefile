@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Two at a time, a file each, with a thread each: most tests are too small to use two cores by themselves.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 BENCHMARKS := privatize split_overhead wire
 
 .PHONY: help setup demo test test-all lint format bench docs clean
@@ -39,10 +41,10 @@ demo: $(READY)  ## vendor, customer, attack and report on this machine, with the
 	$(BIN)/cutlayer demo
 
 test: $(READY)  ## the tests, without those marked slow
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: $(READY)  ## all tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(READY)  ## style, types and the walls between rooms
 	$(BIN)/ruff check .

@@ -18,4 +18,7 @@ def test_a_refusal_is_the_error_that_its_status_says(status: int, kind: type[Ven
     error = refusal(status, problem.model_dump_json().encode())
     assert type(error) is kind
     assert (error.status, error.exit_code) == (status, exit_code)
-    assert str(error) == "Quota: 1 of 1 used. Delete some."
+    assert str(error).startswith("Quota: 1 of 1 used. ")
+    # the vendor's remedy speaks of an HTTP header, which users of the command line do not see
+    assert ("CUTLAYER_API_KEY" in error.remedy) == (status == 401)
+    assert (error.remedy == "Delete some.") == (status != 401)
