@@ -137,7 +137,9 @@ def test_no_event_shows_more_than_eta_times_distance(mechanism: Mechanism, width
 
 
 @pytest.mark.parametrize(
-    ("fault", "width"), [(cube, 1), (gamma_of_one_less, 2), (gamma_of_one_less, 4), (gaussian, 1)], ids=str
+    ("fault", "width"),
+    [(cube, 1), (gamma_of_one_less, 2), (gamma_of_one_less, 4), (gaussian, 1)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_planted_privacy_loss_is_certified(fault: Sampler, width: int) -> None:
     assert privacy_loss_bound(fault, width=width, n=LOSS_DRAWS) > 1
