@@ -101,7 +101,8 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
         lines=True,
     )
     output.show(
-        "Where the guess is what left, the attack read the released words and has no way to tell which were replaced."
+        "Where the guess is what left, this attack read the released words and does not tell which were replaced. "
+        "Stronger ones may."
     )
     output.table(
         "What privacy cost and bought",
