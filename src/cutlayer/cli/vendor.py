@@ -71,10 +71,11 @@ def init(
     from cutlayer import vendor
 
     output = Output(as_json=as_json)
+    done = "Updated" if (data_dir / "vendor.json").exists() else "Made"
     settings = vendor.init(
         data_dir, models=model, db_url=db_url, tls_host=tls_host, max_bottom=max_bottom, threads=threads
     )
-    output.show(f"Made {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
+    output.show(f"{done} {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
     # a database's address may hold its password
     output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json", exclude={"database_url"})})
 

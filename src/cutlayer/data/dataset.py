@@ -34,6 +34,8 @@ class Dataset:
         columns = [*self.attributes.values(), *([] if self.labels is None else [self.labels])]
         if any(len(column) != len(self.texts) for column in columns):
             raise DataError("Labels and attributes need one value for each text.")
+        for column in (*zip(*self.texts, strict=True), *columns):
+            _check_characters(column)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -115,3 +117,19 @@ class Dataset:
                 return
             taken += len(rows[names[k]])
             yield from rows[names[k]]
+
+
+def _check_characters(column: Sequence[str]) -> None:
+    for number, value in enumerate(column, start=1):
+        if not isinstance(value, str):
+            raise DataError(f"Row {number} holds a value of type {type(value).__name__}, where a text is needed.")
+        if value.isascii():
+            continue
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            # the error's own text quotes the row, hence no `from error`
+            raise DataError(
+                f"Row {number} holds half of a surrogate pair, which is no character.",
+                remedy="JSON writes it as \\ud800 to \\udfff; take it out, or write both halves.",
+            ) from None

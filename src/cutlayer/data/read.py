@@ -52,7 +52,7 @@ def read_dataset(
 
     Raises:
         DataError: The file is missing, empty, of another kind or damaged; a column is missing; a row
-            has no text, no label or no value of an attribute.
+            has no text, no label or no value of an attribute, or holds half of a surrogate pair.
     """
     columns = [text_column, *([text_pair_column] if text_pair_column else [])]
     rows: list[tuple[str, ...]] = []
@@ -71,11 +71,14 @@ def read_dataset(
             attributes[name].append(_copied(row.get(name)))
     if number == 0:
         raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
-    return Dataset(
-        tuple(rows),
-        tuple(labels) if label_column else None,
-        {name: tuple(values) for name, values in attributes.items()},
-    )
+    try:
+        return Dataset(
+            tuple(rows),
+            tuple(labels) if label_column else None,
+            {name: tuple(values) for name, values in attributes.items()},
+        )
+    except DataError as error:
+        raise DataError(f"{source}: {error.message[0].lower()}{error.message[1:]}", remedy=error.remedy) from None
 
 
 def _rows(source: str | Path) -> Iterator[Row]:

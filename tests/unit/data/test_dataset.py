@@ -84,3 +84,17 @@ def test_columns_of_unequal_length_and_rows_of_unequal_width():
         Dataset((("a",), ("b", "c")))
     with pytest.raises(DataError):
         Dataset((("a", "b", "c"),))
+
+
+@pytest.mark.parametrize("column", ["text", "label", "attribute"])
+def test_half_of_a_surrogate_pair_is_named_by_its_row_and_not_quoted(column):
+    bad = {name: "secret \ud83d" if name == column else "fine" for name in ("text", "label", "attribute")}
+    with pytest.raises(DataError, match=r"Row 2 holds half of a surrogate pair") as caught:
+        Dataset((("fine",), (bad["text"],)), ("a", bad["label"]), {"who": ("me", bad["attribute"])})
+    assert "secret" not in f"{caught.value}{caught.value.__cause__}"
+    Dataset((("whole \U0001f600",),))
+
+
+def test_what_is_no_text_is_named_by_its_row():
+    with pytest.raises(DataError, match=r"Row 2 holds a value of type NoneType"):
+        Dataset((("fine", "fine"), ("fine", None)))

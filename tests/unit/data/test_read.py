@@ -128,6 +128,11 @@ FAULTS = {
     "doubled column": ("csv", "a,a\nx,y\n", "two columns of the same name"),
     "not utf-8": ("csv", f"a,y\n{SECRET}é,1\n".encode("latin-1"), "not UTF-8"),
     "no json": ("jsonl", f'{{"a": "x", "y": 1}}\n{{"a": {SECRET}\n', "row 2 is no JSON"),
+    "half a surrogate pair": (
+        "jsonl",
+        f'{{"a": "x", "y": 1}}\n{{"a": "{SECRET} \\ud83d", "y": 1}}\n',
+        "row 2 holds half of a surrogate pair",
+    ),
     "deep json": ("jsonl", "[" * 100_000 + "\n", "row 1 is no JSON"),
     "no object": ("jsonl", f'["{SECRET}"]\n', "row 1 is no JSON object"),
     "null text": ("jsonl", '{"a": null, "y": 1}\n', "row 1 has nothing in column 'a'"),
