@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import ClassVar
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cutlayer.core import ConfigError, DataError, Proportion, Stopped
 from cutlayer.customer import TrainBottom
 from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
-from cutlayer.recipes.cells import CellResult, Experiment, SplitCell
+from cutlayer.recipes.cells import CellResult, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import read_config
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.sap.findings import Findings
@@ -22,6 +23,7 @@ from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
 
 CONFIG = read_config("sap", SapConfig)
+STEERED = (Steering.BY_CLASS, Steering.CLASS_FREE)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,9 @@ def test_a_missing_folder(monkeypatch, tmp_path):
 
 
 class Pretended(Experiment):
-    """A experiment whose cells are made up: UA rises and EP falls with eta, and CTI lifts UA on SST only."""
+    """An experiment whose cells are made up: UA rises and EP falls with eta, and CTI moves UA as it is told."""
+
+    GAIN: ClassVar = {("sst2", Steering.BY_CLASS): 80, ("financial_phrasebank", Steering.CLASS_FREE): 60}
 
     def __init__(self):
         self.model = "f" * 64
@@ -147,7 +151,7 @@ class Pretended(Experiment):
         if not isinstance(cell, SplitCell):
             return CellResult(ua=Proportion.of(950, 1000), rows=(100, 10, 1000), epochs=2, seconds=1)
         hidden = 0.0 if math.isinf(cell.eta) else 1 - cell.eta / 100
-        right = 950 - 300 * hidden + (80 if cell.cti and cell.task.name == "sst2" else 0)
+        right = 950 - 300 * hidden + self.GAIN.get((cell.task.name, cell.steering), 0)
         ep = Proportion(value=hidden, n=5000, standard_error=0.005)
         return CellResult(
             ua=Proportion.of(round(right), 1000),
@@ -170,7 +174,7 @@ def test_the_grid_is_the_papers(order):
     cells = list(Grid(CONFIG, order, Pretended()))
     distinct = set(cells)
     seeds, etas = 2, 6
-    figure_2 = len(CONFIG.tasks) * (2 * etas + 1)  # without noise there is nothing for CTI to steer
+    figure_2 = len(CONFIG.tasks) * (3 * etas + 1)  # without noise there is nothing for CTI to steer
     table_3 = 2 * etas  # its frozen line is Figure 2's
     assert len(distinct) == seeds * (len(CONFIG.tasks) + figure_2 + table_3)
     trained = [cell for cell in distinct if isinstance(cell, SplitCell) and cell.train_bottom is not TrainBottom.FROZEN]
@@ -184,11 +188,12 @@ def test_the_grid_is_the_papers(order):
 def test_what_the_findings_say(order):
     grid = Grid(CONFIG, order, Pretended())
     findings = Findings(grid, Pretended().run(list(grid)))
-    assert findings.gains["sst2"].verdict == "helps"
-    assert findings.gains["sst2"].value == pytest.approx(0.08, abs=0.002)
-    assert findings.gains["mrpc"].verdict == "no clear difference"
+    verdicts = {task: [findings.gains[task, how].verdict for how in STEERED] for task in ("sst2", "mrpc")}
+    assert verdicts == {"sst2": ["helps", "no clear difference"], "mrpc": ["no clear difference"] * 2}
+    assert findings.gains["sst2", Steering.BY_CLASS].value == pytest.approx(0.08, abs=0.002)
+    assert findings.gains["financial_phrasebank", Steering.CLASS_FREE].value == pytest.approx(0.06, abs=0.002)
     assert all(point.ep is None for point in findings.table_3[TrainBottom.MEMOISED])
-    assert findings.curves["sst2", False][-1].ep.value == 0
+    assert findings.curves["sst2", Steering.NONE][-1].ep.value == 0
 
 
 def test_an_order_of_no_seeds(order):
@@ -223,7 +228,7 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     monkeypatch.setattr(Experiment, "_centralised", lambda self, cell: again.append(cell) or centralised(self, cell))
     monkeypatch.setattr(Experiment, "_split", lambda self, cell: again.append(cell) or split(self, cell))
     report = recipe.run(once, worlds.Quiet())
-    cells = 2 * (1 + 2 * 2 + 1) + 2 * 2
+    cells = 2 * (1 + 3 * 2 + 1) + 2 * 2
     assert len(again) == cells - 3
     assert not set(again) & set(begun[:2])
     assert not list((order.out / "runs").iterdir())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -63,25 +63,37 @@ class CentralisedCell(Spec):
         return f"{self.task.name}-centralised-s{self.seed}"
 
 
+class Steering(StrEnum):
+    """Whether contributing tokens get more eta (CTI), and by which score a training text's tokens do.
+
+    The paper does not say how a text without label is scored. Here it is by the largest score over
+    classes; so training texts may be, too (`CLASS_FREE`), or by their own class's (`BY_CLASS`).
+    """
+
+    NONE = "plain"
+    BY_CLASS = "cti"
+    CLASS_FREE = "cti_class_free"
+
+
 class SplitCell(CentralisedCell):
     """The same over the road.
 
     Attributes:
         eta: Privacy parameter; eta0 under CTI; infinite for no privacy.
-        cti: Whether contributing tokens get more eta.
+        steering: Whether and how contributing tokens get more eta; nothing to steer without noise.
         bottom: Blocks at the customer.
         train_bottom: Whether and how they are trained.
     """
 
     eta: float
-    cti: bool = False
+    steering: Steering = Steering.NONE
     bottom: int = 0
     train_bottom: TrainBottom = TrainBottom.FROZEN
 
     @property
     def name(self) -> str:
         """The cell in a few words, for its file."""
-        cti = "-cti" if self.cti else ""
+        cti = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
         bottom = "" if self.train_bottom is TrainBottom.FROZEN else f"-{self.train_bottom}{self.bottom}"
         return f"{self.task.name}-eta{self.eta:g}{cti}{bottom}-s{self.seed}"
 
@@ -267,7 +279,8 @@ class Experiment:
                 dev=splits.dev,
                 test=splits.test,
                 eta=cell.eta,
-                cti=cell.cti and math.isfinite(cell.eta),
+                cti=cell.steering is Steering.BY_CLASS,
+                cti_class_free=cell.steering is Steering.CLASS_FREE,
                 bottom=cell.bottom,
                 train_bottom=cell.train_bottom,
                 training=cell.training,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pydantic import ConfigDict
 
 from cutlayer.core import Spec
-from cutlayer.recipes.cells import CellResult, CentralisedCell
+from cutlayer.recipes.cells import CellResult, CentralisedCell, Steering
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.reports import Estimate, Gain
 
@@ -65,14 +65,16 @@ class Findings:
             task.name: Estimate.of([results[cell].ua for cell in grid.centralised(task)]) for task in tasks
         }
         self.curves = {
-            (task.name, cti): [
-                Point.of(eta, [results[cell] for cell in cells]) for eta, cells in grid.figure_2(task, cti=cti)
+            (task.name, steering): [
+                Point.of(eta, [results[cell] for cell in cells]) for eta, cells in grid.figure_2(task, steering)
             ]
             for task in tasks
-            for cti in (False, True)
+            for steering in Steering
         }
         self.gains = {
-            task.name: Gain.of(*(self._measured(task.name, cti=cti) for cti in (True, False))) for task in tasks
+            (task.name, steering): Gain.of(self._measured(task.name, steering), self._measured(task.name))
+            for task in tasks
+            for steering in (Steering.BY_CLASS, Steering.CLASS_FREE)
         }
         self.table_3 = {
             how: [Point.of(eta, [results[cell] for cell in cells]) for eta, cells in line]
@@ -81,7 +83,9 @@ class Findings:
         found = {each.what: each for result in results.values() for each in result.deviations}
         self.deviations = (*self.config.deviations, *found.values())
 
-    def _measured(self, task: str, *, cti: bool) -> list[tuple[Estimate, Estimate]]:
+    def _measured(self, task: str, steering: Steering = Steering.NONE) -> list[tuple[Estimate, Estimate]]:
         """A curve's points for comparison; without noise there is nothing that CTI could change."""
-        points = self.curves[task, cti]
-        return [(point.ua, point.ep) for point in points if point.ep is not None and (not cti or point.eta < math.inf)]
+        points = self.curves[task, steering]
+        if steering is not Steering.NONE:
+            points = [point for point in points if math.isfinite(point.eta)]
+        return [(point.ua, point.ep) for point in points if point.ep is not None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cutlayer.customer import TrainBottom, TrainSpec
-from cutlayer.recipes.cells import CentralisedCell, Experiment, SplitCell
+from cutlayer.recipes.cells import CentralisedCell, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.tasks import Task
@@ -51,9 +51,9 @@ class Grid:
         """A point of Figure 2 or Table 3, a cell for each seed."""
         return [SplitCell(**self._base(task, seed), eta=eta, **settings) for seed in range(self._order.seeds)]
 
-    def figure_2(self, task: Task, *, cti: bool) -> list[tuple[float, list[CentralisedCell]]]:
+    def figure_2(self, task: Task, steering: Steering) -> list[tuple[float, list[CentralisedCell]]]:
         """A task's curve: the calibrated eta0, then no privacy, which is the same with and without CTI."""
-        curve = [(eta, self.split(task, eta, cti=cti)) for eta in self.etas[task.name]]
+        curve = [(eta, self.split(task, eta, steering=steering)) for eta in self.etas[task.name]]
         return [*curve, (math.inf, self.split(task, math.inf))]
 
     def table_3(self) -> dict[TrainBottom, list[tuple[float, list[CentralisedCell]]]]:
@@ -68,8 +68,8 @@ class Grid:
     def __iter__(self) -> Iterator[CentralisedCell]:
         for task in self.config.tasks:
             yield from self.centralised(task)
-            for cti in (False, True):
-                for _, cells in self.figure_2(task, cti=cti):
+            for steering in Steering:
+                for _, cells in self.figure_2(task, steering):
                     yield from cells
         for line in self.table_3().values():
             for _, cells in line:

@@ -7,10 +7,13 @@ from typing import Any
 
 from cutlayer.core import Deviation
 from cutlayer.customer import TrainBottom
+from cutlayer.recipes.cells import Steering
 from cutlayer.recipes.sap.config import PaperTable3, SapConfig
 from cutlayer.recipes.sap.findings import Findings, Point
 from cutlayer.recipes.tasks import Task
 from cutlayer.reports import Curve, Estimate, Gain, Panel, Table, percent
+
+_NAMES = {Steering.BY_CLASS: "CTI", Steering.CLASS_FREE: "CTI class-free"}
 
 
 def tables(findings: Findings) -> tuple[Table, ...]:
@@ -33,10 +36,10 @@ def content(findings: Findings) -> dict[str, Any]:
         "table_1": {name: _plain_row(findings, name) for name in findings.rows},
         "figure_2": {
             task.name: {
-                "plain": [point.model_dump(mode="json") for point in findings.curves[task.name, False]],
-                "cti": [point.model_dump(mode="json") for point in findings.curves[task.name, True]],
-                "cti_gain": _dumped(findings.gains[task.name]),
+                steering.value: [point.model_dump(mode="json") for point in findings.curves[task.name, steering]]
+                for steering in Steering
             }
+            | {f"{steering}_gain": _dumped(findings.gains[task.name, steering]) for steering in _NAMES}
             for task in findings.config.tasks
         },
         "table_3": {
@@ -73,7 +76,7 @@ def _table_1(findings: Findings) -> Table:
     for task in findings.config.tasks:
         train, dev, test = findings.rows[task.name]
         theirs = paper.table_1[task.name]
-        unprotected = findings.curves[task.name, False][-1].ua
+        unprotected = findings.curves[task.name, Steering.NONE][-1].ua
         rows.append(
             (
                 task.title,
@@ -104,26 +107,32 @@ def _eta(point: Point) -> str:
 
 
 def _figure_2(findings: Findings, task: Task) -> Table:
+    curves = [findings.curves[task.name, steering] for steering in Steering]
     rows = [
-        (
-            _eta(plain),
-            percent(plain.replaced),
-            str(plain.ua),
-            _or_dash(plain.ep),
-            *((percent(cti.replaced), str(cti.ua), _or_dash(cti.ep)) if math.isfinite(cti.eta) else ("–",) * 3),
-        )
-        for plain, cti in zip(findings.curves[task.name, False], findings.curves[task.name, True], strict=True)
+        (_eta(plain), *_cells(plain), *(cell for cti in steered for cell in _cells(cti, steered=True)))
+        for plain, *steered in zip(*curves, strict=True)
     ]
     centralised = findings.centralised[task.name]
     return Table(
         title=f"Figure 2: {task.title} (%)",
-        columns=("eta0", "replaced", "UA", "EP", "replaced, CTI", "UA, CTI", "EP, CTI"),
+        columns=(
+            *("eta0", "replaced", "UA", "EP"),
+            *(f"{column}, {name}" for name in _NAMES.values() for column in ("replaced", "UA", "EP")),
+        ),
         rows=tuple(rows),
         notes=(
             f"Centralised accuracy: {centralised}.",
             "EP is 1 - the share of tokens that nearest-neighbour inversion recovers; stronger attacks exist.",
+            "CTI scores a training text by its own class and a test text by the largest score over classes; "
+            "CTI class-free scores both by the largest.",
         ),
     )
+
+
+def _cells(point: Point, *, steered: bool = False) -> tuple[str, str, str]:
+    if steered and math.isinf(point.eta):
+        return ("–",) * 3
+    return percent(point.replaced), str(point.ua), _or_dash(point.ep)
 
 
 def _or_dash(estimate: Estimate | None) -> str:
@@ -133,21 +142,24 @@ def _or_dash(estimate: Estimate | None) -> str:
 def _figure_2_verdicts(findings: Findings) -> Table:
     rows = []
     for task in findings.config.tasks:
-        gain = findings.gains[task.name]
-        ours = ("–", "the curves do not overlap")
-        if gain is not None:
-            ours = (f"{100 * gain.value:+.1f} ± {100 * gain.standard_error:.1f}", gain.verdict)
         helps = findings.config.paper.cti_helps[task.name]
-        rows.append((task.title, *ours, "helps" if helps else "no significant improvement"))
+        theirs = "helps" if helps else "no significant improvement"
+        rows += [(task.title, name, *_verdict(findings.gains[task.name, how]), theirs) for how, name in _NAMES.items()]
     return Table(
         title="Figure 2: does CTI help?",
-        columns=("data set", "UA gained at equal EP (points)", "here", "in the paper"),
+        columns=("data set", "CTI", "UA gained at equal EP (points)", "here", "in the paper"),
         rows=tuple(rows),
         notes=(
             "Mean over the CTI points that lie within the plain curve, which is read along straight lines; "
             "a verdict needs two standard errors.",
         ),
     )
+
+
+def _verdict(gain: Gain | None) -> tuple[str, str]:
+    if gain is None:
+        return "–", "the curves do not overlap"
+    return f"{100 * gain.value:+.1f} ± {100 * gain.standard_error:.1f}", gain.verdict
 
 
 def _figure_2_paper(config: SapConfig) -> Table:
@@ -243,13 +255,14 @@ def _deviations(deviations: tuple[Deviation, ...]) -> Table:
 
 
 def _panel(findings: Findings, task: Task) -> Panel:
-    plain, cti = findings.curves[task.name, False], findings.curves[task.name, True]
+    names = {Steering.NONE: "SAP"} | {steering: f"SAP-{name}" for steering, name in _NAMES.items()}
+    curves = [(findings.curves[task.name, steering], name) for steering, name in names.items()]
     return Panel(
         title=task.title,
-        ticks=tuple("∞" if math.isinf(p.eta) else f"{p.eta:g}\n({percent(p.replaced, 0)} %)" for p in plain),
+        ticks=tuple("∞" if math.isinf(p.eta) else f"{p.eta:g}\n({percent(p.replaced, 0)} %)" for p in curves[0][0]),
         curves=tuple(
             curve
-            for points, name in ((plain, "SAP"), (cti, "SAP-CTI"))
+            for points, name in curves
             for curve in (
                 Curve(name=f"UA, {name}", group=name, values=tuple(p.ua for p in points)),
                 Curve(name=f"EP, {name}", group=name, values=tuple(p.ep for p in points), dashed=True),
