@@ -37,8 +37,13 @@ def test_a_self_signed_vendor(nursery: Vendors, blank_vendor: Path, tmp_path: Pa
                 ask(HttpTransport(process.url, key, ca_cert=trust), routes.SERVICE)
             assert caught.value.status == 0
         by_name = HttpTransport(process.url.replace("127.0.0.1", "localhost"), key, ca_cert=settings.certificate)
-        with pytest.raises(VendorError, match="No trusted connection"):
+        with pytest.raises(VendorError, match="No trusted connection") as caught:
             ask(by_name, routes.SERVICE)
+        assert "--tls-host" in caught.value.remedy
+        plain = HttpTransport(process.url.replace("https", "http"), key, retries=0)
+        with pytest.raises(VendorError, match="could not be reached") as caught:
+            ask(plain, routes.SERVICE)
+        assert "https://" in caught.value.remedy
 
 
 @pytest.mark.parametrize("host", ["", "a b", "https://vendor.example", "vendor.example:443", "käse.example"])

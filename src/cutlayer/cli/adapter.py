@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
     from cutlayer.customer import Client
+    from cutlayer.wire.messages import AdapterInfo
 
 app = typer.Typer(
     help="List, show and delete adapters at the vendor.",
@@ -27,14 +29,38 @@ def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert:
     return Client(vendor, api_key, home=home, ca_cert=ca_cert)
 
 
-def _privacy(client: Client, adapter: str) -> str:
-    """How an adapter's texts left, which only the folder knows where it was trained."""
+def _check(identifier: str) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from cutlayer.core import ConfigError, Fault
+    from cutlayer.wire.messages import Identifier as Form
+
+    try:
+        TypeAdapter(Form).validate_python(identifier)
+    except ValidationError:
+        raise ConfigError(
+            [Fault("ID", identifier, "must be 32 characters of 0-9a-f")],
+            remedy="`cutlayer adapter list` shows the identifiers of your adapters.",
+        ) from None
+
+
+def _content(client: Client, info: AdapterInfo) -> dict[str, Any]:
+    """What the vendor says of an adapter, and how its texts left, which only the folder knows where it was trained."""
     from cutlayer.customer.profile import Profile, known
 
-    if adapter not in known(client.home):
+    privacy = None
+    if info.adapter in known(client.home):
+        spec = Profile.load(client.home, info.adapter).spec.privacy
+        privacy = {"mechanism": spec.mechanism, "eta": spec.eta, "cti": spec.cti is not None}
+    return {**info.model_dump(mode="json"), "privacy": privacy}
+
+
+def _in_words(privacy: Mapping[str, Any] | None) -> str:
+    if privacy is None:
         return "trained elsewhere"
-    spec = Profile.load(client.home, adapter).spec.privacy
-    return "none" if spec.mechanism == "none" else f"eta {spec.eta:g}, {spec.mechanism}{', CTI' if spec.cti else ''}"
+    if privacy["mechanism"] == "none":
+        return "none"
+    return f"eta {privacy['eta']:g}, {privacy['mechanism']}{', CTI' if privacy['cti'] else ''}"
 
 
 @app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8377")
@@ -48,16 +74,20 @@ def list_adapters(
     """List your adapters."""
     output = Output(as_json=as_json)
     client = _client(vendor, api_key, home, ca_cert)
-    found = client.adapters()
+    found = [_content(client, info) for info in client.adapters()]
     output.table(
         "Adapters",
         ("id", "model", "privacy", "labels", "step", "created"),
         [
-            (info.adapter, info.model, _privacy(client, info.adapter), info.num_labels, info.step, info.created)
-            for info in found
+            (
+                *(each[name] for name in ("adapter", "model")),
+                _in_words(each["privacy"]),
+                *(each[name] for name in ("num_labels", "step", "created")),
+            )
+            for each in found
         ],
     )
-    output.result({"adapters": [info.model_dump(mode="json") for info in found]})
+    output.result({"adapters": found})
 
 
 @app.command(epilog="Example: cutlayer adapter show 0f3c… --vendor http://127.0.0.1:8377")
@@ -71,11 +101,14 @@ def show(
 ) -> None:
     """Show an adapter, with the sha256 of its weights."""
     output = Output(as_json=as_json)
+    _check(identifier)
     client = _client(vendor, api_key, home, ca_cert)
     info = client.adapter(identifier)
-    content = info.model_dump(mode="json")
-    facts = [(name, info.cut.slug if name == "cut" else value) for name, value in content.items() if name != "adapter"]
-    output.facts(f"Adapter {info.adapter}", [*facts, ("privacy", _privacy(client, identifier))])
+    content = _content(client, info)
+    # where the vendor's part begins: a customer that releases token ids keeps the table to itself all the same
+    takes = "token ids" if info.cut.is_text else f"rows of the cut {info.cut.slug}"
+    shown = {**content, "cut": f"the vendor takes {takes}", "privacy": _in_words(content["privacy"])}
+    output.facts(f"Adapter {info.adapter}", [fact for fact in shown.items() if fact[0] != "adapter"])
     output.result(content)
 
 
@@ -90,6 +123,7 @@ def delete(
 ) -> None:
     """Delete an adapter at the vendor, for good."""
     output = Output(as_json=as_json)
+    _check(identifier)
     _client(vendor, api_key, home, ca_cert).delete_adapter(identifier)
     output.show(f"Deleted {identifier}.")
     output.result({"adapter": identifier, "deleted": True})

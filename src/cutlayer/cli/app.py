@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "100000" if serves else "10000")
     # the bars of model loading would stand between ours; read when transformers is imported
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not serves:
+        # schedulers and containers stop a program so; it goes on later as after Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = get_command(app).main(given, prog_name="cutlayer", standalone_mode=False)
     except UsageError as error:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -47,6 +48,29 @@ def check_columns(given: Mapping[str, Sequence[str]], added: Sequence[str]) -> N
                 raise typer.BadParameter(
                     f"the output has a column {column} of its own. Rename the input's", param_hint=option
                 )
+
+
+def check_not_input(input_file: str, output_file: Path) -> None:
+    """Refuses, before any work is done, to write over the input, whose other columns would be lost.
+
+    Args:
+        input_file: A file or a hub data set.
+        output_file: Where the command will write.
+
+    Raises:
+        ConfigError: Both are one file, whatever they are called.
+    """
+    try:
+        same = os.path.samefile(input_file, output_file)
+    except OSError:  # one of them is not there, or is no file
+        return
+    if same:
+        from cutlayer.core import ConfigError
+
+        raise ConfigError(
+            f"--output {output_file} is the file that --input names, and would replace it.",
+            remedy="Choose another name for --output.",
+        )
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cutlayer.cli.files import UNSAFE, check_columns, check_kind, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, write_rows
 from cutlayer.cli.options import (
     CUT,
     DATA,
@@ -315,6 +315,7 @@ def predict(
     kept = list(dict.fromkeys(keep or ()))
     check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, added)
     check_columns({"--keep": kept}, (*names, *added))
+    check_not_input(input_file, output_file)
     from cutlayer.customer import Client
     from cutlayer.customer.profile import Profile
     from cutlayer.data import read_dataset

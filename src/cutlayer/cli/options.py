@@ -75,10 +75,30 @@ TextPairColumn = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+
+
+def _parse_eta(given: str) -> float:
+    """A number, or the word that gives up privacy: a number too large to be one does not mean it."""
+    if given.strip().lower() == "inf":
+        return math.inf
+    try:
+        eta = float(given)
+    except ValueError:
+        eta = math.nan
+    # what is zero only because it is too small to be told from it is as little an amount of noise
+    if not 0 < eta < math.inf:
+        raise typer.BadParameter(
+            f"{given} is no number above 0. Smaller numbers hide more, for example `--eta 60`; "
+            "`--eta inf`, as a word, means no privacy"
+        )
+    return eta
+
+
 Eta = Annotated[
     float | None,
     typer.Option(
         "--eta",
+        parser=_parse_eta,
         metavar="NUMBER|inf",
         help="Noise per token in 1/embedding distance: smaller hides more. inf: no privacy. Must be given.",
         show_default=False,
@@ -106,17 +126,12 @@ def require_eta(eta: float | None) -> float:
     """The eta given; how much leaves is never decided by a default.
 
     Raises:
-        typer.BadParameter: None was given, or one that is no amount of noise.
+        typer.BadParameter: None was given.
     """
     if eta is None:
         raise typer.BadParameter(
             "it has no default. Give a number (smaller hides more; `cutlayer privatize` shows what would leave),"
             " or `--eta inf` for no privacy",
-            param_hint="--eta",
-        )
-    if not eta > 0:
-        raise typer.BadParameter(
-            f"{eta:g} is not above 0. Smaller numbers hide more, for example `--eta 60`; `--eta inf` means no privacy",
             param_hint="--eta",
         )
     return eta

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutlayer.cli.files import UNSAFE, check_columns, check_kind, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, write_rows
 from cutlayer.cli.options import (
     DATA_HELP,
     AsJson,
@@ -23,8 +23,13 @@ from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
     from cutlayer.customer import Preview
+    from cutlayer.data import Dataset
 
 SHOWN = 5
+"""Texts on the terminal."""
+
+SHOWN_CHARACTERS = 200
+"""Of each of them; the file holds the rest."""
 
 
 def privatize(
@@ -62,30 +67,36 @@ def privatize(
     names = [text_column, *([text_pair_column] if text_pair_column else [])]
     columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
     check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, [*columns[len(names) :], UNSAFE])
+    check_not_input(input_file, output_file)
     from cutlayer.customer import Client
+    from cutlayer.data import read_dataset
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
     with output.progress() as progress:
         shown = Client(home=home).privatize(
-            input_file,
+            texts,
             eta=chosen,
             model=model,
-            text_column=text_column,
-            text_pair_column=text_pair_column,
             max_length=max_length,
             unsafe_noise_seed=unsafe_noise_seed,
             progress=progress,
         )
-    rows = [(*text.original, *text.released, text.replaced, text.tokens) for text in shown]
+    # not `text.original`: that is how its tokens read, by which no row is found again in the input
+    rows: list[tuple[object, ...]] = [
+        (*original, *text.released, text.replaced, text.tokens)
+        for original, text in zip(texts.texts, shown, strict=True)
+    ]
     if unsafe_noise_seed is not None:
         columns.append(UNSAFE)
         rows = [(*row, unsafe_noise_seed) for row in rows]
     write_rows(output_file, columns, rows)
 
     if not as_json:  # what machines run is logged, and texts belong in no log
-        _show_first(output, shown)
+        _show_first(output, texts, shown)
     output.show(f"{shown.replaced:.1%} of {shown.tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
+    output.show(f"- Texts cut, because the model or --max-length takes no more: {shown.cut_texts} of {len(shown)}")
     if shown.largest_distance is not None:
         from cutlayer.privacy import WorstCase
 
@@ -96,6 +107,7 @@ def privatize(
             "texts": len(shown),
             "tokens": shown.tokens,
             "replaced": shown.replaced,
+            "cut_texts": shown.cut_texts,
             "eta": chosen,
             "largest_distance": shown.largest_distance,
             "no_privacy": chosen == float("inf"),
@@ -104,13 +116,22 @@ def privatize(
     )
 
 
-def _show_first(output: Output, shown: Preview) -> None:
+def _show_first(output: Output, texts: Dataset, shown: Preview) -> None:
     output.table(
         f"The first {min(SHOWN, len(shown))} of {len(shown)} texts",
         ("original", "released"),
-        [(" / ".join(text.original), " / ".join(text.released)) for text in shown.texts[:SHOWN]],
+        [
+            (" / ".join(map(_clipped, original)), " / ".join(map(_clipped, text.released)))
+            for original, text in zip(texts.texts[:SHOWN], shown.texts[:SHOWN], strict=True)
+        ],
         lines=True,
     )
+
+
+def _clipped(text: str) -> str:
+    """The text's beginning, in one line and without what a terminal would take for a command."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 1]}…"
 
 
 def register(app: typer.Typer) -> None:

@@ -75,6 +75,8 @@ def init(
     settings = vendor.init(
         data_dir, models=model, db_url=db_url, tls_host=tls_host, max_bottom=max_bottom, threads=threads
     )
+    if tls_host is not None:
+        output.show(f"Customers reach it as {tls_host} and pass --ca-cert with this file: {settings.certificate}")
     output.show(f"{done} {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
     # a database's address may hold its password
     output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json", exclude={"database_url"})})

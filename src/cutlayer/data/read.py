@@ -141,7 +141,11 @@ def _delimited(path: Path, stream: IO[bytes], delimiter: str) -> Iterator[Row]:
                 )
             yield dict(zip(header, fields, strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}: line {lines.line_num} breaks CSV's quoting rules ({error}).") from error
+        raise DataError(
+            f"{path}: line {lines.line_num} breaks CSV's quoting rules ({error}).",
+            remedy="Put fields that hold the delimiter or a line break in double quotes, and double those inside; "
+            "the fault may lie some lines before.",
+        ) from error
 
 
 def _csv(path: Path, stream: IO[bytes]) -> Iterator[Row]:
@@ -238,7 +242,10 @@ def _text(source: str | Path, row: Row, column: str, number: int) -> str:
     value = row.get(column)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"a value of type {type(value).__name__}"
-        raise DataError(f"{source}: row {number} has {found} in column {column!r}, where a text is needed.")
+        raise DataError(
+            f"{source}: row {number} has {found} in column {column!r}, where a text is needed.",
+            remedy="Put a text there, an empty one if need be, or leave the row out.",
+        )
     return value
 
 
@@ -251,7 +258,8 @@ def _value(source: str | Path, row: Row, column: str, number: int) -> str:
     if not isinstance(value, str | int | float | bool):
         raise DataError(
             f"{source}: row {number} has a value of type {type(value).__name__} in column {column!r}, "
-            "where a name or a number is needed."
+            "where a name or a number is needed.",
+            remedy="Put one name or number there.",
         )
     return str(value)
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,9 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs a command line in this process."""
+    terminates = signal.getsignal(signal.SIGTERM)
 
     def command(*arguments: object) -> Ran:
         capsys.readouterr()
@@ -40,4 +42,5 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         captured = capsys.readouterr()
         return Ran(int(left.value.code or 0), captured.out, captured.err)
 
-    return command
+    yield command
+    signal.signal(signal.SIGTERM, terminates)  # which a command takes for Ctrl-C

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,11 +48,11 @@ def test_the_commands_are_those_of_the_plan() -> None:
     }
 
 
-@pytest.mark.parametrize("eta", ["0", "-5", "nan", "-inf"])
+@pytest.mark.parametrize("eta", ["0", "-5", "nan", "-inf", "1e400", "1e-400", "much"])
 def test_an_eta_that_is_no_amount_of_noise_is_refused(eta: str, run: Run) -> None:
     failed = run("privatize", "--input", "x.csv", "--output", "y.csv", f"--eta={eta}", "--json")
     assert failed.code == failed.result["exit_code"] == 2
-    assert "is not above 0" in failed.err
+    assert f"{eta} is no number above 0" in failed.err
     assert "--eta inf" in failed.err
 
 
@@ -91,6 +94,14 @@ def loaded_by(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [("--help",), ("finetune", "--help"), ("finetune", "--train", "x")])
 def test_nothing_heavy_is_imported_before_it_is_needed(arguments: tuple[str, ...]) -> None:
     assert not loaded_by(*arguments) & {"torch", "transformers", "fastapi", "pyarrow", "matplotlib"}
+
+
+@pytest.mark.parametrize("command", ["show", "delete"])
+def test_what_is_no_adapters_identifier_is_refused_before_anybody_is_asked(command: str, run: Run) -> None:
+    failed = run("adapter", command, "nope", "--json")
+    assert failed.code == failed.result["exit_code"] == 3
+    assert "ID = 'nope'" in failed.err
+    assert "adapter list" in failed.result["remedy"]
 
 
 def test_leaving_eta_out_is_an_error_that_names_the_way_out(run: Run) -> None:
@@ -163,9 +174,13 @@ def test_a_setting_that_stands_in_a_file_is_called_as_it_stands_there(run: Run, 
     assert f"{tmp_path / 'vendor.json'}.threads = 0" in failed.err
 
 
-def test_an_interrupted_command_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_how_to_go_on(
+    how: signal.Signals, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def client(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), how)
+        time.sleep(5)  # a signal is handled at the next step of the interpreter
 
     monkeypatch.setattr("cutlayer.customer.Client", client)
     for extra in ((), ("--json",)):

@@ -113,3 +113,13 @@ def test_a_text_that_is_cut_is_another_text(own_home: Path, starter_installed: N
 def test_pairs_are_privatized_segment_by_segment(own_home: Path, starter_installed: None) -> None:
     (shown,) = Client(device="cpu").privatize([("first text here", "second one")], eta=60)
     assert len(shown.original) == len(shown.released) == 2
+
+
+def test_texts_that_are_cut_are_counted(own_home: Path, starter_installed: None) -> None:
+    def cut_texts(*texts: str | tuple[str, str]) -> int:
+        return Client(device="cpu").privatize(list(texts), eta=60, max_length=5).cut_texts  # type: ignore[arg-type]
+
+    assert cut_texts("one two three four", "one two three", "one", "", "one two three four five six") == 2
+    assert cut_texts("one two three", "one") == 0, "one that just fits is not cut"
+    # a pair has one more special token
+    assert cut_texts(("one", "two"), ("one two", "three"), ("", "one two three four"), ("", "")) == 2

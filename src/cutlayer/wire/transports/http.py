@@ -205,13 +205,19 @@ class HttpTransport:
                     ) from error
                 raise VendorError(
                     f"No trusted connection to {self.url}: {_reason(error)}.",
-                    remedy="Pass the vendor's certificate as --ca-cert, or check the address.",
+                    remedy="Use the name that is in the vendor's certificate; the vendor makes one for another name "
+                    "with `vendor init --tls-host`."
+                    if "mismatch" in str(error).lower()
+                    else "Pass the vendor's certificate as --ca-cert, or check the address.",
                 ) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if last:
+                    # a port that speaks TLS hangs up on plain HTTP
+                    hung_up = not self._reached and self.url.startswith("http:") and "without response" in str(error)
                     raise VendorError(
                         f"The vendor at {self.url} could not be reached: {_reason(error)}.",
-                        remedy="Check that it is running and run the same command again: it goes on where it stopped.",
+                        remedy=("Use https:// if it serves TLS. " if hung_up else "")
+                        + "Check that it is running and run the same command again: it goes on where it stopped.",
                     ) from error
             time.sleep(max(min(0.1 * 2**attempt, _LONGEST_PAUSE_SECONDS), asked_to_wait))
             attempt += 1
