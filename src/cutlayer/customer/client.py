@@ -160,7 +160,8 @@ class Client:
         Raises:
             ConfigError: Settings that have no meaning together, all named at once.
             DataError: Files that cannot be used.
-            BudgetError: A text would be charged beyond the budget; nothing of it left.
+            BudgetError: A text would be charged beyond the budget. It is found before the run begins, and no text
+                leaves; only where another run charges the same texts meanwhile, some may have left.
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
         progress = progress or Silent()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutlayer.attacks import Knowledge
 from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Stopped, VendorError
+from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
@@ -159,6 +160,15 @@ class Finetuning:
         self.data = Prepared(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
+        self._forecast = Forecast(
+            home,
+            self.spec,
+            self.data,
+            self.session,
+            secret=noise_secret(home, self.spec.unsafe_noise_seed),
+            width=self.model.width,
+        )
+        self._forecast.check_noise(self.archive)
         check_batches(self.data.train.lengths, batch_size=self.spec.train.batch_size, positions=self.positions)
 
     @property
@@ -188,6 +198,7 @@ class Finetuning:
 
     def _begin(self) -> None:
         """Has the vendor take the job before any text leaves; if it refuses, the folder is free for another run."""
+        self._forecast.check_budget(self.progress)
         self.run.save()
         try:
             self.gate.send(routes.JOB_PUT, {"job": self.run.identifier("job")}, control=self._job_spec())
@@ -239,6 +250,7 @@ class Finetuning:
             spent=self.gate.spent(),
             deviations=self.spec.deviations(FAMILIES[self.model.family]),
             seconds=seconds,
+            caveats=self._forecast.overspent(),
         )
         self._delete_records(job.spec)
         self.run.finish(result)

@@ -73,6 +73,7 @@ class Measures:
         spent: RunBytes,
         deviations: tuple[Deviation, ...],
         seconds: float,
+        caveats: tuple[str, ...],
     ) -> FinetuneResult:
         """All that a run tells.
 
@@ -83,6 +84,7 @@ class Measures:
             spent: What was sent and received.
             deviations: Where the run's settings differ from the paper.
             seconds: How long it took.
+            caveats: What the run's guarantee does not cover, beside what the privatizer says.
         """
         accuracy, measured_on = utility
         inversion, labels = self._inversion(knowledge), self._label_recovery()
@@ -90,6 +92,8 @@ class Measures:
         privatizer = self._session.privatizer
         state, spec, rows = self._run.state, self._spec, self._data.rows
         looks = len(state.dev) if spec.train_bottom is TrainBottom.REDRAW else 1
+        # each epoch's fresh release is a look of its own, and looks add up
+        guarantee = functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks)
         return FinetuneResult(
             adapter_id=adapter.adapter,
             adapter_sha256=adapter.sha256,
@@ -118,8 +122,7 @@ class Measures:
             no_privacy=spec.privacy.mechanism == "none",
             unsafe_noise=spec.unsafe_noise_seed is not None,
             looks=looks,
-            # each epoch's fresh release is a look of its own, and looks add up
-            guarantee=functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks),
+            guarantee=guarantee.model_copy(update={"caveats": guarantee.caveats + caveats}),
             largest_distance=privatizer.largest_distance(),
             deviations=privatizer.deviations + deviations,
             spec=spec,

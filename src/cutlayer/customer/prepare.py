@@ -165,8 +165,14 @@ class Prepared:
         """Refuses, before anything leaves, texts that the vendor would refuse in the middle of an upload.
 
         Raises:
-            DataError: A text has no token at all.
+            DataError: A text has no token at all, special ones included; or no text of train has one of its own,
+                from which nothing can be learned and on which nothing can be measured.
         """
+        if not self.tokens.total:
+            raise DataError(
+                f"None of the {len(self.tokens)} texts of train has a token: they are all empty.",
+                remedy="Name the column that holds the texts: --text-column, in Python text_column.",
+            )
         for name, examples in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             empty = 0 if examples is None else int((examples.lengths == 0).sum())
             if empty:

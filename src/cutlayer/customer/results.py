@@ -32,7 +32,8 @@ class FinetuneResult(BaseModel):
         tokens_released: Content tokens in distinct releases of this run.
         eta: The privacy parameter, per token, in 1/distance of the model's embedding table.
         looks: Fresh releases of each training text: one, or with `redraw` one in each epoch.
-        guarantee: What is promised for all looks together, and what is not.
+        guarantee: What is promised for all looks together, and what is not. Its caveats tell, too, how many
+            texts other releases have charged beyond the run's budget.
         largest_distance: No two rows of the table are farther apart; eta times this, a look, is the
             worst case. `None` where nothing is promised.
         no_privacy: Whether texts were released as they are.

@@ -14,7 +14,7 @@ from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import TrainBottom
+from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
@@ -145,14 +145,7 @@ class Trainer:
 
     def batches(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch, the same after a resume."""
-        settings = self.spec.train
-        return epoch_batches(
-            self.train.lengths,
-            batch_size=settings.batch_size,
-            seed=self.spec.seed,
-            epoch=epoch,
-            group_by_length=settings.group_by_length,
-        )
+        return training_order(self.spec, self.train.lengths, epoch)
 
     def look(self, epoch: int, step: int) -> tuple[int, int] | None:
         """Which fresh release a step takes; `None` for the memoised one."""
@@ -189,3 +182,21 @@ class Trainer:
             routes.SNAPSHOT, {"job": self.link.job}, control=SnapshotRequest(step=self.link.step)
         ).expect(JobInfo)
         self._checkpoint()
+
+
+def training_order(spec: RunSpec, lengths: Tensor, epoch: int) -> list[Tensor]:
+    """Which texts each step of an epoch takes.
+
+    Args:
+        spec: The run's settings.
+        lengths: `[n]` int64, positions of each training text.
+        epoch: Counted from 0.
+    """
+    settings = spec.train
+    return epoch_batches(
+        lengths,
+        batch_size=settings.batch_size,
+        seed=spec.seed,
+        epoch=epoch,
+        group_by_length=settings.group_by_length,
+    )

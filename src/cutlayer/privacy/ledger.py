@@ -37,6 +37,8 @@ CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged
 """
 _AT_A_TIME: Final = 500
 _ROUNDING: Final = 1e-9
+# sums of infinities differ between versions of SQLite
+_SUM: Final = "CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END"
 _OTHER_CATEGORIES: Final = ("gradient", "control")
 RELEASE_BYTES: Final = "release"
 """The category under which a frame counts its release's payload bytes (`wire.routes.Category`)."""
@@ -248,6 +250,37 @@ class Ledger:
                 _write_texts(connection, entry, release, digests, payload_bytes.get(RELEASE_BYTES, 0), budget)
         return entry
 
+    def check_budget(
+        self, *, draws: Sequence[bytes], contents: Sequence[bytes], etas: Sequence[float], unit: str, budget: float
+    ) -> None:
+        """Asks, before a run begins, whether its budget lets all of its releases leave. Nothing is written.
+
+        Args:
+            draws: The draw of each release.
+            contents: The text of each release.
+            etas: What each release costs if its draw is new.
+            unit: What etas are counted in.
+            budget: Largest sum of etas per text and unit.
+
+        Raises:
+            BudgetError: A text would be charged beyond the budget, once all of them had left.
+        """
+        with self._database.read() as connection:
+            charged = _charged(connection, draws)
+            over = _over_budget(connection, contents, etas, charged, unit, budget)
+        if over:
+            raise _refusal(over, len(set(contents)), unit, budget, "No text was sent.")
+
+    def spent_on(self, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
+        """What texts were charged so far, in one unit; those that were charged nothing are left out.
+
+        Args:
+            contents: Their keyed hashes, as releases carry them.
+            unit: What etas are counted in.
+        """
+        with self._database.read() as connection:
+            return _spent_on(connection, contents, unit)
+
     def close_frame(self, entry: int, *, uplink_bytes: int, downlink_bytes: int, status: int, digest: bytes) -> None:
         """Notes what became of a frame.
 
@@ -326,14 +359,9 @@ class Ledger:
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
-            # sums of infinities differ between versions of SQLite
-            spent = dict(
-                connection.execute(
-                    "SELECT unit, MAX(spent) FROM "
-                    "(SELECT unit, CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END AS spent "
-                    "FROM releases JOIN kinds USING (kind) WHERE charged GROUP BY unit, content) GROUP BY unit"
-                ).fetchall()
-            )
+            charges = "FROM releases JOIN kinds USING (kind) WHERE charged GROUP BY unit, content"
+            by_text = f"SELECT unit, {_SUM} AS spent {charges}"
+            spent = dict(connection.execute(f"SELECT unit, MAX(spent) FROM ({by_text}) GROUP BY unit").fetchall())  # noqa: S608 - constants
             rows = connection.execute(
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
                 "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"
@@ -401,13 +429,11 @@ def _write_texts(
     ).fetchone()
     etas = release.etas.tolist()
     _check_bytes(connection, release, digests, etas)
-    drawn = {draw for (draw,) in _lookup(connection, "SELECT draw FROM releases WHERE charged AND draw", release.draws)}
-    charged = []
-    for draw in release.draws:
-        charged.append(draw not in drawn)
-        drawn.add(draw)
+    charged = _charged(connection, release.draws)
     if budget is not None:
-        _check_budget(connection, release, etas, charged, budget)
+        over = _over_budget(connection, release.contents, etas, charged, release.unit, budget)
+        if over:
+            raise _refusal(over, len(release), release.unit, budget, "This release was not sent.")
     items = release.items()
     ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
     shares = [end - start for start, end in zip([0, *ends], ends, strict=False)]
@@ -435,28 +461,55 @@ def _check_bytes(
         )
 
 
-def _check_budget(
-    connection: sqlite3.Connection, release: Release, etas: Sequence[float], charged: Sequence[bool], budget: float
-) -> None:
+def _charged(connection: sqlite3.Connection, draws: Sequence[bytes]) -> list[bool]:
+    """Whether each draw is new, and so a look that is charged."""
+    drawn = {draw for (draw,) in _lookup(connection, "SELECT draw FROM releases WHERE charged AND draw", draws)}
+    charged = []
+    for draw in draws:
+        charged.append(draw not in drawn)
+        drawn.add(draw)
+    return charged
+
+
+def within_budget(spent: float, budget: float) -> bool:
+    """Whether a sum of etas keeps to a budget, but for rounding; a budget that is no number lets nothing pass."""
+    return spent <= budget * (1 + _ROUNDING)
+
+
+def _spent_on(connection: sqlite3.Connection, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
+    charges = "FROM releases JOIN kinds USING (kind) WHERE charged AND unit = ? AND content"
+    query = f"SELECT content, {_SUM} {charges}"
+    return dict(_lookup(connection, query, contents, unit, suffix="GROUP BY content"))
+
+
+def _over_budget(
+    connection: sqlite3.Connection,
+    contents: Sequence[bytes],
+    etas: Sequence[float],
+    charged: Sequence[bool],
+    unit: str,
+    budget: float,
+) -> list[tuple[float, float]]:
+    """What was spent and what is due, for each text that would be charged beyond the budget."""
     due: dict[bytes, float] = {}
-    for content, eta, new in zip(release.contents, etas, charged, strict=True):
+    for content, eta, new in zip(contents, etas, charged, strict=True):
         if new:
             due[content] = due.get(content, 0.0) + eta
-    query = "SELECT content, SUM(eta) FROM releases JOIN kinds USING (kind) WHERE charged AND unit = ? AND content"
-    spent = dict(_lookup(connection, query, list(due), release.unit, suffix="GROUP BY content"))
-    over = [
+    spent = _spent_on(connection, list(due), unit)
+    return [
         (spent.get(content, 0.0), eta)
         for content, eta in due.items()
-        # "not within" rather than "beyond": a budget that is no number refuses everything
-        if not spent.get(content, 0.0) + eta <= budget * (1 + _ROUNDING)
+        if not within_budget(spent.get(content, 0.0) + eta, budget)
     ]
-    if over:
-        before, eta = max(over, key=sum)
-        raise BudgetError(
-            f"{len(over)} of {len(release)} texts would be charged beyond the budget of {budget:g}: "
-            f"up to {before:g} spent and {eta:g} due, in {release.unit}. Nothing was sent.",
-            remedy="Use what was released before at the same settings, leave these texts out, or raise the budget.",
-        )
+
+
+def _refusal(over: Sequence[tuple[float, float]], texts: int, unit: str, budget: float, told: str) -> BudgetError:
+    before, eta = max(over, key=sum)
+    return BudgetError(
+        f"{len(over)} of {texts} texts would be charged beyond the budget of {budget:g}: "
+        f"up to {before:g} spent and {eta:g} due, in {unit}. {told}",
+        remedy="Use what was released before at the same settings, leave these texts out, or raise the budget.",
+    )
 
 
 def _lookup(

@@ -13,13 +13,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Place, Stopped, VendorError
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.models import Template
+from cutlayer.privacy import CtiSpec, Ledger
 from cutlayer.wire import Route, routes
 from tests.promises.runs import TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
@@ -230,6 +231,104 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
         prepared = Prepared(Labelled.of(Corpora(*given), spec), spec, archive, vocab_size=len(tokenizer))
         with pytest.raises(DataError, match=f"1 texts of {name} are empty"):
             prepared.check()
+
+
+def asked(client: Client) -> set[str]:
+    """The routes on which the vendor was to keep something."""
+    kept = {route.name for route in (routes.JOB_PUT, routes.RECORD_SET_PUT, routes.SHARD_PUT, routes.STEP)}
+    return kept & {frame.route for frame in client.ledger.frames()}
+
+
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+@pytest.mark.parametrize("cti", [False, True])
+def test_a_file_of_empty_texts_is_refused_before_the_vendor_keeps_anything(
+    client: Client, tmp_path: Path, train_bottom: TrainBottom, cti: bool
+) -> None:
+    """Special tokens fill the rows, so it would be trained to the end, and then there is nothing to measure."""
+    texts = corpus(40, seed=1)
+    empty = Dataset((("",),) * 40, texts.labels)
+    with pytest.raises(DataError, match="None of the 32 texts of train has a token") as refused:
+        finetune(client, train=empty, train_bottom=train_bottom, cti=cti, out=tmp_path / "run")
+    assert "--text-column" in refused.value.remedy
+    assert not asked(client)
+    assert not (tmp_path / "run" / "run.json").exists()
+    some = Dataset((("w1",),) * 10 + empty.texts[10:], texts.labels)
+    assert finetune(client, train=some, train_bottom=train_bottom, cti=cti).ep_n, "some empty texts do no harm"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"cti": True},
+        {"mechanism": "vector"},
+        {"bottom": 1, "mechanism": "vector", "place": Place.ACTIVATIONS},
+        {"bottom": 1, "train_bottom": TrainBottom.MEMOISED},
+        {"train_bottom": TrainBottom.REDRAW},
+    ],
+    ids=str,
+)
+def test_a_budget_refuses_before_the_vendor_keeps_anything(
+    client: Client, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    redraw = settings.get("train_bottom") is TrainBottom.REDRAW
+    finetune(client, **settings)
+    before = list(client.ledger.frames())
+    charged = [line.draws for line in client.ledger.summary().mechanisms]
+    with pytest.raises(BudgetError, match=r"texts would be charged beyond the budget of 10: .* No text was sent\."):
+        finetune(client, eta=5.0, budget=10.0, out=tmp_path / "run", **settings)
+    after = list(client.ledger.frames())[len(before) :]
+    assert {frame.route for frame in after} <= {routes.SERVICE.name, routes.MODELS.name, routes.ARCHIVE.name}
+    assert not (tmp_path / "run" / "run.json").exists()
+    # what left before costs nothing, so a budget that it fills, or exceeds, lets it leave again; and says so
+    budget = 12.0 if redraw else 0.5
+    result = finetune(client, budget=budget, out=tmp_path / "run", **settings)
+    assert [line.draws for line in client.ledger.summary().mechanisms] == charged
+    told = [each for each in result.guarantee.caveats if "charged more than the budget of 0.5" in each]
+    assert len(told) == (0 if redraw else 1)
+    assert Run.is_finished(tmp_path / "run")
+    assert finetune(client, budget=budget, out=tmp_path / "run", **settings) == result
+
+
+def test_a_budget_refuses_for_the_test_texts_before_training(client: Client) -> None:
+    finetune(client, train=corpus(40, seed=9))
+    jobs = [frame.route for frame in client.ledger.frames()].count(routes.JOB_PUT.name)
+    with pytest.raises(BudgetError, match=r"^10 of 50 texts .* up to 6 spent and 5 due"):
+        finetune(client, eta=5.0, budget=10.0)
+    assert [frame.route for frame in client.ledger.frames()].count(routes.JOB_PUT.name) == jobs
+
+
+def test_a_fresh_release_of_a_text_that_stands_twice_counts_twice_in_the_budget(client: Client) -> None:
+    texts = corpus(20, seed=1)
+    twice = Dataset(texts.texts * 2, (texts.labels or ()) * 2)
+    with pytest.raises(BudgetError, match="No text was sent"):
+        finetune(client, train=twice, train_bottom=TrainBottom.REDRAW, budget=12.0)
+    assert not asked(client)
+
+
+def test_noise_is_not_drawn_twice_where_the_budget_is_far(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Mock(side_effect=AssertionError("drawn only to be counted"))
+    monkeypatch.setattr(Ledger, "check_budget", drawn)
+    assert finetune(client, budget=6.0).spec.budget == 6
+    assert not any("budget of" in caveat for caveat in finetune(client, budget=12.0, eta=5.0).guarantee.caveats)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"eta": 1e-8},
+        {"eta": 1e-8, "bottom": 1, "mechanism": "vector", "place": Place.ACTIVATIONS},
+        {"cti": CtiSpec(c0=1000.0)},
+    ],
+    ids=str,
+)
+def test_an_eta_that_the_model_cannot_use_is_refused_before_the_vendor_keeps_anything(
+    client: Client, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"eta = .*for rows of width"):
+        finetune(client, out=tmp_path / "run", **settings)
+    assert not asked(client)
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_deletion_that_was_cut_short_is_finished_by_another(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

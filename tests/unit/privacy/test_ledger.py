@@ -138,9 +138,34 @@ def test_a_release_is_charged_once_and_a_second_draw_again(ledger: Ledger) -> No
     assert sum(text.charged for text in ledger.releases()) == 3
     with pytest.raises(BudgetError, match=r"2 of 4 texts .*budget of 150: up to 80 spent and 80 due") as caught:
         send(ledger, draw(look=(0, 1)), budget=150)
-    assert "Nothing was sent" in str(caught.value)
+    assert "This release was not sent" in str(caught.value)
     send(ledger, draw(look=(0, 1)), budget=160)
     assert sum(text.charged for text in ledger.releases()) == 6
+
+
+def test_a_budget_can_be_asked_before_anything_leaves(ledger: Ledger) -> None:
+    def ask(*releases: Release, budget: float) -> None:
+        ledger.check_budget(
+            draws=[draw for each in releases for draw in each.draws],
+            contents=[content for each in releases for content in each.contents],
+            etas=[eta for each in releases for eta in each.etas.tolist()],
+            unit=releases[0].unit,
+            budget=budget,
+        )
+
+    first, second = draw(), draw(look=(0, 1))
+    ask(first, first, budget=80)
+    with pytest.raises(BudgetError, match=r"up to 0 spent and 160 due.* No text was sent\."):
+        ask(first, second, budget=150)
+    assert not list(ledger.frames())
+    assert not ledger.spent_on(first.contents, first.unit)
+    send(ledger, first)
+    ask(first, budget=1)
+    with pytest.raises(BudgetError, match="up to 80 spent and 80 due"):
+        ask(second, budget=150)
+    ask(first, second, budget=160)
+    assert set(ledger.spent_on(first.contents, first.unit).values()) <= {0.0, 80.0}
+    assert not ledger.spent_on(first.contents, "another unit")
 
 
 def test_a_refused_frame_leaves_no_trace(ledger: Ledger) -> None:
