@@ -129,7 +129,8 @@ class Forecast:
         looks = Counter(set(train).union(*others))
         if self._spec.train_bottom is TrainBottom.REDRAW:
             # a text that stands twice may be drawn twice an epoch
-            looks = Counter(train * self._looks) + Counter(set().union(*others))
+            fresh = Counter({content: count * self._looks for content, count in Counter(train).items()})
+            looks = fresh + Counter(set().union(*others))
         spent = self._ledger.spent_on(list(looks), self._session.privatizer.unit)
         return all(
             within_budget(spent.get(content, 0) + number * self._spec.privacy.eta, budget)
