@@ -105,7 +105,7 @@ def show(
     client = _client(vendor, api_key, home, ca_cert)
     info = client.adapter(identifier)
     content = _content(client, info)
-    # where the vendor's part begins: a customer that releases token ids keeps the table to itself all the same
+    # ids make every cut a text cut: the vendor looks them up in its own table
     takes = "token ids" if info.cut.is_text else f"rows of the cut {info.cut.slug}"
     shown = {**content, "cut": f"the vendor takes {takes}", "privacy": _in_words(content["privacy"])}
     output.facts(f"Adapter {info.adapter}", [fact for fact in shown.items() if fact[0] != "adapter"])
