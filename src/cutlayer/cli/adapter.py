@@ -29,21 +29,6 @@ def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert:
     return Client(vendor, api_key, home=home, ca_cert=ca_cert)
 
 
-def _check(identifier: str) -> None:
-    from pydantic import TypeAdapter, ValidationError
-
-    from cutlayer.core import ConfigError, Fault
-    from cutlayer.wire.messages import Identifier as Form
-
-    try:
-        TypeAdapter(Form).validate_python(identifier)
-    except ValidationError:
-        raise ConfigError(
-            [Fault("ID", identifier, "must be 32 characters of 0-9a-f")],
-            remedy="`cutlayer adapter list` shows the identifiers of your adapters.",
-        ) from None
-
-
 def _content(client: Client, info: AdapterInfo) -> dict[str, Any]:
     """What the vendor says of an adapter, and how its texts left, which only the folder knows where it was trained."""
     from cutlayer.customer.profile import Profile, known
@@ -101,7 +86,6 @@ def show(
 ) -> None:
     """Show an adapter, with the sha256 of its weights."""
     output = Output(as_json=as_json)
-    _check(identifier)
     client = _client(vendor, api_key, home, ca_cert)
     info = client.adapter(identifier)
     content = _content(client, info)
@@ -123,7 +107,6 @@ def delete(
 ) -> None:
     """Delete an adapter at the vendor, for good."""
     output = Output(as_json=as_json)
-    _check(identifier)
     _client(vendor, api_key, home, ca_cert).delete_adapter(identifier)
     output.show(f"Deleted {identifier}.")
     output.result({"adapter": identifier, "deleted": True})

@@ -355,9 +355,9 @@ def discard(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give up an unfinished run: its job and records at the vendor go, and its folder here.
+    """Give up an unfinished run: its job and records at the vendor go, and what it wrote here.
 
-    What was released stays in the ledger, and stays charged.
+    Other files in its folder stay. What was released stays in the ledger, and stays charged.
     """
     from cutlayer.customer import Client
 

@@ -16,7 +16,6 @@ import hashlib
 import math
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +27,7 @@ from cutlayer.core import ConfigError, Cut, Fault, Place, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
-from cutlayer.customer.home import Home
+from cutlayer.customer.home import Home, adapter_identifier
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.prepare import Corpora, Labelled
 from cutlayer.customer.preview import Preview, preview
@@ -306,25 +305,35 @@ class Client:
         return self._gate().send(routes.ADAPTERS).expect(AdapterList).adapters
 
     def adapter(self, adapter: str) -> AdapterInfo:
-        """One adapter, with the digest of its weights."""
-        return self._gate().send(routes.ADAPTER_GET, {"adapter": adapter}).expect(AdapterInfo)
+        """One adapter, with the digest of its weights.
+
+        Raises:
+            ConfigError: This is no adapter's identifier.
+        """
+        where = {"adapter": adapter_identifier(adapter)}
+        return self._gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
 
     def delete_adapter(self, adapter: str) -> None:
-        """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too."""
+        """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.
+
+        Raises:
+            ConfigError: This is no adapter's identifier.
+        """
+        profile = self.home.adapter(adapter)
         gate = self._gate()
         try:
             gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
         except VendorError as error:
             # a deletion that was cut short is finished by another: what is left of it is the profile
-            if error.status != 404 or not self.home.adapter(adapter).exists():
+            if error.status != 404 or not profile.exists():
                 raise
         _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
         Profile.forget(self.home, adapter)
 
     def discard(self, folder: Path) -> None:
-        """Gives up an unfinished run: its job and records at the vendor go, and its folder here.
+        """Gives up an unfinished run: its job and records at the vendor go, and what it wrote here.
 
-        What was released stays in the ledger, and stays charged.
+        Other files in its folder stay. What was released stays in the ledger, and stays charged.
 
         Args:
             folder: The run's folder (`out`).
@@ -338,7 +347,7 @@ class Client:
             _delete(gate, routes.JOB_DELETE, {"job": run.identifier("job")})
             for name in ("train", "dev"):
                 _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
-            shutil.rmtree(run.folder)
+            run.remove()
 
     # ------------------------------------------------------------ without a vendor
 

@@ -21,7 +21,7 @@ from cutlayer.customer.trainer import training_order
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
 from cutlayer.models import Archive
 from cutlayer.privacy import CustomerSecret, PrivacySpec, Release, build_privatizer, generator
-from cutlayer.privacy.ledger import within_budget
+from cutlayer.privacy.charges import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
 
 

@@ -21,8 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cutlayer.core import StorageError
+from pydantic import ValidationError
+
+from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.privacy import CustomerSecret, Ledger, Vault
+from cutlayer.wire import routes
 
 
 def default_home() -> Path:
@@ -68,12 +71,32 @@ class Home:
         return self.path / "archives"
 
     def adapter(self, identifier: str) -> Path:
-        """What is needed to query an adapter."""
-        return self.path / "adapters" / identifier
+        """What is needed to query an adapter.
+
+        Raises:
+            ConfigError: This is no adapter's identifier.
+        """
+        return self.path / "adapters" / adapter_identifier(identifier)
 
     def run(self, identifier: str) -> Path:
         """The state of a run."""
         return self.path / "runs" / identifier
+
+
+def adapter_identifier(text: str) -> str:
+    """The text, if it has the form of an adapter's identifier: one like `..` would name another folder.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    try:
+        routes.PLACEHOLDERS["adapter"].validate_python(text, strict=True)
+    except ValidationError:
+        raise ConfigError(
+            [Fault("adapter", text, "must be 32 characters of 0-9a-f")],
+            remedy="`cutlayer adapter list` shows the identifiers of your adapters.",
+        ) from None
+    return text
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,10 +26,18 @@ from cutlayer.core import ConfigError, StorageError
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.settings import RunSpec
+from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 
 KEPT_CHECKPOINTS = 2
 OPTIMISER = "optimiser/"
 """Prefix of the optimiser's tensors in a checkpoint; the others are the bottom's."""
+_OWN_FILES = (
+    *(f"transcript/{name}" for name in (INDEX_FILE, BODY_FILE)),
+    *("bottom-[0-9]*.safetensors", ".bottom-[0-9]*.safetensors.*"),
+    *("losses.jsonl", "result.json", ".result.json.*", ".run.json.*"),
+    # by it the run is found, hence behind the others
+    *("run.json", ".lock"),
+)
 
 
 class RunState(BaseModel):
@@ -163,6 +171,25 @@ class Run:
     def forget(self) -> None:
         """Takes the state out of the folder: nothing of the run left this machine."""
         (self.folder / "run.json").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes what the run wrote, and its folder if nothing else is in it: `--out` may have named any folder.
+
+        Raises:
+            StorageError: A file could not be removed; the same call goes on.
+        """
+        try:
+            for pattern in _OWN_FILES:
+                for file in self.folder.glob(pattern):
+                    file.unlink()
+        except OSError as error:
+            raise StorageError(
+                f"The run in {self.folder} could not be removed: {error.strerror}.",
+                remedy="Make the folder writable and run the same command again.",
+            ) from error
+        for folder in (self.transcript, self.folder):
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     def finish(self, result: FinetuneResult) -> None:
         """Keeps what the run found. From then on it is finished."""

@@ -6,7 +6,8 @@ before it leaves.
 
 from cutlayer.privacy.cti import UtilityImportance
 from cutlayer.privacy.distances import WorstCase, largest_distance
-from cutlayer.privacy.ledger import FrameEntry, Ledger, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
+from cutlayer.privacy.entries import FrameEntry, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
+from cutlayer.privacy.ledger import Ledger
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
 from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer

@@ -6,15 +6,17 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cutlayer.core import StorageError
 
 BUSY_SECONDS: Final = 30.0
 """How long one process waits for another's transaction."""
+
+_KEYS_AT_A_TIME: Final = 500
 
 _REMEDIES: Final = {
     sqlite3.SQLITE_FULL: "Free disk space and run again; nothing was sent.",
@@ -129,6 +131,26 @@ class Database:
 
     def _error(self, what: str, code: int) -> StorageError:
         return StorageError(f"The {self._kind} {self.path} {what}.", remedy=_REMEDIES.get(code, ""))
+
+
+def select_by_key(
+    connection: sqlite3.Connection, query: str, keys: Sequence[bytes], *before: object, suffix: str = ""
+) -> list[tuple[Any, ...]]:
+    """Rows of many keys, some at a time, because a statement takes a limited number.
+
+    Args:
+        connection: Inside a transaction.
+        query: A constant that ends with the column that the keys are of.
+        keys: Which rows.
+        before: Values of the query's own placeholders.
+        suffix: What follows the keys.
+    """
+    found = []
+    for start in range(0, len(keys), _KEYS_AT_A_TIME):
+        some = keys[start : start + _KEYS_AT_A_TIME]
+        marks = ",".join("?" * len(some))
+        found += connection.execute(f"{query} IN ({marks}) {suffix}", (*before, *some)).fetchall()
+    return found
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -7,13 +7,14 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from cutlayer.core import BudgetError, PrivacyError
-from cutlayer.privacy.database import Database
+from cutlayer.core import PrivacyError
+from cutlayer.privacy.charges import check_budget, largest_spent, new_draws, spent_on
+from cutlayer.privacy.database import Database, select_by_key
+from cutlayer.privacy.entries import FrameEntry, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
 from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
@@ -35,148 +36,10 @@ CREATE INDEX releases_identity ON releases (identity, digest);
 CREATE INDEX releases_draw ON releases (draw) WHERE charged;
 CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged
 """
-_AT_A_TIME: Final = 500
-_ROUNDING: Final = 1e-9
-# sums of infinities differ between versions of SQLite
-_SUM: Final = "CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END"
+_PAGE: Final = 500
 _OTHER_CATEGORIES: Final = ("gradient", "control")
 RELEASE_BYTES: Final = "release"
 """The category under which a frame counts its release's payload bytes (`wire.routes.Category`)."""
-
-
-@dataclass(frozen=True)
-class FrameEntry:
-    """One frame.
-
-    Attributes:
-        entry: Its number.
-        opened: When it was written down, before its bytes existed.
-        run: What it belongs to: a fine-tuning run's name, or what else was asked of the vendor.
-        route: What kind of message.
-        where: Values of the path's placeholders.
-        payload_bytes: Bytes of its tensors, by what they were spent on.
-        texts: How many texts it releases.
-        unsafe: Whether noise came from a seed.
-        closed: When its answer came; `None`: it may have left.
-        uplink_bytes: Bytes on the wire, envelope included.
-        downlink_bytes: Bytes of the answer.
-        status: HTTP status of the answer.
-        digest: Of the bytes sent.
-    """
-
-    entry: int
-    opened: datetime
-    run: str
-    route: str
-    where: Mapping[str, str | int]
-    payload_bytes: Mapping[str, int]
-    texts: int
-    unsafe: bool
-    closed: datetime | None
-    uplink_bytes: int | None
-    downlink_bytes: int | None
-    status: int | None
-    digest: bytes | None
-
-
-@dataclass(frozen=True)
-class ReleaseEntry:
-    """One text in one frame. Texts appear as keyed hashes only.
-
-    Attributes:
-        entry: The frame.
-        position: The text's place in it.
-        time: When the frame was opened.
-        identity: Names the bytes.
-        draw: Names the noise in them.
-        content: Names the text.
-        digest: Hash of the text's part of the payload.
-        mechanism: How it was privatized.
-        unit: What `eta` is counted in.
-        eta: The largest eta of any of its tokens.
-        tokens: How many tokens it has.
-        payload_bytes: Its share of the frame's release bytes.
-        charged: Whether this was the draw's first release; later ones are no further look.
-    """
-
-    entry: int
-    position: int
-    time: datetime
-    identity: bytes
-    draw: bytes
-    content: bytes
-    digest: bytes
-    mechanism: str
-    unit: str
-    eta: float
-    tokens: int
-    payload_bytes: int
-    charged: bool
-
-
-@dataclass(frozen=True)
-class MechanismSummary:
-    """Everything that one mechanism released in one unit.
-
-    Attributes:
-        mechanism: Its name.
-        unit: What etas are counted in.
-        texts: Different texts.
-        releases: Texts sent, repetitions included.
-        draws: Looks that the vendor got, all texts together.
-        tokens: Tokens sent, repetitions included.
-        payload_bytes: Release bytes sent.
-        largest_eta: Of any draw.
-        largest_spent: Largest sum over one text's draws in this unit, other mechanisms included.
-    """
-
-    mechanism: str
-    unit: str
-    texts: int
-    releases: int
-    draws: int
-    tokens: int
-    payload_bytes: int
-    largest_eta: float
-    largest_spent: float
-
-
-@dataclass(frozen=True)
-class LedgerSummary:
-    """What left altogether.
-
-    Attributes:
-        frames: Number of frames.
-        may_have_left: Frames of which no answer is known.
-        unsafe: Frames whose noise came from a seed.
-        uplink_bytes: Bytes on the wire, envelopes included, of frames that were answered.
-        downlink_bytes: Bytes of answers.
-        payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
-        mechanisms: One line per mechanism and unit.
-    """
-
-    frames: int
-    may_have_left: int
-    unsafe: int
-    uplink_bytes: int
-    downlink_bytes: int
-    payload_bytes: Mapping[str, int]
-    mechanisms: tuple[MechanismSummary, ...]
-
-
-@dataclass(frozen=True)
-class RunBytes:
-    """What one run sent and received.
-
-    Attributes:
-        uplink: Bytes sent, envelopes included, by what they were spent on.
-        downlink: Bytes received.
-        tokens: Content tokens in the run's distinct releases.
-    """
-
-    uplink: Mapping[str, int]
-    downlink: int
-    tokens: int
 
 
 class Ledger:
@@ -266,10 +129,10 @@ class Ledger:
             BudgetError: A text would be charged beyond the budget, once all of them had left.
         """
         with self._database.read() as connection:
-            charged = _charged(connection, draws)
-            over = _over_budget(connection, contents, etas, charged, unit, budget)
-        if over:
-            raise _refusal(over, len(set(contents)), unit, budget, "No text was sent.")
+            new = new_draws(connection, draws)
+            check_budget(
+                connection, contents=contents, etas=etas, new=new, unit=unit, budget=budget, told="No text was sent."
+            )
 
     def spent_on(self, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
         """What texts were charged so far, in one unit; those that were charged nothing are left out.
@@ -279,7 +142,7 @@ class Ledger:
             unit: What etas are counted in.
         """
         with self._database.read() as connection:
-            return _spent_on(connection, contents, unit)
+            return spent_on(connection, contents, unit)
 
     def close_frame(self, entry: int, *, uplink_bytes: int, downlink_bytes: int, status: int, digest: bytes) -> None:
         """Notes what became of a frame.
@@ -359,9 +222,7 @@ class Ledger:
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
-            charges = "FROM releases JOIN kinds USING (kind) WHERE charged GROUP BY unit, content"
-            by_text = f"SELECT unit, {_SUM} AS spent {charges}"
-            spent = dict(connection.execute(f"SELECT unit, MAX(spent) FROM ({by_text}) GROUP BY unit").fetchall())  # noqa: S608 - constants
+            spent = largest_spent(connection)
             rows = connection.execute(
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
                 "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"
@@ -412,7 +273,7 @@ class Ledger:
     def _page(self, query: str, after: tuple[int, ...]) -> list[tuple[Any, ...]]:
         # page by page, so that a reader in no hurry holds no lock
         with self._database.read() as connection:
-            return connection.execute(query, (*after, _AT_A_TIME)).fetchall()
+            return connection.execute(query, (*after, _PAGE)).fetchall()
 
 
 def _write_texts(
@@ -429,11 +290,17 @@ def _write_texts(
     ).fetchone()
     etas = release.etas.tolist()
     _check_bytes(connection, release, digests, etas)
-    charged = _charged(connection, release.draws)
+    charged = new_draws(connection, release.draws)
     if budget is not None:
-        over = _over_budget(connection, release.contents, etas, charged, release.unit, budget)
-        if over:
-            raise _refusal(over, len(release), release.unit, budget, "This release was not sent.")
+        check_budget(
+            connection,
+            contents=release.contents,
+            etas=etas,
+            new=charged,
+            unit=release.unit,
+            budget=budget,
+            told="This release was not sent.",
+        )
     items = release.items()
     ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
     shares = [end - start for start, end in zip([0, *ends], ends, strict=False)]
@@ -449,7 +316,7 @@ def _write_texts(
 def _check_bytes(
     connection: sqlite3.Connection, release: Release, digests: Sequence[bytes], etas: Sequence[float]
 ) -> None:
-    known = dict(_lookup(connection, "SELECT identity, digest FROM releases WHERE identity", release.identities))
+    known = dict(select_by_key(connection, "SELECT identity, digest FROM releases WHERE identity", release.identities))
     differing = 0
     for identity, digest, eta in zip(release.identities, digests, etas, strict=True):
         # without noise there is no second look: a text's rows may differ in their last bits
@@ -459,67 +326,6 @@ def _check_bytes(
             f"{differing} of {len(release)} texts were released before with other bytes: this would be a second look.",
             remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
         )
-
-
-def _charged(connection: sqlite3.Connection, draws: Sequence[bytes]) -> list[bool]:
-    """Whether each draw is new, and so a look that is charged."""
-    drawn = {draw for (draw,) in _lookup(connection, "SELECT draw FROM releases WHERE charged AND draw", draws)}
-    charged = []
-    for draw in draws:
-        charged.append(draw not in drawn)
-        drawn.add(draw)
-    return charged
-
-
-def within_budget(spent: float, budget: float) -> bool:
-    """Whether a sum of etas keeps to a budget, but for rounding; a budget that is no number lets nothing pass."""
-    return spent <= budget * (1 + _ROUNDING)
-
-
-def _spent_on(connection: sqlite3.Connection, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
-    charges = "FROM releases JOIN kinds USING (kind) WHERE charged AND unit = ? AND content"
-    query = f"SELECT content, {_SUM} {charges}"
-    return dict(_lookup(connection, query, contents, unit, suffix="GROUP BY content"))
-
-
-def _over_budget(
-    connection: sqlite3.Connection,
-    contents: Sequence[bytes],
-    etas: Sequence[float],
-    charged: Sequence[bool],
-    unit: str,
-    budget: float,
-) -> list[tuple[float, float]]:
-    """What was spent and what is due, for each text that would be charged beyond the budget."""
-    due: dict[bytes, float] = {}
-    for content, eta, new in zip(contents, etas, charged, strict=True):
-        if new:
-            due[content] = due.get(content, 0.0) + eta
-    spent = _spent_on(connection, list(due), unit)
-    return [
-        (spent.get(content, 0.0), eta)
-        for content, eta in due.items()
-        if not within_budget(spent.get(content, 0.0) + eta, budget)
-    ]
-
-
-def _refusal(over: Sequence[tuple[float, float]], texts: int, unit: str, budget: float, told: str) -> BudgetError:
-    before, eta = max(over, key=sum)
-    return BudgetError(
-        f"{len(over)} of {texts} texts would be charged beyond the budget of {budget:g}: "
-        f"up to {before:g} spent and {eta:g} due, in {unit}. {told}",
-        remedy="Use what was released before at the same settings, leave these texts out, or raise the budget.",
-    )
-
-
-def _lookup(
-    connection: sqlite3.Connection, query: str, keys: Sequence[bytes], *before: object, suffix: str = ""
-) -> list[tuple[Any, ...]]:
-    found = []
-    for start in range(0, len(keys), _AT_A_TIME):
-        some = keys[start : start + _AT_A_TIME]
-        found += connection.execute(f"{query} IN ({','.join('?' * len(some))}) {suffix}", (*before, *some)).fetchall()
-    return found
 
 
 def _when(seconds: float) -> datetime:

@@ -12,12 +12,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cutlayer.core import StorageError
-from cutlayer.privacy.database import Database
+from cutlayer.privacy.database import Database, select_by_key
 from cutlayer.privacy.secret import CustomerSecret
 
 _SCHEMA: Final = "CREATE TABLE sealed (identity BLOB PRIMARY KEY, body BLOB NOT NULL)"
 _NONCE_BYTES: Final = 12
-_AT_A_TIME: Final = 500
 
 
 class Vault:
@@ -95,10 +94,5 @@ class Vault:
 
 
 def _select(connection: sqlite3.Connection, identities: Sequence[bytes]) -> list[bytes | None]:
-    found: dict[bytes, bytes] = {}
-    for start in range(0, len(identities), _AT_A_TIME):
-        some = identities[start : start + _AT_A_TIME]
-        marks = ",".join("?" * len(some))
-        query = f"SELECT identity, body FROM sealed WHERE identity IN ({marks})"  # noqa: S608 - nothing but question marks
-        found.update(connection.execute(query, list(some)))
+    found = dict(select_by_key(connection, "SELECT identity, body FROM sealed WHERE identity", identities))
     return [found.get(identity) for identity in identities]

@@ -24,7 +24,7 @@ class Size(StrEnum):
     """How much of an experiment is run."""
 
     SMALL = "small"
-    """Some thousand rows of each data set and few epochs: the shape of the result, in an hour or two on two cores."""
+    """Some thousand rows of each data set and few epochs: the shape of the result, in some hours on two cores."""
     FULL = "full"
     """All rows that the data sets have."""
 

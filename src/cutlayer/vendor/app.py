@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Path, Request
+from fastapi import FastAPI, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -47,12 +47,12 @@ from cutlayer.wire.messages import (
     SealRequest,
     ServiceInfo,
     ShardInfo,
+    ShardNumber,
     SnapshotRequest,
+    StepNumber,
 )
 from cutlayer.wire.transports.answer import DIGEST_HEADER, TENSOR_MEDIA_TYPE
 
-StepNumber = Annotated[int, Path(ge=1, le=2**53)]
-ShardNumber = Annotated[int, Path(ge=0, lt=10**8)]
 _WRITE_BYTES = 2**20
 
 
@@ -379,7 +379,7 @@ def _tenant(request: Request) -> str:
     return tenant
 
 
-def _lock(data_dir: FilePath) -> int:
+def _lock(data_dir: Path) -> int:
     """Holds the data folder for this process: two would overwrite each other's jobs."""
     handle = os.open(data_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

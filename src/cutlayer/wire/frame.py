@@ -17,11 +17,12 @@ from typing import TypeVar
 import safetensors
 import safetensors.torch
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, Payload, Ragged, Rows, Tokens
 from cutlayer.wire.messages import Form, Message, WireType
-from cutlayer.wire.routes import ROLES, Category, Route
+from cutlayer.wire.routes import PLACEHOLDERS, ROLES, Category, Route
 
 _DTYPE_NAMES = {
     torch.uint8: "U8",
@@ -58,6 +59,7 @@ class Frame:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_where(self.route, self.where)
         if type(self.control) is not (self.route.control or type(None)):
             raise FrameError(f"{self.route.name} takes {self.route.control}, not {type(self.control)}.")
         if bool(self.tensors) != bool(self.route.tensors):
@@ -113,6 +115,17 @@ class Reply:
         if not isinstance(self.control, kind):
             raise FrameError(f"The vendor answered with {type(self.control).__name__}, not {kind.__name__}.")
         return self.control
+
+
+def _check_where(route: Route, where: Mapping[str, str | int]) -> None:
+    if where.keys() != route.placeholders:
+        raise FrameError(f"{route.name} takes {sorted(route.placeholders)} in its path, not {sorted(where)}.")
+    for name, value in where.items():
+        try:
+            PLACEHOLDERS[name].validate_python(value, strict=True)
+        except ValidationError:
+            # whatever it is, it was not meant to be seen by anyone else
+            raise FrameError(f"{route.name}: what was given for {name} has not the form of one.") from None
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from cutlayer.core import Cut
@@ -20,7 +21,11 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-t[0-9]{1,4})?$")]
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+StepNumber = Annotated[int, Ge(1), Le(2**53)]
+ShardNumber = Annotated[int, Ge(0), Le(10**8 - 1)]
 
 
 class Message(BaseModel):

@@ -2,7 +2,8 @@
 
 Customer and vendor meet only here. A route's body is either one JSON control message or one
 safetensors block, never both; a tensor has a role, and a role has its element types and rank.
-There is no route, message or role that could hold raw text, and none that could hold labels.
+What stands in a path has a form, too. There is no route, message or role that could hold raw text,
+and none that could hold labels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from string import Formatter
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from cutlayer.wire import messages as m
 
@@ -54,6 +59,17 @@ ROLES: Mapping[str, Role] = {
     "boundary_gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
 }
 
+PLACEHOLDERS: Mapping[str, TypeAdapter[Any]] = {
+    "model": TypeAdapter(m.ModelName),
+    "cut": TypeAdapter(m.CutSlug),
+    "file": TypeAdapter(m.FileName),
+    "record_set": TypeAdapter(m.Identifier),
+    "shard": TypeAdapter(m.ShardNumber),
+    "job": TypeAdapter(m.Identifier),
+    "step": TypeAdapter(m.StepNumber),
+    "adapter": TypeAdapter(m.Identifier),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -79,6 +95,11 @@ class Route:
     reply: type[m.Message] | None = None
     reply_tensors: frozenset[str] = frozenset()
     raw_reply: bool = False
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Names of what stands in the path; `PLACEHOLDERS` has their forms."""
+        return frozenset(name for _, name, _, _ in Formatter().parse(self.path) if name)
 
 
 def _sets(*names: str) -> tuple[frozenset[str], ...]:

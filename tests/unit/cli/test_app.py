@@ -100,7 +100,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(arguments: tuple[str, ...
 def test_what_is_no_adapters_identifier_is_refused_before_anybody_is_asked(command: str, run: Run) -> None:
     failed = run("adapter", command, "nope", "--json")
     assert failed.code == failed.result["exit_code"] == 3
-    assert "ID = 'nope'" in failed.err
+    assert "adapter = 'nope'" in failed.err
     assert "adapter list" in failed.result["remedy"]
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from cutlayer import CtiSpec
 from cutlayer.core import ConfigError, Place, StorageError, VendorError
-from cutlayer.customer import Client
+from cutlayer.customer import Client, profile
 from cutlayer.customer.client import _privacy, choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
 from cutlayer.wire import Message, Reply, Route, routes
 from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
+
+ADAPTER = "f" * 32
 
 
 def test_no_vendor_and_no_key_are_told_apart(own_home: Path) -> None:
@@ -25,9 +27,36 @@ def test_no_vendor_and_no_key_are_told_apart(own_home: Path) -> None:
 
 
 def test_an_unknown_adapter_names_those_that_are_known(own_home: Path) -> None:
-    with pytest.raises(ConfigError, match="no adapter abc") as error:
-        Client("http://127.0.0.1:9", "key").predict("abc", ["text"])
+    with pytest.raises(ConfigError, match=f"no adapter {ADAPTER}") as error:
+        Client("http://127.0.0.1:9", "key").predict(ADAPTER, ["text"])
     assert "none" in error.value.remedy
+
+
+class Nowhere:
+    """A gate to a vendor who has nothing of what is asked for."""
+
+    def send(self, route: Route, where: dict[str, str]) -> Reply:
+        raise VendorError("There is none.", status=404)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../..", "/", f"{'f' * 32}/..", "f" * 31, f"{'f' * 32}\n", "F" * 32])
+def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`..` would be the customer's whole folder, its secret and ledger among it."""
+    removed: list[Path] = []
+    # so that this test, should it fail, removes nothing: `/` is among the names
+    monkeypatch.setattr(profile.shutil, "rmtree", lambda path, **_: removed.append(path))
+    monkeypatch.setattr(Client, "_gate", lambda client: Nowhere())
+    client = Client("http://127.0.0.1:9", "key", home=own_home)
+    kept = client.home.adapter(ADAPTER) / "profile.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    for ask in (client.delete_adapter, client.adapter, lambda adapter: client.predict(adapter, ["text"])):
+        with pytest.raises(ConfigError, match="32 characters") as error:
+            ask(name)
+        assert "adapter list" in error.value.remedy
+    assert not removed
+    client.delete_adapter(ADAPTER)
+    assert removed == [kept.parent]
 
 
 @pytest.mark.parametrize(

@@ -420,12 +420,22 @@ def test_an_unfinished_run_can_be_given_up(
     with pytest.raises(Stopped):
         finetune(client, out=run, progress=Interrupts())
     charged = client.ledger.summary().mechanisms
+    mine = (run / "notes.csv", run / "transcript" / "letter.txt", run / "model.safetensors", run / ".profile.json.bak")
+    for file in mine:
+        file.write_text("the customer's own")
     client.discard(run)
-    assert not run.exists()
+    assert sorted(file for file in run.rglob("*") if file.is_file()) == sorted(mine)
+    for file in mine:
+        file.unlink()
+    (run / "transcript").rmdir()
     assert not [path for path in (data_dir / "tenants").rglob("*") if path.is_file()]
     assert client.ledger.summary().mechanisms == charged
     with pytest.raises(ConfigError, match="holds no run"):
         client.discard(run)
+    with pytest.raises(Stopped):
+        finetune(client, out=run, train_bottom="redraw", progress=Interrupts())
+    client.discard(run)
+    assert not run.exists()
     result = finetune(client, out=run)
     with pytest.raises(ConfigError, match=f"adapter delete {result.adapter_id}"):
         client.discard(run)

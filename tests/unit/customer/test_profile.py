@@ -40,14 +40,14 @@ def profile(home: Home) -> Profile:
         budget=None,
         seed=1,
     )
-    made = Profile(adapter="a1", segments=1, max_content=14, labels=(SECRET, "other"), spec=spec)
+    made = Profile(adapter="a1" * 16, segments=1, max_content=14, labels=(SECRET, "other"), spec=spec)
     scores = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     made.save(home, UtilityImportance(scores, CtiSpec()), {"weight": torch.ones(2)})
     return made
 
 
 def test_what_was_saved_is_loaded(profile: Profile, home: Home) -> None:
-    assert Profile.load(home, "a1") == profile
+    assert Profile.load(home, "a1" * 16) == profile
     importance = profile.importance(home)
     assert importance is not None
     assert importance.scores.tolist() == [[1, -1]]
@@ -56,7 +56,7 @@ def test_what_was_saved_is_loaded(profile: Profile, home: Home) -> None:
 
 @pytest.mark.usefixtures("profile")
 def test_only_the_owner_can_read_it(home: Home) -> None:
-    modes = {file.name: file.stat().st_mode & 0o777 for file in home.adapter("a1").iterdir()}
+    modes = {file.name: file.stat().st_mode & 0o777 for file in home.adapter("a1" * 16).iterdir()}
     assert modes == {"importance.safetensors": 0o600, "bottom.safetensors": 0o600, "profile.json": 0o600}
 
 
@@ -74,10 +74,10 @@ def test_only_the_owner_can_read_it(home: Home) -> None:
 )
 @pytest.mark.usefixtures("profile")
 def test_a_profile_that_is_damaged_or_newer(damage: Callable[[Any], Any], home: Home) -> None:
-    file = home.adapter("a1") / "profile.json"
+    file = home.adapter("a1" * 16) / "profile.json"
     file.write_text(json.dumps(damage(json.loads(file.read_text()))))
     with pytest.raises(StorageError, match="does not hold an adapter's profile") as refused:
-        Profile.load(home, "a1")
+        Profile.load(home, "a1" * 16)
     assert SECRET not in str(refused.value)
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__, "a traceback would print the values"
@@ -86,6 +86,6 @@ def test_a_profile_that_is_damaged_or_newer(damage: Callable[[Any], Any], home: 
 @pytest.mark.parametrize("content", [b"", b"no tensors", bytes(100)])
 @pytest.mark.parametrize("name", ["importance", "bottom"])
 def test_damaged_tensors(name: str, content: bytes, profile: Profile, home: Home) -> None:
-    (home.adapter("a1") / f"{name}.safetensors").write_bytes(content)
+    (home.adapter("a1" * 16) / f"{name}.safetensors").write_bytes(content)
     with pytest.raises(StorageError, match=rf"{name}\.safetensors cannot be read"):
         getattr(profile, name)(home)

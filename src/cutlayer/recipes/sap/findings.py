@@ -71,10 +71,11 @@ class Findings:
             for task in tasks
             for steering in Steering
         }
-        self.gains = {
+        self.gains: Mapping[tuple[str, Steering], Gain | None] = {
             (task.name, steering): Gain.of(self._measured(task.name, steering), self._measured(task.name))
             for task in tasks
-            for steering in (Steering.BY_CLASS, Steering.CLASS_FREE)
+            for steering in Steering
+            if steering is not Steering.NONE
         }
         self.table_3 = {
             how: [Point.of(eta, [results[cell] for cell in cells]) for eta, cells in line]

@@ -1,0 +1,142 @@
+"""What the ledger tells: frames, the texts in them, and sums over both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class FrameEntry:
+    """One frame.
+
+    Attributes:
+        entry: Its number.
+        opened: When it was written down, before its bytes existed.
+        run: What it belongs to: a fine-tuning run's name, or what else was asked of the vendor.
+        route: What kind of message.
+        where: Values of the path's placeholders.
+        payload_bytes: Bytes of its tensors, by what they were spent on.
+        texts: How many texts it releases.
+        unsafe: Whether noise came from a seed.
+        closed: When its answer came; `None`: it may have left.
+        uplink_bytes: Bytes on the wire, envelope included.
+        downlink_bytes: Bytes of the answer.
+        status: HTTP status of the answer.
+        digest: Of the bytes sent.
+    """
+
+    entry: int
+    opened: datetime
+    run: str
+    route: str
+    where: Mapping[str, str | int]
+    payload_bytes: Mapping[str, int]
+    texts: int
+    unsafe: bool
+    closed: datetime | None
+    uplink_bytes: int | None
+    downlink_bytes: int | None
+    status: int | None
+    digest: bytes | None
+
+
+@dataclass(frozen=True)
+class ReleaseEntry:
+    """One text in one frame. Texts appear as keyed hashes only.
+
+    Attributes:
+        entry: The frame.
+        position: The text's place in it.
+        time: When the frame was opened.
+        identity: Names the bytes.
+        draw: Names the noise in them.
+        content: Names the text.
+        digest: Hash of the text's part of the payload.
+        mechanism: How it was privatized.
+        unit: What `eta` is counted in.
+        eta: The largest eta of any of its tokens.
+        tokens: How many tokens it has.
+        payload_bytes: Its share of the frame's release bytes.
+        charged: Whether this was the draw's first release; later ones are no further look.
+    """
+
+    entry: int
+    position: int
+    time: datetime
+    identity: bytes
+    draw: bytes
+    content: bytes
+    digest: bytes
+    mechanism: str
+    unit: str
+    eta: float
+    tokens: int
+    payload_bytes: int
+    charged: bool
+
+
+@dataclass(frozen=True)
+class MechanismSummary:
+    """Everything that one mechanism released in one unit.
+
+    Attributes:
+        mechanism: Its name.
+        unit: What etas are counted in.
+        texts: Different texts.
+        releases: Texts sent, repetitions included.
+        draws: Looks that the vendor got, all texts together.
+        tokens: Tokens sent, repetitions included.
+        payload_bytes: Release bytes sent.
+        largest_eta: Of any draw.
+        largest_spent: Largest sum over one text's draws in this unit, other mechanisms included.
+    """
+
+    mechanism: str
+    unit: str
+    texts: int
+    releases: int
+    draws: int
+    tokens: int
+    payload_bytes: int
+    largest_eta: float
+    largest_spent: float
+
+
+@dataclass(frozen=True)
+class LedgerSummary:
+    """What left altogether.
+
+    Attributes:
+        frames: Number of frames.
+        may_have_left: Frames of which no answer is known.
+        unsafe: Frames whose noise came from a seed.
+        uplink_bytes: Bytes on the wire, envelopes included, of frames that were answered.
+        downlink_bytes: Bytes of answers.
+        payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
+        mechanisms: One line per mechanism and unit.
+    """
+
+    frames: int
+    may_have_left: int
+    unsafe: int
+    uplink_bytes: int
+    downlink_bytes: int
+    payload_bytes: Mapping[str, int]
+    mechanisms: tuple[MechanismSummary, ...]
+
+
+@dataclass(frozen=True)
+class RunBytes:
+    """What one run sent and received.
+
+    Attributes:
+        uplink: Bytes sent, envelopes included, by what they were spent on.
+        downlink: Bytes received.
+        tokens: Content tokens in the run's distinct releases.
+    """
+
+    uplink: Mapping[str, int]
+    downlink: int
+    tokens: int
