@@ -31,12 +31,19 @@ def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert:
 
 def _content(client: Client, info: AdapterInfo) -> dict[str, Any]:
     """What the vendor says of an adapter, and how its texts left, which only the folder knows where it was trained."""
+    from cutlayer.customer import TrainBottom
     from cutlayer.customer.profile import Profile, known
 
     privacy = None
     if info.adapter in known(client.home):
-        spec = Profile.load(client.home, info.adapter).spec.privacy
-        privacy = {"mechanism": spec.mechanism, "eta": spec.eta, "cti": spec.cti is not None}
+        run = Profile.load(client.home, info.adapter).spec
+        privacy = {
+            "mechanism": run.privacy.mechanism,
+            "eta": run.privacy.eta,
+            "cti": run.privacy.cti is not None,
+            "cti_class_free": run.privacy.cti is not None and run.privacy.cti.class_free,
+            "redrawn": run.train_bottom is TrainBottom.REDRAW,
+        }
     return {**info.model_dump(mode="json"), "privacy": privacy}
 
 
@@ -45,7 +52,12 @@ def _in_words(privacy: Mapping[str, Any] | None) -> str:
         return "trained elsewhere"
     if privacy["mechanism"] == "none":
         return "none"
-    return f"eta {privacy['eta']:g}, {privacy['mechanism']}{', CTI' if privacy['cti'] else ''}"
+    words = [f"eta {privacy['eta']:g}", privacy["mechanism"]]
+    if privacy["cti"]:
+        words.append("CTI class-free" if privacy["cti_class_free"] else "CTI")
+    if privacy["redrawn"]:
+        words.append("redrawn each epoch")
+    return ", ".join(words)
 
 
 @app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8377")

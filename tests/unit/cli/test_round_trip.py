@@ -74,7 +74,14 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     shown = run("adapter", "show", adapter, "--json").result
     assert listed == shown
     assert shown["sha256"] == result["adapter_sha256"]
-    assert listed["privacy"] == shown["privacy"] == {"mechanism": "text-to-text", "eta": 80.0, "cti": False}
+    assert listed["privacy"] == shown["privacy"]
+    assert listed["privacy"] == {
+        "mechanism": "text-to-text",
+        "eta": 80.0,
+        "cti": False,
+        "cti_class_free": False,
+        "redrawn": False,
+    }
     for facts in (run("adapter", "show", adapter).out, run("adapter", "list").out):
         assert "eta 80, text-to-text" in facts
     assert shown["sha256"] in run("adapter", "show", adapter).out

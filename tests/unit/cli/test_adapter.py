@@ -1,0 +1,24 @@
+"""How an adapter's texts left, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutlayer.cli.adapter import _in_words
+
+PLAIN = {"mechanism": "text-to-text", "eta": 80.0, "cti": False, "cti_class_free": False, "redrawn": False}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "words"),
+    [
+        (None, "trained elsewhere"),
+        (PLAIN | {"mechanism": "none"}, "none"),
+        (PLAIN, "eta 80, text-to-text"),
+        (PLAIN | {"cti": True}, "eta 80, text-to-text, CTI"),
+        (PLAIN | {"cti": True, "cti_class_free": True}, "eta 80, text-to-text, CTI class-free"),
+        (PLAIN | {"mechanism": "vector", "redrawn": True}, "eta 80, vector, redrawn each epoch"),
+    ],
+)
+def test_two_settings_that_protect_unlike_are_told_apart(privacy: dict[str, object] | None, words: str) -> None:
+    assert _in_words(privacy) == words
