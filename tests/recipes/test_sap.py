@@ -17,6 +17,7 @@ from cutlayer.recipes.recipe import read_config
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.sap.findings import Findings
 from cutlayer.recipes.sap.grid import Grid
+from cutlayer.recipes.sap.report import tables
 from cutlayer.recipes.tasks import Limits, Splits
 from cutlayer.reports import Calibrated
 from tests.recipes import worlds
@@ -194,6 +195,15 @@ def test_what_the_findings_say(order):
     assert findings.gains["financial_phrasebank", Steering.CLASS_FREE].value == pytest.approx(0.06, abs=0.002)
     assert all(point.ep is None for point in findings.table_3[TrainBottom.MEMOISED])
     assert findings.curves["sst2", Steering.NONE][-1].ep.value == 0
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, True), (2, False)])
+def test_errors_of_one_seed_say_what_they_leave_out(order, seeds, said):
+    grid = Grid(CONFIG, Order(order.size, seeds, order.model, order.data, order.out), Pretended())
+    (verdicts,) = (
+        table for table in tables(Findings(grid, Pretended().run(list(grid)))) if "does CTI help" in table.title
+    )
+    assert any("One seed" in note for note in verdicts.notes) is said
 
 
 def test_an_order_of_no_seeds(order):

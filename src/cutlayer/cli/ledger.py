@@ -30,10 +30,19 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored."""
-    from cutlayer.customer import Client
+    from cutlayer.core import ConfigError, Fault
+    from cutlayer.customer.home import LEDGER, default_home
+    from cutlayer.privacy import Ledger
 
     output = Output(as_json=as_json)
-    book = Client(home=home).ledger
+    file = (default_home() if home is None else home).expanduser() / LEDGER
+    if not file.exists():
+        # an empty one would say that nothing left, of a folder that was misspelt
+        raise ConfigError(
+            [Fault("home", str(file.parent), "must be a customer's folder; there is no ledger in it")],
+            remedy="Name the folder with --home or CUTLAYER_HOME. The first release makes its ledger.",
+        )
+    book = Ledger(file)
     summary = book.summary()
     content: dict[str, object] = {"summary": fields(summary)}
     show_summary(output, summary)

@@ -20,14 +20,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import torch
 
 from cutlayer.core import ConfigError, Cut, Fault, Place, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
+from cutlayer.customer.forecast import check_releases, drawn
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
-from cutlayer.customer.home import Home, adapter_identifier
+from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.prepare import Corpora, Labelled
 from cutlayer.customer.preview import Preview, preview
@@ -39,7 +41,7 @@ from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import padded_batches
 from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer
+from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer, table_fingerprint
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
@@ -191,7 +193,7 @@ class Client:
             )
         check_spec(spec)
         digest = given.digest(self.home.secret.derive("data digest"))
-        folder = out or self._default_folder(spec, seed, digest)
+        folder = self._default_folder(spec, seed, digest) if out is None else out.expanduser()
         with Run.held(folder):
             if seed is None:
                 found = Run.seed_in(folder)
@@ -211,24 +213,29 @@ class Client:
                     remedy="Choose another folder with --out.",
                 )
             return run.result()
-        with closing(RecordingTransport(self._transport, run.transcript)) as recorder:
-            gate = Gate(
-                recorder,
-                self.home.ledger,
-                run=run.state.run,
-                vocab_size=chosen.model.vocab_size,
-                wire_type=spec.wire_type,
-                budget=spec.budget,
-                unsafe=spec.unsafe_noise_seed is not None,
-            )
-            return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
+        run.save()
+        try:
+            with closing(RecordingTransport(self._transport, run.transcript)) as recorder:
+                gate = Gate(
+                    recorder,
+                    self.home.ledger,
+                    run=run.state.run,
+                    vocab_size=chosen.model.vocab_size,
+                    wire_type=spec.wire_type,
+                    budget=spec.budget,
+                    unsafe=spec.unsafe_noise_seed is not None,
+                )
+                return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
+        finally:
+            if not run.state.asked:
+                run.forget()
 
     def _gate(self) -> Gate:
         return Gate(self._transport, self.home.ledger)
 
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
-        call = f"{self._vendor}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
+        call = f"{_same_address(self._vendor)}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
         name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
@@ -289,6 +296,9 @@ class Client:
         session.load_trained(profile.bottom(self.home))
         session.eval()
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
+        if profile.spec.budget is not None:
+            releases = drawn(session, Texts(tokens), width=offer.model.width)
+            check_releases(self.ledger, releases, budget=profile.spec.budget, total=len(dataset), progress=progress)
         predictions: list[Prediction] = []
         with torch.no_grad():
             for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), offer.positions):
@@ -320,12 +330,17 @@ class Client:
             ConfigError: This is no adapter's identifier.
         """
         profile = self.home.adapter(adapter)
+        begun = profile / "deletion-begun"
         gate = self._gate()
+        if profile.exists() and not begun.exists():
+            where = {"adapter": adapter}
+            _check_is_here(gate, routes.ADAPTER_GET, where, f"adapter {adapter}", lost=f"remove {profile} yourself")
+            write_bytes(begun, b"")
         try:
             gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
         except VendorError as error:
             # a deletion that was cut short is finished by another: what is left of it is the profile
-            if error.status != 404 or not profile.exists():
+            if error.status != 404 or not begun.exists():
                 raise
         _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
         Profile.forget(self.home, adapter)
@@ -341,10 +356,16 @@ class Client:
         Raises:
             ConfigError: The folder holds no run, or a finished one.
         """
-        run = Run.unfinished(folder)
+        Run.unfinished(folder)  # before a folder is made that is not there
         gate = self._gate()
         with Run.held(folder):
-            _delete(gate, routes.JOB_DELETE, {"job": run.identifier("job")})
+            run = Run.unfinished(folder)
+            where = {"job": run.identifier("job")}
+            if run.state.accepted and not run.state.given_up:
+                _check_is_here(gate, routes.JOB_GET, where, "job of this run", lost=f"remove {folder} yourself")
+                run.state.given_up = True
+                run.save()
+            _delete(gate, routes.JOB_DELETE, where)
             for name in ("train", "dev"):
                 _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
             run.remove()
@@ -387,10 +408,35 @@ class Client:
             secret=noise_secret(self.home, unsafe_noise_seed),
             table=archive.table,
             candidates=archive.candidates,
-            table_fingerprint=archive.fingerprint,
+            table_fingerprint=table_fingerprint(archive.table),
         )
         dataset = _dataset(texts, text_column, text_pair_column)
         return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
+
+
+def _same_address(vendor: str | None) -> str | None:
+    """The vendor's address in one spelling; another one would make another run of the same call."""
+    if vendor is None:
+        return None
+    parts = urlsplit(vendor)
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
+
+
+def _check_is_here(gate: Gate, route: Route, where: dict[str, str], what: str, *, lost: str) -> None:
+    """Refuses to delete what is kept here of a thing that this vendor, asked with this key, does not have.
+
+    Another vendor, and this one asked with another tenant's key, answers just as one who has deleted it.
+    """
+    try:
+        gate.send(route, where)
+    except VendorError as error:
+        if error.status != 404:
+            raise
+        raise VendorError(
+            f"This vendor has no {what}, or not for this key. Nothing was deleted.",
+            status=error.status,
+            remedy=f"Pass the address and a key with which it was made. If the vendor lost it, {lost}.",
+        ) from error
 
 
 def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:

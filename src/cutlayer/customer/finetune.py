@@ -29,7 +29,7 @@ from cutlayer.customer.trainer import Examples, Trainer
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser
-from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer
+from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer, table_fingerprint
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -105,7 +105,7 @@ def build_session(
         secret=noise_secret(home, spec.unsafe_noise_seed),
         table=None if archive.table is None else archive.table.detach().cpu().clone(),
         candidates=archive.candidates,
-        table_fingerprint=archive.fingerprint,
+        table_fingerprint=table_fingerprint(archive.table),
         boundary=f"{archive.fingerprint}/{archive.manifest.cut.slug}",
         importance=importance,
     )
@@ -199,12 +199,13 @@ class Finetuning:
     def _begin(self) -> None:
         """Has the vendor take the job before any text leaves; if it refuses, the folder is free for another run."""
         self._forecast.check_budget(self.progress)
+        self.run.state.asked = True
         self.run.save()
         try:
             self.gate.send(routes.JOB_PUT, {"job": self.run.identifier("job")}, control=self._job_spec())
         except VendorError as error:
-            if error.status:
-                self.run.forget()
+            # a refusal; otherwise the vendor may have taken it, and an answer was lost
+            self.run.state.asked = not 400 <= error.status < 500
             raise
         self.run.state.accepted = True
         self.run.save()
@@ -248,6 +249,7 @@ class Finetuning:
             utility,
             self._knowledge(),
             spent=self.gate.spent(),
+            looks=self.gate.looks(),
             deviations=self.spec.deviations(FAMILIES[self.model.family]),
             seconds=seconds,
             caveats=self._forecast.overspent(),

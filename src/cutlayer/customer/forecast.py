@@ -6,7 +6,7 @@ A refusal in the middle would leave texts released for nothing, and a job at the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.trainer import training_order
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
 from cutlayer.models import Archive
-from cutlayer.privacy import CustomerSecret, PrivacySpec, Release, build_privatizer, generator
+from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, build_privatizer, generator
 from cutlayer.privacy.charges import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
 
@@ -74,17 +74,8 @@ class Forecast:
         """
         if self._spec.budget is None or self._is_within(self._spec.budget):
             return
-        draws: list[bytes] = []
-        contents: list[bytes] = []
-        etas: list[float] = []
         total = sum(map(len, self._texts)) + (self._looks - 1) * len(self._data.train)
-        for release in self._releases():
-            draws += release.draws
-            contents += release.contents
-            etas += release.etas.tolist()
-            progress.update("check the budget", len(draws), total)
-        unit = self._session.privatizer.unit
-        self._ledger.check_budget(draws=draws, contents=contents, etas=etas, unit=unit, budget=self._spec.budget)
+        check_releases(self._ledger, self._releases(), budget=self._spec.budget, total=total, progress=progress)
 
     def overspent(self) -> tuple[str, ...]:
         """Says that texts exceed the budget, if they do: a release that costs nothing is not refused for it."""
@@ -144,13 +135,8 @@ class Forecast:
             yield from self._fresh(train)
         else:
             others.append(train)
-        size = max(1, BLOCK_BYTES // (4 * self._width))
         for texts in others:
-            for chosen in blocks(texts.tokens, size):
-                some = texts.select(chosen)
-                drawn = self._session.privatizer.tokens(some.tokens, labels=some.cti_classes)
-                # noise on rows has draws of its own
-                yield drawn if drawn.pending is None else self._session.release(some).release
+            yield from drawn(self._session, texts, width=self._width)
 
     def _fresh(self, train: Texts) -> Iterator[Release]:
         step = 0
@@ -159,3 +145,46 @@ class Forecast:
                 step += 1
                 some = train.select(batch)
                 yield self._session.privatizer.tokens(some.tokens, labels=some.cti_classes, look=(epoch, step))
+
+
+def drawn(session: Session, texts: Texts, *, width: int) -> Iterator[Release]:
+    """What texts leave as, block by block, for its names: nothing is sent.
+
+    Args:
+        session: What privatizes them.
+        texts: Any number.
+        width: Of a hidden row.
+    """
+    for chosen in blocks(texts.tokens, max(1, BLOCK_BYTES // (4 * width))):
+        some = texts.select(chosen)
+        release = session.privatizer.tokens(some.tokens, labels=some.cti_classes)
+        # noise on rows has draws of its own
+        yield release if release.pending is None else session.release(some).release
+
+
+def check_releases(
+    ledger: Ledger, releases: Iterable[Release], *, budget: float, total: int, progress: Progress
+) -> None:
+    """Refuses releases that the ledger would refuse on their way.
+
+    Args:
+        ledger: It knows what was charged.
+        releases: All of them, before any is sent.
+        budget: Largest sum of etas per text and unit.
+        total: How many texts they are, at most.
+        progress: Where to show progress.
+
+    Raises:
+        BudgetError: A text would be charged beyond the budget, once all of them had left.
+    """
+    draws: list[bytes] = []
+    contents: list[bytes] = []
+    etas: list[float] = []
+    unit = ""
+    for release in releases:
+        draws += release.draws
+        contents += release.contents
+        etas += release.etas.tolist()
+        unit = release.unit
+        progress.update("check the budget", len(draws), total)
+    ledger.check_budget(draws=draws, contents=contents, etas=etas, unit=unit, budget=budget)

@@ -132,6 +132,10 @@ class Gate:
         """What this run sent and received so far, over all its tries."""
         return self._ledger.spent(self._run)
 
+    def looks(self) -> int:
+        """The largest number of draws of one text that this run sent so far, over all its tries."""
+        return self._ledger.looks(self._run)
+
     def close(self) -> None:
         """Gives the transport's connections back."""
         self._transport.close()

@@ -27,10 +27,12 @@ from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.privacy import CustomerSecret, Ledger, Vault
 from cutlayer.wire import routes
 
+LEDGER = "ledger.sqlite"
+
 
 def default_home() -> Path:
     """`CUTLAYER_HOME`, or `.cutlayer` in the user's home folder."""
-    return Path(os.environ.get("CUTLAYER_HOME") or Path.home() / ".cutlayer")
+    return Path(os.environ.get("CUTLAYER_HOME") or "~/.cutlayer")
 
 
 class Home:
@@ -41,7 +43,8 @@ class Home:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = Path(path) if path is not None else default_home()
+        # settings and service files are read by no shell that would know `~`
+        self.path = (default_home() if path is None else Path(path)).expanduser()
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -52,13 +55,36 @@ class Home:
 
     @cached_property
     def secret(self) -> CustomerSecret:
-        """The key that identities and noise derive from."""
-        return CustomerSecret.load_or_create(self.path / "secret")
+        """The key that identities and noise derive from.
+
+        Raises:
+            StorageError: It is gone: with another one every text would be drawn again, under a name of its own.
+        """
+        path = self.path / "secret"
+        # the ledger is made first, so that a secret without one means that it was lost
+        if not self.ledger.is_empty() and not path.exists():
+            raise StorageError(
+                f"The secret {path} is missing, and {self.ledger.path} tells of texts that were released with it.",
+                remedy="Restore it from a backup. Another folder (CUTLAYER_HOME) begins anew: it draws every text "
+                "again, and knows of no budget that was spent.",
+            )
+        return CustomerSecret.load_or_create(path)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The record of what left."""
-        return Ledger(self.path / "ledger.sqlite")
+        """The record of what left.
+
+        Raises:
+            StorageError: It is gone: what was spent on texts is not known any more.
+        """
+        path = self.path / LEDGER
+        if not path.exists() and (self.path / "secret").exists():
+            raise StorageError(
+                f"The ledger {path} is missing, though the secret beside it was used.",
+                remedy="Restore it from a backup: it knows what left and what was spent. If no text was ever released "
+                "from this folder, remove its secret.",
+            )
+        return Ledger(path)
 
     @cached_property
     def vault(self) -> Vault:

@@ -22,7 +22,6 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import TrainBottom
 from cutlayer.customer.trainer import Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
 from cutlayer.privacy import RunBytes
@@ -71,6 +70,7 @@ class Measures:
         knowledge: Knowledge,
         *,
         spent: RunBytes,
+        looks: int,
         deviations: tuple[Deviation, ...],
         seconds: float,
         caveats: tuple[str, ...],
@@ -82,6 +82,7 @@ class Measures:
             utility: What `utility` returned.
             knowledge: What the vendor knows.
             spent: What was sent and received.
+            looks: Largest number of draws of one text that were sent.
             deviations: Where the run's settings differ from the paper.
             seconds: How long it took.
             caveats: What the run's guarantee does not cover, beside what the privatizer says.
@@ -91,8 +92,7 @@ class Measures:
         measured = inversion if isinstance(inversion, Measured) else None
         privatizer = self._session.privatizer
         state, spec, rows = self._run.state, self._spec, self._data.rows
-        looks = len(state.dev) if spec.train_bottom is TrainBottom.REDRAW else 1
-        # each epoch's fresh release is a look of its own, and looks add up
+        # every draw is a look of its own, and looks at one text add up, wherever it stands in train, dev and test
         guarantee = functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks)
         return FinetuneResult(
             adapter_id=adapter.adapter,

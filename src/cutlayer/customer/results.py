@@ -31,7 +31,8 @@ class FinetuneResult(BaseModel):
         downlink_bytes: What was received.
         tokens_released: Content tokens in distinct releases of this run.
         eta: The privacy parameter, per token, in 1/distance of the model's embedding table.
-        looks: Fresh releases of each training text: one, or with `redraw` one in each epoch.
+        looks: Largest number of draws of one text that were sent: one, with `redraw` one in each epoch for each place
+            where the text stands in train, and with CTI another where it also stands in dev or test.
         guarantee: What is promised for all looks together, and what is not. Its caveats tell, too, how many
             texts other releases have charged beyond the run's budget.
         largest_distance: No two rows of the table are farther apart; eta times this, a look, is the

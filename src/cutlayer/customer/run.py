@@ -48,7 +48,9 @@ class RunState(BaseModel):
         data_digest: Digest of the texts and labels, keyed with the customer's secret.
         spec: What the run is.
         threads: Of matrix products when it began: a trained bottom gives other last bits with others.
+        asked: Whether the vendor may know of the job; before that the folder is free for another run.
         accepted: Whether the vendor has taken the job; before that no text leaves.
+        given_up: Whether the vendor was asked to delete the job.
         dev: Dev accuracy after each epoch that was trained and evaluated.
         seconds: Time spent so far.
         adapter: The published adapter, once there is one.
@@ -58,7 +60,9 @@ class RunState(BaseModel):
     data_digest: str
     spec: RunSpec
     threads: int = Field(default_factory=torch.get_num_threads)
+    asked: bool = False
     accepted: bool = False
+    given_up: bool = False
     dev: list[float] = []
     seconds: float = 0
     adapter: str | None = None
@@ -67,6 +71,12 @@ class RunState(BaseModel):
     def best_epoch(self) -> int:
         """The epoch with the best dev accuracy, the first of equals; 0 before the first."""
         return 1 + self.dev.index(max(self.dev)) if self.dev else 0
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """What a run writes, as far as it is there."""
+    for pattern in _OWN_FILES:
+        yield from folder.glob(pattern)
 
 
 def _read_state(file: Path) -> RunState:
@@ -98,26 +108,43 @@ class Run:
 
         Raises:
             ConfigError: Another one holds it.
+            StorageError: It cannot be made or written to.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0, mode=0o600)
         try:
-            with FileLock(folder / ".lock", timeout=0, mode=0o600):
-                yield
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
         except Timeout as error:
             raise ConfigError(
                 f"Another process works on the run in {folder}.",
                 remedy="Wait until it ends, or choose another folder with --out.",
             ) from error
+        except OSError as error:
+            raise StorageError(
+                f"{folder} cannot hold a run: {error.strerror}.", remedy="Choose another folder with --out."
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     @classmethod
     def open(cls, folder: Path, *, run: str, data_digest: str, spec: RunSpec) -> Run:
         """The run in a folder, finished or not, or a new one, which its first `save` puts there.
 
         Raises:
-            ConfigError: The folder holds a run of other settings or other data.
+            ConfigError: The folder holds a run of other settings or other data, or files that a run would replace.
         """
         file = folder / "run.json"
+        if file.exists() and not (state := _read_state(file)).asked:
+            cls(folder, state).forget()
         if not file.exists():
+            taken = sorted(str(each.relative_to(folder)) for each in _own_files(folder) if each.name != ".lock")
+            if taken:
+                raise ConfigError(
+                    f"{folder} holds no run, but files that one would replace: {', '.join(taken)}.",
+                    remedy="Choose another folder with --out.",
+                )
             return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
         state = _read_state(file)
         if state.data_digest != data_digest:
@@ -169,8 +196,10 @@ class Run:
         return file.exists() and _read_state(file).adapter is not None
 
     def forget(self) -> None:
-        """Takes the state out of the folder: nothing of the run left this machine."""
-        (self.folder / "run.json").unlink(missing_ok=True)
+        """Takes the run out of its folder, which stays: no text of it left this machine."""
+        for file in _own_files(self.folder):
+            if file.name != ".lock":
+                file.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Removes what the run wrote, and its folder if nothing else is in it: `--out` may have named any folder.
@@ -179,9 +208,8 @@ class Run:
             StorageError: A file could not be removed; the same call goes on.
         """
         try:
-            for pattern in _OWN_FILES:
-                for file in self.folder.glob(pattern):
-                    file.unlink()
+            for file in _own_files(self.folder):
+                file.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
                 f"The run in {self.folder} could not be removed: {error.strerror}.",

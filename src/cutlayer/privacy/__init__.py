@@ -5,7 +5,7 @@ before it leaves.
 """
 
 from cutlayer.privacy.cti import UtilityImportance
-from cutlayer.privacy.distances import WorstCase, largest_distance
+from cutlayer.privacy.distances import WorstCase, largest_distance, table_fingerprint
 from cutlayer.privacy.entries import FrameEntry, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
 from cutlayer.privacy.ledger import Ledger
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
@@ -46,4 +46,5 @@ __all__ = [
     "build_privatizer",
     "generator",
     "largest_distance",
+    "table_fingerprint",
 ]

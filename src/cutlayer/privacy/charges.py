@@ -37,8 +37,11 @@ def new_draws(connection: sqlite3.Connection, draws: Sequence[bytes]) -> list[bo
 
 
 def spent_on(connection: sqlite3.Connection, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
-    """The sum of etas charged for each text in one unit; texts that were charged nothing are left out."""
-    query = f"SELECT content, {_SUM} {_CHARGED} AND unit = ? AND content"
+    """The sum of etas charged for each text in one unit; texts that were charged nothing are left out.
+
+    What left without privacy left in every unit.
+    """
+    query = f"SELECT content, {_SUM} {_CHARGED} AND (unit = ? OR eta = 9e999) AND content"
     return dict(select_by_key(connection, query, contents, unit, suffix="GROUP BY content"))
 
 

@@ -19,7 +19,7 @@ BUSY_SECONDS: Final = 30.0
 _KEYS_AT_A_TIME: Final = 500
 
 _REMEDIES: Final = {
-    sqlite3.SQLITE_FULL: "Free disk space and run again; nothing was sent.",
+    sqlite3.SQLITE_FULL: "Free disk space and run the same command again.",
     sqlite3.SQLITE_READONLY: "Make the file and its folder writable.",
     sqlite3.SQLITE_CANTOPEN: "Give a folder that exists and may be written to.",
     sqlite3.SQLITE_NOTADB: "Restore it from a backup, or give another path.",

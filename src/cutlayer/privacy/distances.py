@@ -1,7 +1,8 @@
-"""The worst case in print: eta times the largest distance."""
+"""Distances in a table: the largest, the worst case that it makes, and the name of the table they are counted in."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -44,3 +45,18 @@ def largest_distance(table: Tensor) -> float:
     centre = sum((rows.double().sum(0) for rows in torch.split(table, 4096)), torch.zeros(1)) / len(table)
     radii = torch.cat([(rows.double() - centre).norm(dim=1) for rows in torch.split(table, 4096)])
     return float(radii.topk(min(2, len(radii))).values.sum())
+
+
+def table_fingerprint(table: Tensor | None) -> str:
+    """Hex sha256 of a table's shape, element type and bytes: it names the unit in which distances in it are counted.
+
+    A vendor who changes other weights leaves it as it is, and with it what was drawn and what was charged.
+
+    Args:
+        table: `[vocabulary, width]`; `None` where there is none, which has an empty name.
+    """
+    if table is None:
+        return ""
+    digest = hashlib.sha256(f"{table.dtype} {list(table.shape)}\n".encode())
+    digest.update(table.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -112,7 +112,7 @@ class LedgerSummary:
         frames: Number of frames.
         may_have_left: Frames of which no answer is known.
         unsafe: Frames whose noise came from a seed.
-        uplink_bytes: Bytes on the wire, envelopes included, of frames that were answered.
+        uplink_bytes: Bytes on the wire, envelopes included; of frames that may have left, their tensors alone.
         downlink_bytes: Bytes of answers.
         payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
         mechanisms: One line per mechanism and unit.

@@ -61,6 +61,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._database = Database(path, kind="ledger", schema=_SCHEMA, version=1)
 
     def open_frame(
@@ -134,8 +135,23 @@ class Ledger:
                 connection, contents=contents, etas=etas, new=new, unit=unit, budget=budget, told="No text was sent."
             )
 
+    def is_empty(self) -> bool:
+        """Whether no text was ever released."""
+        with self._database.read() as connection:
+            return connection.execute("SELECT 1 FROM releases LIMIT 1").fetchone() is None
+
+    def looks(self, run: str) -> int:
+        """The largest number of draws of one text that a run sent, whether it was charged for them or another was."""
+        with self._database.read() as connection:
+            (most,) = connection.execute(
+                "SELECT MAX(looks) FROM (SELECT COUNT(DISTINCT draw) AS looks FROM releases JOIN frames USING (entry) "
+                "WHERE run = ? GROUP BY content)",
+                (run,),
+            ).fetchone()
+        return most or 0
+
     def spent_on(self, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
-        """What texts were charged so far, in one unit; those that were charged nothing are left out.
+        """What texts were charged so far, in one unit or without any privacy; the others are left out.
 
         Args:
             contents: Their keyed hashes, as releases carry them.
@@ -219,6 +235,9 @@ class Ledger:
             frames, closed, unsafe, uplink, downlink = connection.execute(
                 "SELECT COUNT(*), COUNT(closed), TOTAL(unsafe), TOTAL(uplink), TOTAL(downlink) FROM frames"
             ).fetchone()
+            (unanswered,) = connection.execute(
+                "SELECT TOTAL(value) FROM frames, json_each(payload) WHERE closed IS NULL"
+            ).fetchone()
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
@@ -231,7 +250,7 @@ class Ledger:
             frames=frames,
             may_have_left=frames - closed,
             unsafe=int(unsafe),
-            uplink_bytes=int(uplink),
+            uplink_bytes=int(uplink) + int(unanswered),
             downlink_bytes=int(downlink),
             payload_bytes=payload,
             mechanisms=tuple(
@@ -243,15 +262,17 @@ class Ledger:
     def spent(self, run: str) -> RunBytes:
         """Bytes of one run's frames on the wire, refused ones included.
 
-        A frame's envelope counts as release if the frame released anything, else as control.
+        A frame's envelope counts as release if the frame released anything, else as control. Of a frame without
+        an answer the tensors count: they may have left.
         """
         uplink = dict.fromkeys((RELEASE_BYTES, *_OTHER_CATEGORIES), 0)
         downlink = 0
         with self._database.read() as connection:
-            for text, sent, received in connection.execute(
-                "SELECT payload, uplink, downlink FROM frames WHERE run = ? AND closed IS NOT NULL", (run,)
+            for text, answered, received in connection.execute(
+                "SELECT payload, uplink, COALESCE(downlink, 0) FROM frames WHERE run = ?", (run,)
             ):
                 payload = json.loads(text)
+                sent = sum(payload.values()) if answered is None else answered
                 envelope = RELEASE_BYTES if payload.get(RELEASE_BYTES) else "control"
                 if sent < sum(payload.values()):
                     payload = {}  # broke off: what did leave is counted under one name

@@ -221,3 +221,11 @@ def test_a_bug_does_not_print_local_variables() -> None:
 
 def test_version(run: Run) -> None:
     assert run("--version").out.startswith("cutlayer ")
+
+
+def test_a_misspelt_folder_is_no_empty_ledger(run: Run, tmp_path: Path) -> None:
+    """An empty one would tell whoever audits it that nothing left."""
+    failed = run("ledger", "show", "--home", tmp_path / "typo", "--json")
+    assert failed.code == 3
+    assert "there is no ledger in it" in failed.err
+    assert not (tmp_path / "typo").exists()

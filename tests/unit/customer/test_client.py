@@ -8,7 +8,7 @@ import pytest
 from cutlayer import CtiSpec
 from cutlayer.core import ConfigError, Place, StorageError, VendorError
 from cutlayer.customer import Client, profile
-from cutlayer.customer.client import _privacy, choose_device
+from cutlayer.customer.client import _privacy, _same_address, choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
 from cutlayer.wire import Message, Reply, Route, routes
@@ -55,6 +55,12 @@ def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkey
             ask(name)
         assert "adapter list" in error.value.remedy
     assert not removed
+    # this vendor has no such adapter: it may be another vendor, or another tenant's key
+    with pytest.raises(VendorError, match="Nothing was deleted") as refused:
+        client.delete_adapter(ADAPTER)
+    assert str(kept.parent) in refused.value.remedy
+    assert not removed
+    (kept.parent / "deletion-begun").touch()
     client.delete_adapter(ADAPTER)
     assert removed == [kept.parent]
 
@@ -152,3 +158,17 @@ def test_texts_that_are_cut_are_counted(own_home: Path, starter_installed: None)
     assert cut_texts("one two three", "one") == 0, "one that just fits is not cut"
     # a pair has one more special token
     assert cut_texts(("one", "two"), ("one two", "three"), ("", "one two three four"), ("", "")) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("http://127.0.0.1:8377", "http://127.0.0.1:8377/", True),
+        ("https://Vendor.Example:8377/a/", "https://vendor.example:8377/a", True),
+        ("https://vendor.example:8377", "https://vendor.example:8378", False),
+        ("https://vendor.example/a", "https://vendor.example/A", False),
+    ],
+)
+def test_one_address_in_two_spellings_is_one_vendor(first: str, second: str, same: bool) -> None:
+    """An interrupted call goes on in the folder that the address names; in another it would draw anew."""
+    assert (_same_address(first) == _same_address(second)) is same

@@ -13,16 +13,17 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from cutlayer import vendor
 from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Place, Stopped, VendorError
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
-from cutlayer.models import Template
+from cutlayer.models import Head, Template, fingerprint, load_model, load_tokenizer
 from cutlayer.privacy import CtiSpec, Ledger
 from cutlayer.wire import Route, routes
-from tests.promises.runs import TRAINING, corpus, customer, finetune
+from tests.promises.runs import LABELS, TEST, TRAIN, TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
     blank_vendor,
@@ -439,3 +440,112 @@ def test_an_unfinished_run_can_be_given_up(
     result = finetune(client, out=run)
     with pytest.raises(ConfigError, match=f"adapter delete {result.adapter_id}"):
         client.discard(run)
+
+
+def test_a_text_that_stands_often_is_looked_at_often(client: Client) -> None:
+    """Each place is drawn anew in each epoch, and the promise is for the text, wherever it stands."""
+    (often,) = corpus(1, seed=5).texts[0]
+    few = corpus(20, seed=1)
+    train = Dataset(((often,),) * 20 + few.texts, (few.labels or ()) * 2)
+    result = finetune(client, train=train, dev=corpus(6, seed=7), train_bottom=TrainBottom.REDRAW)
+    (charged,) = client.ledger.summary().mechanisms
+    # places in one batch of eight share its draw: at least three batches in each of two epochs
+    assert 6 <= result.looks <= 40
+    assert result.guarantee.budget == charged.largest_spent == 6.0 * result.looks
+
+
+def test_a_prediction_beyond_the_budget_is_refused_before_anything_leaves(client: Client) -> None:
+    """Of two texts the second has no budget left; the first would have been released for nothing."""
+    result = finetune(client, budget=6.0)
+    known, new = TEST.texts[0], corpus(1, seed=91).texts[0]
+    finetune(client, eta=3.0, train=Dataset((new, *TRAIN.texts), (LABELS[0], *(TRAIN.labels or ()))))
+    before = list(client.ledger.releases())
+    with pytest.raises(BudgetError, match=r"up to 3 spent and 6 due.* No text was sent"):
+        client.predict(result.adapter_id, [*corpus(3, seed=92).texts, known, new])
+    assert list(client.ledger.releases()) == before
+    assert len(client.predict(result.adapter_id, [known, *corpus(3, seed=92).texts])) == 4
+
+
+def test_another_tenants_key_deletes_nothing_here(
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The vendor says 404 to it, as to one who has deleted before."""
+
+    class Interrupts(Silent):
+        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+            if stage.startswith("epoch"):
+                raise KeyboardInterrupt
+
+    home, run = tmp_path / "home", tmp_path / "run"
+    with customer(data_dir, api_key, home) as client:
+        adapter = finetune(client).adapter_id
+        with pytest.raises(Stopped):
+            finetune(client, eta=5.0, out=run, progress=Interrupts())
+    with customer(data_dir, vendor.keys.create(data_dir, "other"), home) as other:
+        with pytest.raises(VendorError, match="no job of this run, or not for this key"):
+            other.discard(run)
+        with pytest.raises(VendorError, match=f"no adapter {adapter}, or not for this key"):
+            other.delete_adapter(adapter)
+    with customer(data_dir, api_key, home) as client:
+        assert Profile.load(client.home, adapter)
+        assert finetune(client, eta=5.0, out=run).adapter_id != adapter
+        client.delete_adapter(adapter)
+        assert not client.home.adapter(adapter).exists()
+
+
+def test_a_discard_that_was_cut_short_is_finished_by_another(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupts(Silent):
+        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+            if stage.startswith("epoch"):
+                raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        finetune(client, out=run, progress=Interrupts())
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "remove", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            client.discard(run)
+    client.discard(run)
+    assert not run.exists()
+
+
+def test_a_run_that_ends_meanwhile_is_not_given_up(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    result = finetune(client, out=run)
+    finished = Run.unfinished
+    answers = iter([Mock(), ConfigError("is finished")])
+
+    def unfinished(folder: Path) -> Run:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            return finished(folder)
+        return answer
+
+    # what the folder held before it was locked; the run ended in between
+    monkeypatch.setattr(Run, "unfinished", unfinished)
+    with pytest.raises(ConfigError, match="finished run"):
+        client.discard(run)
+    assert client.adapter(result.adapter_id)
+    assert (run / "result.json").exists()
+
+
+def test_other_weights_above_the_table_are_no_second_look(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
+    """A vendor who trains the blocks further hands out the same table: the same draws, under the same budget."""
+    changed = tmp_path / "changed"
+    model = load_model(str(tiny_model), head=Head.CLASSIFICATION)
+    with torch.no_grad():
+        next(block for name, block in model.named_parameters() if "layer.1." in name).add_(1e-3)
+    model.save_pretrained(changed)
+    load_tokenizer(str(tiny_model)).save_pretrained(changed)
+    local = Client(home=tmp_path / "home", device="cpu")
+    shown = [local.privatize(TRAIN, eta=4.0, model=str(source)) for source in (tiny_model, changed)]
+    assert fingerprint(model) != fingerprint(load_model(str(tiny_model), head=Head.CLASSIFICATION))
+    assert [text.released for text in shown[0]] == [text.released for text in shown[1]]
+    assert shown[0].replaced > 0.2

@@ -40,6 +40,7 @@ def spec(**changes: Any) -> RunSpec:
 
 def opened(folder: Path, **changes: Any) -> Run:
     run = Run.open(folder, run="a1", data_digest="d", spec=spec(**changes))
+    run.state.asked = True
     run.save()
     return run
 

@@ -389,3 +389,42 @@ def test_a_damaged_file(ledger: Ledger, tmp_path: Path) -> None:
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be created"):
         Ledger(tmp_path / "missing" / "ledger.db")
+
+
+# ---------------------------------------------------------------- what a careless sum would miss
+
+
+def test_what_left_without_privacy_exceeds_every_later_budget(ledger: Ledger) -> None:
+    """Its unit is another, but there is nothing left of the text to protect."""
+    send(ledger, draw(math.inf))
+    first = draw()
+    assert set(ledger.spent_on(first.contents, first.unit).values()) == {math.inf}
+    with pytest.raises(BudgetError, match="up to inf spent and 80 due"):
+        send(ledger, first, budget=1e9)
+
+
+def test_a_frame_without_an_answer_counts_with_its_tensors(ledger: Ledger) -> None:
+    send(ledger, draw())
+    before, ledger_before = ledger.spent("run 1"), ledger.summary().uplink_bytes
+    ledger.open_frame(
+        run="run 1",
+        route="shard.put",
+        where={},
+        payload_bytes={"release": 1000, "control": 30},
+        release=draw(look=(0, 1)),
+        budget=None,
+        unsafe=False,
+    )
+    after = ledger.spent("run 1")
+    assert after.uplink["release"] - before.uplink["release"] == 1000
+    assert after.uplink["control"] - before.uplink["control"] == 30
+    assert after.downlink == before.downlink
+    assert ledger.summary().uplink_bytes - ledger_before == 1030
+
+
+def test_looks_of_a_run_are_the_draws_of_its_most_drawn_text(ledger: Ledger) -> None:
+    assert ledger.looks("run 1") == 0
+    for look in (None, None, (0, 1), (1, 2)):
+        send(ledger, draw(look=look))
+    assert ledger.looks("run 1") == 3
+    assert ledger.looks("another") == 0

@@ -59,6 +59,7 @@ class Findings:
 
     def __init__(self, grid: Grid, results: Mapping[CentralisedCell, CellResult]) -> None:
         self.config = grid.config
+        self.seeds = grid.seeds
         tasks = self.config.tasks
         self.rows = {task.name: results[grid.centralised(task)[0]].rows for task in tasks}
         self.centralised = {

@@ -20,6 +20,7 @@ class Grid:
         self.config = config
         self._order = order
         self._model = experiment.model
+        self.seeds = order.seeds
         self._limits = config.sizes[order.size].limits
         self.etas = {
             task.name: [

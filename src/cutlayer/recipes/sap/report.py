@@ -141,6 +141,15 @@ def _or_dash(estimate: Estimate | None) -> str:
 
 def _figure_2_verdicts(findings: Findings) -> Table:
     rows = []
+    notes = [
+        "Mean over the CTI points that lie within the plain curve, which is read along straight lines; "
+        "a verdict needs two standard errors."
+    ]
+    if findings.seeds == 1:
+        notes.append(
+            "One seed: the errors are over test texts alone, and another draw of the noise may move a point by more. "
+            "--seeds runs several."
+        )
     for task in findings.config.tasks:
         helps = findings.config.paper.cti_helps[task.name]
         theirs = "helps" if helps else "no significant improvement"
@@ -149,10 +158,7 @@ def _figure_2_verdicts(findings: Findings) -> Table:
         title="Figure 2: does CTI help?",
         columns=("data set", "CTI", "UA gained at equal EP (points)", "here", "in the paper"),
         rows=tuple(rows),
-        notes=(
-            "Mean over the CTI points that lie within the plain curve, which is read along straight lines; "
-            "a verdict needs two standard errors.",
-        ),
+        notes=tuple(notes),
     )
 
 

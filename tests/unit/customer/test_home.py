@@ -1,0 +1,91 @@
+"""The customer's folder: what it refuses to begin anew without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
+from cutlayer.customer.home import Home
+from cutlayer.customer.run import Run
+from cutlayer.privacy import PrivacySpec, build_privatizer
+from tests.unit.customer.test_run import opened, spec
+
+TEXTS = Tokens((Ragged.from_lists([[1, 2, 3]]),))
+
+
+def release_one(home: Home) -> None:
+    release = build_privatizer(PrivacySpec.no_privacy(), secret=home.secret).tokens(TEXTS, labels=None)
+    home.ledger.open_frame(
+        run="r", route="shard.put", where={}, payload_bytes={}, release=release, budget=None, unsafe=False
+    )
+
+
+def test_a_lost_secret_is_not_replaced_once_a_text_was_released(tmp_path: Path) -> None:
+    """Another one would draw every text again, under names that no budget knows."""
+    release_one(Home(tmp_path))
+    (tmp_path / "secret").unlink()
+    with pytest.raises(StorageError, match=r"secret .*is missing") as caught:
+        assert Home(tmp_path).secret
+    assert "Restore it" in caught.value.remedy
+    assert not (tmp_path / "secret").exists()
+
+
+def test_a_lost_ledger_is_not_replaced_once_there_is_a_secret(tmp_path: Path) -> None:
+    release_one(Home(tmp_path))
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.unlink()
+    for ask in (lambda home: home.ledger, lambda home: home.secret):
+        with pytest.raises(StorageError, match=r"ledger\.sqlite is missing"):
+            ask(Home(tmp_path))
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_ledger_of_questions_alone_needs_no_secret(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.ledger.open_frame(
+        run="", route="adapters", where={}, payload_bytes={}, release=None, budget=None, unsafe=False
+    )
+    assert Home(tmp_path).secret
+
+
+def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service files and quotes leave it as it is, and a folder `~` would be a new one in each working directory."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUTLAYER_HOME", "~/customer")
+    assert Home().path == tmp_path / "customer"
+    assert Home(Path("~/other")).path == tmp_path / "other"
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "losses.jsonl", "bottom-7.safetensors", "transcript/frames.bin", "transcript/frames.jsonl"]
+)
+def test_a_run_does_not_take_a_folder_with_files_that_it_would_replace(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(ConfigError, match=f"would replace: {name}") as caught:
+        Run.open(tmp_path, run="a1", data_digest="d", spec=spec())
+    assert "--out" in caught.value.remedy
+    assert mine.read_text() == "mine"
+
+
+def test_other_files_do_not_keep_a_run_out(tmp_path: Path) -> None:
+    (tmp_path / "notes.csv").write_text("mine")
+    run = opened(tmp_path)
+    run.log_loss(1, 0.5)
+    run.forget()
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.csv"]
+    assert opened(tmp_path).state.run == "a1"
+
+
+def test_what_is_no_folder_holds_no_run(tmp_path: Path) -> None:
+    file = tmp_path / "notes.csv"
+    file.write_text("mine")
+    for folder in (file, file / "run"):
+        with pytest.raises(StorageError, match="cannot hold a run") as caught, Run.held(folder):
+            pass
+        assert "--out" in caught.value.remedy
