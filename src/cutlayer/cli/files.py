@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
@@ -16,6 +19,9 @@ KINDS = (".csv", ".tsv", ".jsonl")
 
 UNSAFE = "unsafe_noise_seed"
 """The column that marks every row whose noise came from a seed."""
+
+WriteRows = Callable[[Sequence[str], Iterable[Sequence[object]]], None]
+"""Takes the names of columns, and the rows."""
 
 
 def check_kind(path: Path) -> Path:
@@ -73,30 +79,104 @@ def check_not_input(input_file: str, output_file: Path) -> None:
         )
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Writes a table; `.gz` behind the ending compresses it.
+@contextmanager
+def rows_file(path: Path) -> Iterator[WriteRows]:
+    """A table's place, tried before the work whose result it takes: nothing is sent for a result that has no place.
+
+    What the block writes takes the file's place whole. Until then, and where the block fails or is interrupted, the
+    file is as it was. A new file can be read by its owner only, for it holds private text; one that is replaced hands
+    on its mode.
+
+    Args:
+        path: Where the table will be; `.gz` behind the ending compresses it. Folders on the way are made.
+
+    Yields:
+        What writes it.
 
     Raises:
-        StorageError: The file could not be written.
+        StorageError: The file cannot be written.
     """
+    with _reported(path):
+        target = Path(os.path.realpath(path))  # a link stays a link
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replaced = _replaced(target)
+    draft = target.with_name(f".cutlayer-{secrets.token_hex(8)}.draft")
+
+    def write(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        content = _table(_kind(path), columns, rows).encode()
+        with _reported(path):
+            with open(draft, "wb", opener=_private) as file:
+                file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+                file.flush()
+                if replaced is not None:
+                    _hand_on(replaced, file.fileno())
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+
+    try:
+        with _reported(path):
+            open(draft, "xb", opener=_private).close()
+        yield write
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
     from cutlayer.core import StorageError
 
-    text = io.StringIO(newline="")
-    if _kind(path) == ".jsonl":
-        for row in rows:
-            text.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
-    else:
-        table = csv.writer(text, delimiter="\t" if _kind(path) == ".tsv" else ",", lineterminator="\n")
-        table.writerow(columns)
-        table.writerows(rows)
-    content = text.getvalue().encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        yield
     except OSError as error:
         raise StorageError(
             f"{path} could not be written: {error.strerror}.", remedy="Free some space or choose another place."
         ) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _replaced(target: Path) -> os.stat_result | None:
+    """The file that is there already, if any; opened, for what may not be written may not be replaced either."""
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device")
+    return found
+
+
+def _hand_on(found: os.stat_result, file: int) -> None:
+    """Gives a file another one's mode, group and owner, as far as this user may and the disk knows of such."""
+    for owner, group in ((-1, found.st_gid), (found.st_uid, -1)):
+        with suppress(OSError):
+            os.fchown(file, owner, group)
+    with suppress(OSError):
+        os.fchmod(file, stat.S_IMODE(found.st_mode))
+
+
+def _table(kind: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    if kind == ".jsonl":
+        return "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    lines = _Lines()
+    # not lineterminator="\n": before Python 3.13 a lone "\r" is quoted only where it is one of the terminator's
+    table = csv.writer(lines, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\r\n")
+    table.writerow(columns)
+    table.writerows(rows)
+    return "".join(lines)
+
+
+class _Lines(list[str]):
+    """Rows of a CSV writer, which writes each in one piece, ended by a line feed alone."""
+
+    def write(self, row: str) -> None:
+        self.append(row.removesuffix("\r\n") + "\n")
 
 
 def _kind(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
 from cutlayer.cli.options import (
     CUT,
     DATA,
@@ -325,15 +325,16 @@ def predict(
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, copied_columns=kept)
-    with output.progress() as progress:
-        predictions = client.predict(adapter, texts, progress=progress)
-    columns: dict[str, Sequence[object]] = dict(texts.attributes)
-    columns |= dict(zip(names, zip(*texts.texts, strict=True), strict=True))
-    columns[LABEL] = [prediction.label for prediction in predictions]
-    columns[PROBABILITY] = [prediction.probability for prediction in predictions]
-    if spec.unsafe_noise_seed is not None:
-        columns[UNSAFE] = [spec.unsafe_noise_seed] * len(predictions)
-    write_rows(output_file, list(columns), zip(*columns.values(), strict=True))
+    with rows_file(output_file) as write:
+        with output.progress() as progress:
+            predictions = client.predict(adapter, texts, progress=progress)
+        columns: dict[str, Sequence[object]] = dict(texts.attributes)
+        columns |= dict(zip(names, zip(*texts.texts, strict=True), strict=True))
+        columns[LABEL] = [prediction.label for prediction in predictions]
+        columns[PROBABILITY] = [prediction.probability for prediction in predictions]
+        if spec.unsafe_noise_seed is not None:
+            columns[UNSAFE] = [spec.unsafe_noise_seed] * len(predictions)
+        write(list(columns), zip(*columns.values(), strict=True))
     output.show(f"Labelled {len(predictions)} texts: {output_file}")
     output.result(
         {
@@ -407,7 +408,7 @@ def _show(output: Output, result: FinetuneResult) -> None:
     from cutlayer.privacy import WorstCase
 
     worst = "" if result.largest_distance is None else WorstCase(eta=claim.budget, distance=result.largest_distance)
-    looks = "" if result.looks == 1 else f"{result.looks} looks at each text, whose etas add up."
+    looks = "" if result.looks == 1 else f"Up to {result.looks} looks at one text, whose etas add up."
     for line in (result.ep_note, looks, worst, *claim.caveats):
         if line:
             output.show(f"- {line}")

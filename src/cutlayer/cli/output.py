@@ -87,13 +87,18 @@ class Output:
 
     Args:
         as_json: Standard output holds one JSON object and nothing else.
+
+    Attributes:
+        on_terminal: What is shown for readers stands on a terminal and is kept nowhere: it may hold private text.
     """
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         out = sys.stderr if as_json else sys.stdout
+        # not rich's own word for it, which FORCE_COLOR turns into yes for a file, too
+        self.on_terminal = out.isatty()
         # a pipe has no width, and identifiers in a table must not be cut for one
-        self._out = Console(file=out, width=None if out.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=True)
+        self._out = Console(file=out, width=None if self.on_terminal else PIPE_WIDTH, highlight=False, soft_wrap=True)
         self._messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, write_rows
+from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
 from cutlayer.cli.options import (
     DATA_HELP,
     AsJson,
@@ -74,27 +74,31 @@ def privatize(
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
-    with output.progress() as progress:
-        shown = Client(home=home).privatize(
-            texts,
-            eta=chosen,
-            model=model,
-            max_length=max_length,
-            unsafe_noise_seed=unsafe_noise_seed,
-            progress=progress,
-        )
-    # not `text.original`: that is how its tokens read, by which no row is found again in the input
-    rows: list[tuple[object, ...]] = [
-        (*original, *text.released, text.replaced, text.tokens)
-        for original, text in zip(texts.texts, shown, strict=True)
-    ]
-    if unsafe_noise_seed is not None:
-        columns.append(UNSAFE)
-        rows = [(*row, unsafe_noise_seed) for row in rows]
-    write_rows(output_file, columns, rows)
+    with rows_file(output_file) as write:
+        with output.progress() as progress:
+            shown = Client(home=home).privatize(
+                texts,
+                eta=chosen,
+                model=model,
+                max_length=max_length,
+                unsafe_noise_seed=unsafe_noise_seed,
+                progress=progress,
+            )
+        # not `text.original`: that is how its tokens read, by which no row is found again in the input
+        rows: list[tuple[object, ...]] = [
+            (*original, *text.released, text.replaced, text.tokens)
+            for original, text in zip(texts.texts, shown, strict=True)
+        ]
+        if unsafe_noise_seed is not None:
+            columns.append(UNSAFE)
+            rows = [(*row, unsafe_noise_seed) for row in rows]
+        write(columns, rows)
 
-    if not as_json:  # what machines run is logged, and texts belong in no log
+    # what machines run, or what goes into a file, is a log, and texts belong in no log
+    if output.on_terminal and not as_json:
         _show_first(output, texts, shown)
+    elif not as_json:
+        output.show("The first texts are shown on a terminal only.")
     output.show(f"{shown.replaced:.1%} of {shown.tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
     output.show(f"- Texts cut, because the model or --max-length takes no more: {shown.cut_texts} of {len(shown)}")
     if shown.largest_distance is not None:

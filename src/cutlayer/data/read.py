@@ -23,7 +23,10 @@ HUB_PREFIX = "hub:"
 _HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(?:/(?P<name>[\w.-]+))?:(?P<split>[\w.+-]+)")
 _HUB_SYNTAX = "hub:OWNER/NAME:SPLIT, or hub:OWNER/NAME/CONFIGURATION:SPLIT, for example hub:nyu-mll/glue/sst2:train"
 
+_LONGEST_NAME = 255
+
 Row = Mapping[str, Any]
+Reader = Callable[[Path, IO[bytes]], Iterator[Row]]
 
 
 def read_dataset(
@@ -85,11 +88,16 @@ def _rows(source: str | Path) -> Iterator[Row]:
     if isinstance(source, str) and source.startswith(HUB_PREFIX):
         return _hub_rows(source)
     path = Path(source)
-    kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
-    reader = _READERS.get(kind.lower())
-    if path.is_dir():
+    reader = _reader(path)
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError):  # longer than a name may be, or in a folder that is closed to this user
+        is_folder = is_file = False
+    if is_folder:
         raise DataError(f"{str(source)!r} is a folder, not a file.", remedy="Name the file in it.")
-    if not path.is_file():
+    if not is_file:
+        if not _may_be_shown(source):
+            raise DataError(f"{_unshown(source)} names no file.", remedy="Pass a path, or a list of texts.")
         hub = " Hub data sets are written " + _HUB_SYNTAX + "." if "." not in path.name else ""
         raise DataError(f"There is no file {str(source)!r}.", remedy=f"Check the path.{hub}")
     if reader is None:
@@ -100,7 +108,25 @@ def _rows(source: str | Path) -> Iterator[Row]:
     return _read_file(path, reader)
 
 
-def _read_file(path: Path, reader: Callable[[Path, IO[bytes]], Iterator[Row]]) -> Iterator[Row]:
+def _reader(path: Path) -> Reader | None:
+    kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
+    return _READERS.get(kind.lower())
+
+
+def _may_be_shown(source: str | Path) -> bool:
+    """Whether what was given as a file's name, and names none, is no text that was passed in the place of one."""
+    if isinstance(source, Path):
+        return True
+    # many scripts put no spaces between words
+    like_a_name = source.isascii() or _reader(Path(source)) is not None
+    return like_a_name and len(source) <= _LONGEST_NAME and not any(map(str.isspace, source))
+
+
+def _unshown(source: str | Path) -> str:
+    return f"The text given as a file's name ({len(str(source))} characters)"
+
+
+def _read_file(path: Path, reader: Reader) -> Iterator[Row]:
     try:
         with path.open("rb") as file:
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
@@ -119,8 +145,9 @@ def _decoded(path: Path, stream: IO[bytes]) -> Iterator[str]:
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     try:
         yield from lines
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8.", remedy="Convert it, for example with `iconv -t utf-8`.") from error
+    except UnicodeDecodeError:
+        # the error holds the bytes around the fault, hence no `from error`
+        raise DataError(f"{path} is not UTF-8.", remedy="Convert it, for example with `iconv -t utf-8`.") from None
 
 
 def _delimited(path: Path, stream: IO[bytes], delimiter: str) -> Iterator[Row]:
@@ -160,7 +187,7 @@ def _jsonl(path: Path, stream: IO[bytes]) -> Iterator[Row]:
     for number, line in enumerate((line for line in _decoded(path, stream) if line.strip()), start=1):
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # a number may be too long for Python, which is no JSONDecodeError
             # the decoder's own message quotes the line, hence no `from error`
             raise DataError(f"{path}: row {number} is no JSON.", remedy="Write one JSON object a line.") from None
         if not isinstance(row, dict):
@@ -181,7 +208,7 @@ def _parquet(path: Path, stream: IO[bytes]) -> Iterator[Row]:
         raise DataError(f"{path} is no complete Parquet file.", remedy="Write or fetch the file again.") from error
 
 
-_READERS: Mapping[str, Callable[[Path, IO[bytes]], Iterator[Row]]] = {
+_READERS: Mapping[str, Reader] = {
     ".csv": _csv,
     ".tsv": _tsv,
     ".jsonl": _jsonl,
@@ -196,7 +223,8 @@ _READERS: Mapping[str, Callable[[Path, IO[bytes]], Iterator[Row]]] = {
 def _hub_rows(source: str) -> Iterator[Row]:
     match = _HUB.fullmatch(source)
     if match is None:
-        raise DataError(f"{source} names no hub data set.", remedy=f"Write {_HUB_SYNTAX}.")
+        named = source if _may_be_shown(source) else _unshown(source)
+        raise DataError(f"{named} names no hub data set.", remedy=f"Write {_HUB_SYNTAX}.")
     try:
         import datasets
     except ImportError:
@@ -231,11 +259,13 @@ def _named_classes(table: Any) -> Iterator[Row]:
 def _check_columns(source: str | Path, row: Row, wanted: Iterable[str]) -> None:
     for column in wanted:
         if column not in row:
-            # a file without a header line has text where names should stand: long ones are not repeated
-            present = [name if len(name) <= 40 else f"(a name of {len(name)} characters)" for name in map(str, row)]
-            close = difflib.get_close_matches(column, present, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else "Name one of these."
-            raise DataError(f"{source} has no column {column!r}; its columns are {', '.join(present)}.", remedy=hint)
+            # a file without a header line has private text where names should stand
+            close = difflib.get_close_matches(column, map(str, row))
+            hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+            raise DataError(
+                f"{source} has no column {column!r}; it has {len(row)} column{'' if len(row) == 1 else 's'}.",
+                remedy=f"{hint}Name a column of the file. In CSV and TSV, the first row must hold the columns' names.",
+            )
 
 
 def _text(source: str | Path, row: Row, column: str, number: int) -> str:

@@ -2,7 +2,7 @@
 
 ```
 folder/
-  frames.jsonl   one line a message: direction, route, where, kind, offset, size, sha256
+  frames.jsonl   one line a message: direction, route, where, offset, size, sha256
   frames.bin     the bodies, one behind the other
 ```
 An attack reads a transcript and declared knowledge, never a customer (design, promise 4).
@@ -11,12 +11,14 @@ An attack reads a transcript and declared knowledge, never a customer (design, p
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, BinaryIO
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor
 
 from cutlayer.core import StorageError
@@ -35,6 +37,34 @@ class Direction(StrEnum):
     """The customer: a frame."""
     DOWN = "down"
     """The vendor: the answer to the frame before."""
+
+
+def _known(route: str) -> str:
+    if route not in ROUTES:
+        raise ValueError("no such route")
+    return route
+
+
+class Entry(BaseModel):
+    """A line of the index.
+
+    Attributes:
+        direction: Who sent the message.
+        route: The name of its route.
+        where: Values of the path's placeholders.
+        offset: Where its body begins, or None where the body is not kept.
+        size: Its bytes.
+        sha256: Their hex digest.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    direction: Direction
+    route: Annotated[str, AfterValidator(_known)]
+    where: Mapping[str, str | int]
+    offset: NonNegativeInt | None
+    size: NonNegativeInt
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -79,29 +109,32 @@ def read_recording(folder: Path | str) -> Iterator[RecordedFrame]:
     """
     folder = Path(folder)
     try:
-        index = (folder / INDEX_FILE).open("rb")
-        bodies = (folder / BODY_FILE).open("rb")
+        with (folder / INDEX_FILE).open("rb") as index, (folder / BODY_FILE).open("rb") as bodies:
+            yield from _messages(folder, index, bodies)
     except OSError as error:
         raise StorageError(
             f"{folder} holds no recorded transcript: {error.strerror}.", remedy="Record one with RecordingTransport."
         ) from error
-    with index, bodies:
-        for number, line in enumerate(index, start=1):
-            try:
-                entry = json.loads(line)
-                route = ROUTES[entry["route"]]
-                direction = Direction(entry["direction"])
-                where, size, digest, offset = entry["where"], entry["size"], entry["sha256"], entry["offset"]
-            except (ValueError, KeyError, TypeError) as error:
+
+
+def _messages(folder: Path, index: BinaryIO, bodies: BinaryIO) -> Iterator[RecordedFrame]:
+    held = os.fstat(bodies.fileno()).st_size
+    for number, line in enumerate(index, start=1):
+        try:
+            entry = Entry.model_validate_json(line)
+        except ValueError as error:
+            raise StorageError(
+                f"Line {number} of {folder / INDEX_FILE} describes no message.", remedy="Record the run again."
+            ) from error
+        body = b""
+        if entry.offset is not None:
+            # a size that no file has is not even asked for
+            whole = entry.offset + entry.size <= held
+            if whole:
+                bodies.seek(entry.offset)
+                body = bodies.read(entry.size)
+            if not whole or hashlib.sha256(body).hexdigest() != entry.sha256:
                 raise StorageError(
-                    f"Line {number} of {folder / INDEX_FILE} describes no message.", remedy="Record the run again."
-                ) from error
-            body = b""
-            if offset is not None:
-                bodies.seek(offset)
-                body = bodies.read(size)
-                if hashlib.sha256(body).hexdigest() != digest:
-                    raise StorageError(
-                        f"Message {number} of {folder} does not match its digest.", remedy="Record the run again."
-                    )
-            yield RecordedFrame(direction, route, where, body, digest, size)
+                    f"Message {number} of {folder} does not match its digest.", remedy="Record the run again."
+                )
+        yield RecordedFrame(entry.direction, ROUTES[entry.route], entry.where, body, entry.sha256, entry.size)

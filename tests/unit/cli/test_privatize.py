@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from cutlayer.core import VendorError
 from cutlayer.customer import Client, Preview, PrivatizedText
 from tests.unit.cli.conftest import Run
 
 LONG = "Straße  Nº 7\n" * 300
+COMMANDS = {"privatize": ("privatize", "--eta", "80"), "predict": ("predict", "--adapter", "0f")}
+LONG_LINES = "\x1b[31m" + "word\n" * 1000
 
 
 @pytest.fixture
@@ -21,6 +25,13 @@ def notes(tmp_path: Path) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("text", "more", "id"), ("Ünï  \U0001f600!", "Zwei", 7), (LONG, "Three", 8)])
     return path
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter that the customer's folder knows of, at a vendor that nobody asks."""
+    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
 
 
 def by_name(folder: Path, notes: Path) -> Path:
@@ -43,26 +54,22 @@ def by_a_hard_link(folder: Path, notes: Path) -> Path:
     return link
 
 
-@pytest.mark.parametrize(
-    "command", [("privatize", "--eta", "80"), ("predict", "--adapter", "0f")], ids=lambda words: words[0]
-)
+@pytest.mark.usefixtures("adapter")
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("called", [by_name, by_a_longer_path, by_a_symbolic_link, by_a_hard_link])
 def test_the_input_is_not_written_over(
     called: Callable[[Path, Path], Path],
-    command: tuple[str, ...],
+    command: str,
     notes: Path,
     tmp_path: Path,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
-    monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
-    monkeypatch.setattr(Client, "predict", lambda *_, **__: pytest.fail("it was asked"))
-    monkeypatch.setattr(Client, "privatize", lambda *_, **__: pytest.fail("it was asked"))
+    monkeypatch.setattr(Client, command, lambda *_, **__: pytest.fail("it was asked"))
     (tmp_path / "new").mkdir()
     output = called(tmp_path, notes)
     before = notes.read_bytes()
-    refused = run(*command, "--input", notes, "--output", output, "--json")
+    refused = run(*COMMANDS[command], "--input", notes, "--output", output, "--json")
     assert refused.code == refused.result["exit_code"] == 3
     assert f"--output {output} is the file that --input names" in refused.result["error"]
     assert refused.result["remedy"]
@@ -83,17 +90,30 @@ def test_the_file_joins_to_its_source(notes: Path, tmp_path: Path, run: Run, sta
     assert all(row["more_released"] for row in rows)
 
 
-def test_the_terminal_shows_the_beginning_of_long_texts(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes, output = tmp_path / "notes.csv", tmp_path / "seen.csv"
-    # as many line ends as words, and what would colour a terminal
-    long = "\x1b[31m" + "word\n" * 1000
-    with notes.open("w", newline="") as file:
-        csv.writer(file).writerows([("text",), *[(long,)] * 7])
+@pytest.fixture
+def long_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Seven texts with as many line ends as words, and what would colour a terminal; and what would leave of them."""
+    path = tmp_path / "notes.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text",), *[(LONG_LINES,)] * 7])
     shown = (PrivatizedText(original=("unread",), released=("sent " * 1000,), replaced=1, tokens=2),) * 7
     monkeypatch.setattr(Client, "privatize", lambda *_, **__: Preview(shown, largest_distance=None, cut_texts=3))
-    ran = run("privatize", "--input", notes, "--output", output, "--eta", 80)
+    return path
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes standard output a terminal without colours. No fixture, for the capture changes before a test's call."""
+    for name, value in {"TERM": "dumb", "COLUMNS": "160", "LINES": "50"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+def test_the_terminal_shows_the_beginning_of_long_texts(
+    long_notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    output = tmp_path / "seen.csv"
+    ran = run("privatize", "--input", long_notes, "--output", output, "--eta", 80)
     assert ran.code == 0
     assert len(ran.out.splitlines()) < 40
     assert ran.out.count("…") == 10, "five texts and their releases"
@@ -101,4 +121,67 @@ def test_the_terminal_shows_the_beginning_of_long_texts(
     assert "\x1b" not in ran.out
     assert "takes no more: 3 of 7" in ran.out
     with output.open(newline="") as file:
-        assert [row["text"] for row in csv.DictReader(file)] == [long] * 7
+        assert [row["text"] for row in csv.DictReader(file)] == [LONG_LINES] * 7
+
+
+@pytest.mark.parametrize("forced", [{}, {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}], ids=["as it is", "in colours"])
+def test_a_log_holds_no_texts(
+    forced: dict[str, str], long_notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in forced.items():
+        monkeypatch.setenv(name, value)
+    ran = run("privatize", "--input", long_notes, "--output", tmp_path / "seen.csv", "--eta", 80)
+    assert ran.code == 0
+    assert "word" not in ran.out + ran.err
+    assert "sent " not in ran.out + ran.err
+    assert len([line for line in ran.out.splitlines() if "on a terminal only" in line]) == 1
+
+
+def test_the_result_for_machines_holds_no_texts(
+    long_notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ran = run("privatize", "--input", long_notes, "--output", tmp_path / "seen.csv", "--eta", 80, "--json")
+    assert ran.result["texts"] == 7
+    assert "word" not in ran.out + ran.err
+
+
+@pytest.mark.usefixtures("adapter")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("place", ["folder.csv", "notes.csv/out.csv"])
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_sent(
+    place: str, command: str, notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, command, lambda *_, **__: pytest.fail("it was asked"))
+    (tmp_path / "folder.csv").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    refused = run(*COMMANDS[command], "--input", notes, "--output", tmp_path / place, "--json")
+    assert refused.code == refused.result["exit_code"] == 9
+    assert f"{place} could not be written" in refused.result["error"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("adapter")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (VendorError("gone"), 7)], ids=["interrupted", "failed"]
+)
+def test_a_command_that_does_not_end_leaves_the_old_output(
+    error: BaseException,
+    code: int,
+    command: str,
+    notes: Path,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ends(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Client, command, ends)
+    output = tmp_path / "out.csv"
+    output.write_text("the old rows")
+    assert run(*COMMANDS[command], "--input", notes, "--output", output).code == code
+    assert output.read_text() == "the old rows"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.csv", "out.csv"]

@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import sys
+import traceback
 import types
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -121,9 +123,11 @@ FAULTS = {
     "empty jsonl": ("jsonl", "\n\n", "no rows"),
     "empty parquet": ("parquet", "", "no complete Parquet"),
     "no parquet": ("parquet", f"{SECRET}", "no complete Parquet"),
-    "missing column": ("csv", "text,y\nx,1\n", r"no column 'a'; its columns are text, y"),
+    "missing column": ("csv", "text,y\nx,1\n", r"no column 'a'; it has 2 columns\."),
     "one field too many": ("csv", f"a,y\nx,1\n{SECRET},1,2\n", "row 2 has 3 fields, the header has 2"),
     "one field too few": ("tsv", f"a\ty\n{SECRET}\n", "row 1 has 1 fields"),
+    "one column": ("csv", f"{SECRET}\n{SECRET}\n", r"no column 'a'; it has 1 column\."),
+    "no key": ("jsonl", f'{{"{SECRET}": "x", "y": 1}}\n', r"no column 'a'; it has 2 columns\."),
     "open quote": ("csv", f'a,y\n"{SECRET}', "quoting"),
     "doubled column": ("csv", "a,a\nx,y\n", "two columns of the same name"),
     "not utf-8": ("csv", f"a,y\n{SECRET}é,1\n".encode("latin-1"), "not UTF-8"),
@@ -134,6 +138,7 @@ FAULTS = {
         "row 2 holds half of a surrogate pair",
     ),
     "deep json": ("jsonl", "[" * 100_000 + "\n", "row 1 is no JSON"),
+    "endless number": ("jsonl", f'{{"a": {"9" * 5000}}}\n', "row 1 is no JSON"),
     "no object": ("jsonl", f'["{SECRET}"]\n', "row 1 is no JSON object"),
     "null text": ("jsonl", '{"a": null, "y": 1}\n', "row 1 has nothing in column 'a'"),
     "number as text": ("jsonl", '{"a": 5, "y": 1}\n', "row 1 has a value of type int in column 'a'"),
@@ -151,19 +156,49 @@ def test_faults_are_named_and_texts_are_not(file, fault):
     ending, data, message = FAULTS[fault]
     with pytest.raises(DataError, match=message) as caught:
         read_dataset(file(ending, data), text_column="a", label_column="y")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_missing_column_suggests_the_closest_and_no_other(file):
+    with pytest.raises(DataError, match="Did you mean 'text' or 'text2'") as caught:
+        read_dataset(file("csv", f"text,text2,{SECRET}\nx,1,2\n"), text_column="text1")
     assert SECRET not in str(caught.value)
 
 
-def test_a_missing_column_suggests_the_closest(file):
-    with pytest.raises(DataError, match="Did you mean 'text'"):
-        read_dataset(file("csv", "text,y\nx,1\n"), text_column="txt")
-
-
-def test_a_file_without_header_line_does_not_print_its_first_text(file):
-    text = f"{SECRET} " * 20
-    with pytest.raises(DataError, match=r"\(a name of 140 characters\)") as caught:
-        read_dataset(file("csv", f"{text},1\n{text},0\n"), text_column="a")
+@pytest.mark.parametrize("text", [SECRET, f"Jane has {SECRET}", f"{SECRET} " * 20])
+def test_a_file_without_header_line_does_not_print_its_first_row(file, text):
+    with pytest.raises(DataError, match="the first row must hold the columns' names") as caught:
+        read_dataset(file("csv", f"{text},{SECRET}1\n{text},{SECRET}0\n"), text_column="text", label_column="label")
     assert SECRET not in str(caught.value)
+    assert "has 2 columns" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Jane Doe has {SECRET}",
+        f"{SECRET}\n",
+        SECRET * 100,
+        f"{SECRET}/" * 2000,
+        f"{SECRET} seen.csv",
+        f"\u00a0{SECRET}",
+        f"hub: {SECRET}",
+        f"{SECRET} \x00",
+        f"患者感染了{SECRET}",
+    ],
+    ids=range(9),
+)
+def test_a_text_in_the_place_of_a_path_is_not_printed(text):
+    with pytest.raises(DataError, match=rf"given as a file's name \({len(text)} characters\) names no") as caught:
+        read_dataset(text, text_column="a")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("path", ["ntoes.csv", "患者.csv", Path("my notes.csv"), Path("n" * 300)])
+def test_a_path_that_names_no_file_is_printed(path):
+    with pytest.raises(DataError, match=f"There is no file '{path}'. Check the path"):
+        read_dataset(path, text_column="a")
 
 
 def test_a_missing_file_that_looks_like_a_hub_name_says_how_to_write_one():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -223,6 +224,32 @@ def test_the_key_is_in_no_error(play: Callable[..., Wire]) -> None:
 def test_addresses_that_are_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         HttpTransport(url, "key")
+
+
+KEY = "cl_0123456789ab_very-secret"
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [
+        (KEY, "must begin with https:// or http://"),
+        (f"{KEY}:8377", "must begin with https:// or http://"),
+        (f"https:///{KEY}", "names no host"),
+        (f"https://vendor.example:{KEY}", "has a port that is no number"),
+        (f"https://user:{KEY}@vendor.example:99999", "has a port that is no number"),
+        (f"https://user:{KEY}/2@vendor.example", "has a port that is no number"),
+        (f"https://user:12/{KEY}@vendor.example", "no user"),
+        (f"http://user:12/{KEY}@vendor.example", "no user"),
+        (f"https://user:{KEY}@vendor.example", "no user"),
+        (f"https://vendor.example/?key={KEY}", "no user, query"),
+        (f"https://[{KEY}", "is no address that can be read"),
+        (f"https://{KEY}\u2100", "is no address that can be read"),
+    ],
+)
+def test_an_address_that_may_hold_a_key_is_not_printed(url: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as caught:
+        HttpTransport(url, "https://vendor.example")
+    assert "very-secret" not in "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a\nb", "schlüssel"])

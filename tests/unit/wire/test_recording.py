@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
@@ -16,6 +17,8 @@ from cutlayer.wire.recording import read_recording
 from cutlayer.wire.transports import RecordingTransport
 
 FRAME = Frame(routes.SEAL, {"record_set": "a" * 32}, SealRequest(shards=1, records=1))
+UNREADABLE = Path("/proc/self/mem")
+"""Its first page is nobody's."""
 
 
 class Echo:
@@ -54,6 +57,89 @@ def test_a_half_written_message_is_cut_off(tmp_path: Path, cut: int) -> None:
         bodies.write(b"half a bo")
     record(tmp_path, 1)
     assert len(list(read_recording(tmp_path))) == 5
+
+
+def sizes(folder: Path) -> list[int]:
+    return [len(frame.body) for frame in read_recording(folder)]
+
+
+@pytest.mark.parametrize("left", [0, 1, 0.5, 0.99])
+def test_bodies_that_a_power_cut_took_are_cut_from_the_index(tmp_path: Path, left: float) -> None:
+    record(tmp_path, 3)
+    before, bodies = sizes(tmp_path), tmp_path / "frames.bin"
+    held = left if isinstance(left, int) else int(left * bodies.stat().st_size)
+    os.truncate(bodies, held)
+    record(tmp_path, 0)
+    kept = sizes(tmp_path)
+    assert bodies.stat().st_size == sum(kept) <= held, "it grew by nothing"
+    assert kept == before[: len(kept)]
+    assert sum(before[: len(kept) + 1]) > held, "the next one's body was not there"
+    record(tmp_path, 1)
+    assert sizes(tmp_path) == [*kept, *before[:2]]
+
+
+LINE = json.dumps(
+    {"direction": "down", "route": "record-set.seal", "where": {}, "offset": None, "size": 3, "sha256": "0" * 64}
+)
+
+
+def line(**changes: object) -> bytes:
+    return json.dumps({**json.loads(LINE), **changes}).encode() + b"\n"
+
+
+DAMAGED = {
+    "zeros": b"\x00" * 80 + b"\n",
+    "half a line": line()[:40] + b"\n",
+    "no UTF-8": b"\xff\xfe\n",
+    "empty": b"\n",
+    "no object": b"[]\n",
+    "a number": b"7\n",
+    "deep": b"[" * 100_000 + b"\n",
+    "nothing": b"{}\n",
+    "an unknown route": line(route="record-set.leak"),
+    "a route that is no name": line(route=["record-set.seal"]),
+    "an unknown direction": line(direction="sideways"),
+    "a place that is none": line(where=[1]),
+    "a negative offset": line(offset=-1),
+    "an offset that is no number": line(offset="0"),
+    "an offset of half a byte": line(offset=0.5),
+    "a negative size": line(offset=0, size=-1),
+    "no digest": line(sha256=None),
+    "beyond the end": line(offset=10**30),
+    "longer than any file": line(offset=0, size=10**30),
+}
+
+
+@pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_is_refused_when_read_and_the_end_when_continued(tmp_path: Path, damaged: bytes) -> None:
+    record(tmp_path, 3)
+    index = tmp_path / "frames.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join([*lines[:3], damaged, *lines[3:]]))
+    with pytest.raises(StorageError, match=r"Line 4 .* describes no message|Message 4 .* does not match"):
+        list(read_recording(tmp_path))
+    record(tmp_path, 1)
+    assert index.read_bytes().splitlines(keepends=True)[:3] == lines[:3]
+    up = FRAME.control
+    assert [frame.control() for frame in read_recording(tmp_path)] == [up, None, up, up, None]
+
+
+def test_a_body_that_is_not_behind_the_one_before_is_the_end(tmp_path: Path) -> None:
+    record(tmp_path, 2)
+    index = tmp_path / "frames.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join([*lines, lines[0]]))
+    record(tmp_path, 0)
+    assert index.read_bytes().splitlines(keepends=True) == lines
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="no file here opens and cannot be read")
+def test_a_disk_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    record(tmp_path, 1)
+    (tmp_path / "frames.jsonl").unlink()
+    (tmp_path / "frames.jsonl").symlink_to(UNREADABLE)
+    with pytest.raises(StorageError, match="Input/output error"):
+        list(read_recording(tmp_path))
 
 
 def test_a_frame_that_cannot_be_recorded_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -228,21 +228,36 @@ class HttpTransport:
 
 
 def _parse(url: str) -> Any:
-    parts = urlsplit(url)
     try:
-        port_is_fine = parts.port is None or parts.port > 0
-    except ValueError:
-        port_is_fine = False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        raise ConfigError([Fault("vendor", url, "must be an address such as https://vendor.example:8443")])
-    if parts.username or parts.password or parts.query or parts.fragment:
+        parts = urlsplit(url)
+        wrong = _wrong(parts)
+    except ValueError:  # its message quotes what it could not read
+        wrong = "is no address that can be read"
+    if wrong:
+        # key and address may have been swapped, and an address may hold a password
+        hidden = "(not shown: it may hold a key)"
+        raise ConfigError([Fault("vendor", hidden, f"{wrong}; write it as https://vendor.example:8443")])
+    if "@" in url or parts.query or parts.fragment:  # a password with a slash in it is parsed as a path
         raise ConfigError("The vendor's address must hold no user, query or fragment.", remedy="Pass only its root.")
-    if parts.scheme == "http" and not is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise ConfigError(
             f"http:// to {parts.hostname} would send the key and every release in clear.",
             remedy="Use https:// (with --ca-cert for a vendor that signed its own certificate).",
         )
     return parts
+
+
+def _wrong(parts: SplitResult) -> str:
+    """What keeps an address from being used; empty if nothing does."""
+    if parts.scheme not in ("http", "https"):
+        return "must begin with https:// or http://"
+    if not parts.hostname:
+        return "names no host"
+    try:
+        known = parts.port is None or parts.port > 0
+    except ValueError:
+        known = False
+    return "" if known else "has a port that is no number from 1 to 65535"
 
 
 def _trust(ca_cert: Path | str | None) -> ssl.SSLContext:

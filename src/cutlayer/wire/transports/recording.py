@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cutlayer.core import StorageError
 from cutlayer.wire.frame import Frame, Reply, encode_tensors
-from cutlayer.wire.recording import BODY_FILE, INDEX_FILE, Direction
+from cutlayer.wire.recording import BODY_FILE, INDEX_FILE, Direction, Entry
 from cutlayer.wire.transport import Transport
 
 
@@ -84,14 +84,26 @@ class RecordingTransport:
         self._end += len(body) if keep else 0
 
     def _whole(self) -> tuple[int, int]:
-        """Bytes of whole lines in the index, and of the bodies that they describe."""
-        lines = (self.folder / INDEX_FILE).read_bytes()
-        lines = lines[: lines.rfind(b"\n") + 1]
-        kept = [entry for entry in map(json.loads, lines.splitlines()) if entry["offset"] is not None]
-        return len(lines), kept[-1]["offset"] + kept[-1]["size"] if kept else 0
+        """Bytes of the index up to the first line that is damaged or whose body is not there; and of the bodies.
+
+        A machine that lost its power may have kept more of either file than of the other.
+        """
+        held = os.fstat(self._bodies).st_size
+        lines = end = 0
+        with (self.folder / INDEX_FILE).open("rb") as index:
+            for line in index:
+                try:
+                    entry = Entry.model_validate_json(line)
+                except ValueError:
+                    break
+                behind = end if entry.offset is None else end + entry.size
+                if not line.endswith(b"\n") or entry.offset not in (None, end) or behind > held:
+                    break
+                lines, end = lines + len(line), behind
+        return lines, end
 
     def _cut(self) -> None:
-        """Cuts what was written of a message that is not whole."""
+        """Cuts what was written of a message that is not whole. No file grows by it: it would hold zeros."""
         os.ftruncate(self._index, self._lines)
         os.ftruncate(self._bodies, self._end)
 
