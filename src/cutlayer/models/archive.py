@@ -14,8 +14,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, Any, Generic, TypeVar
 
 import safetensors
 import torch
@@ -38,6 +38,8 @@ MANIFEST = "manifest.json"
 _CONFIG = "config.json"
 _WEIGHTS = "weights.safetensors"
 _LARGEST_MANIFEST = 1 << 20
+_READ_OF_ANY = frozenset({"attention_chunk_size", "head_dim", "is_causal", "layer_types", "sliding_window"})
+"""What the models' code reads of a configuration whether or not its class knows it."""
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A flat name: nothing in a manifest can point outside the archive's folder."""
@@ -313,7 +315,21 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     for private in ("name_or_path", "tokenizer_file"):  # paths on the vendor's machine
         settings.pop(private, None)
+    tokens = {*tokenizer.special_tokens_map, "extra_special_tokens"}
+    settings = {name: value for name, value in settings.items() if name in tokens or not _names_a_path(value)}
     path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _names_a_path(value: Any) -> bool:
+    """Whether a setting holds an absolute path: of the machine that the tokenizer was made on."""
+    if isinstance(value, dict):
+        return any(map(_names_a_path, value.values()))
+    if isinstance(value, list):
+        return any(map(_names_a_path, value))
+    if not isinstance(value, str) or len(value) < 2:
+        return False
+    absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
+    return absolute or value.startswith(("~", "file:"))
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -326,7 +342,10 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _config_json(config: PretrainedConfig) -> str:
-    settings = config.to_dict()
+    """What the model's code reads of a configuration; checkpoints carry notes of their own training beside it."""
+    plain = type(config)(num_labels=config.num_labels).to_dict()  # type: ignore[call-arg]  # all classes take it
+    settings = {name: value for name, value in config.to_dict().items() if name in plain or name in _READ_OF_ANY}
+    settings |= {name: plain[name] for name in ("id2label", "label2id")}  # the labels' names are the vendor's
     settings.pop("_name_or_path", None)  # a path on the vendor's machine
     return json.dumps(settings, indent=2, sort_keys=True) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,15 @@ def fingerprint(model: PreTrainedModel) -> str:
             digest.update(f"{name} {parameter.dtype} {list(parameter.shape)}\n".encode())
             digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hex sha256 over what makes ids of a text: the pipeline, its vocabulary, and which tokens are special.
+
+    Padding and truncation are left out, for a tokenizer remembers those of its last call.
+    """
+    pipeline = json.loads(tokenizer.backend_tokenizer.to_str()) | {"padding": None, "truncation": None}
+    return hashlib.sha256(json.dumps([pipeline, tokenizer.special_tokens_map], sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager

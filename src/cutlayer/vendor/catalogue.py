@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import ConfigError, Cut, ModelError, StorageError
 from cutlayer.models import (
@@ -27,11 +28,12 @@ from cutlayer.models import (
     write_archive,
 )
 from cutlayer.models.cutting import block_list, embedding_table
+from cutlayer.models.load import tokenizer_fingerprint
 from cutlayer.vendor.files import whole_folder, write_whole
 from cutlayer.vendor.problems import Refusal, log_without_values, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form
-from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, ModelInfo
+from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, Digest, ModelInfo
 
 
 class ModelCard(BaseModel):
@@ -42,6 +44,7 @@ class ModelCard(BaseModel):
         source: Where it is loaded from.
         table_width: Width of a row of the token-embedding table, the boundary of a cut at depth 0.
         template: Where special tokens stand.
+        tokenizer: The tokenizer's fingerprint: ids of another one would name other rows of the same table.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +53,7 @@ class ModelCard(BaseModel):
     source: str
     table_width: int
     template: Template
+    tokenizer: Digest
 
     @classmethod
     def draw_up(cls, name: str, source: str, *, max_bottom: int | None) -> ModelCard:
@@ -68,7 +72,8 @@ class ModelCard(BaseModel):
                 remedy=f"Choose at most {blocks - 1} with --max-bottom; {blocks // 2} is usual.",
             )
         table = embedding_table(model)
-        template = Template.from_tokenizer(load_tokenizer(source), max_length=max_length(model.config))
+        tokenizer = load_tokenizer(source)
+        template = Template.from_tokenizer(tokenizer, max_length=max_length(model.config))
         info = ModelInfo(
             name=name,
             family=model.config.model_type,
@@ -80,7 +85,13 @@ class ModelCard(BaseModel):
             max_bottom=blocks // 2 if max_bottom is None else max_bottom,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
-        return cls(info=info, source=source, table_width=table.shape[1], template=template)
+        return cls(
+            info=info,
+            source=source,
+            table_width=table.shape[1],
+            template=template,
+            tokenizer=tokenizer_fingerprint(tokenizer),
+        )
 
     def row_width(self, cut: Cut) -> int:
         """Elements of one boundary row at a cut."""
@@ -154,11 +165,13 @@ class Catalogue:
         """What a customer receives for a cut, and the folder with its files; made at the first request."""
         card = self.card(name)
         card.check(cut, Form.IDS if cut.is_text else Form.ROWS)
-        # A model that changed at its source has another fingerprint, and older archives are not its own.
-        folder = self._settings.model(name) / "archives" / f"{cut.slug}-{card.info.fingerprint[:16]}"
+        # A model or tokenizer that changed at its source has another fingerprint, and older archives are not its own.
+        archive = f"{cut.slug}-{card.info.fingerprint[:16]}-{card.tokenizer[:16]}"
+        folder = self._settings.model(name) / "archives" / archive
         if not folder.is_dir():
+            model, tokenizer = self._model(name), self._tokenizer(name)
             with whole_folder(folder) as temporary:
-                write_archive(self._model(name), load_tokenizer(card.source), cut, temporary, name=name)
+                write_archive(model, tokenizer, cut, temporary, name=name)
         written = read_manifest(folder)
         own = (folder / MANIFEST).read_bytes()
         files = [ArchiveFile(name=MANIFEST, sha256=hashlib.sha256(own).hexdigest(), size=len(own))]
@@ -177,16 +190,31 @@ class Catalogue:
     def _model(self, name: str) -> PreTrainedModel:
         if name not in self._models:
             card = self.card(name)
-            try:
+            with _source_untold(name):
                 model = load_model(card.source, head=Head.CLASSIFICATION)
-            except ModelError as error:
-                log_without_values(error)  # its message names where the vendor keeps the model
-                raise _unavailable(name, "cannot be loaded") from error
             if fingerprint(model) != card.info.fingerprint:
                 raise _unavailable(name, "has other weights than those that the vendor was set up with")
             torch.nn.Module.to(model, self.device)
             self._models[name] = model
         return self._models[name]
+
+    def _tokenizer(self, name: str) -> PreTrainedTokenizerBase:
+        card = self.card(name)
+        with _source_untold(name):
+            tokenizer = load_tokenizer(card.source)
+        if tokenizer_fingerprint(tokenizer) != card.tokenizer:
+            raise _unavailable(name, "has another tokenizer than that which the vendor was set up with")
+        return tokenizer
+
+
+@contextlib.contextmanager
+def _source_untold(name: str) -> Iterator[None]:
+    """Makes errors of loading a model into an answer that does not say where the vendor keeps it."""
+    try:
+        yield
+    except ModelError as error:
+        log_without_values(error)
+        raise _unavailable(name, "cannot be loaded") from error
 
 
 def _unavailable(name: str, why: str) -> Refusal:
@@ -194,7 +222,7 @@ def _unavailable(name: str, why: str) -> Refusal:
         500,
         "model-unavailable",
         f"Model {name} {why}.",
-        remedy="Ask the vendor to restore it, or to run: vendor init --model NAME=SOURCE.",
+        remedy="Ask the vendor to restore it, or to run: cutlayer vendor init --model NAME=SOURCE.",
     )
 
 

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from cutlayer.vendor.keys import Doorkeeper
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import Refusal, refusal_for
 from cutlayer.vendor.settings import Limits
 from cutlayer.wire import ROUTES, Route
+from cutlayer.wire.messages import MAX_CONTROL_BYTES
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -32,6 +33,10 @@ log = logging.getLogger("cutlayer.vendor.requests")
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES.values()]
 _KEPT = "Bearer "
+_OPEN = frozenset({"/healthz", "/metrics", "/openapi.json"})
+"""What is answered without a key. All else asks for one, so that a path which is misread stays closed."""
+_HUNG_UP = 499
+"""No answer was sent, for there was nobody left to read it; the status is for the books only."""
 
 
 class Door:
@@ -57,20 +62,25 @@ class Door:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        route = _route(request.method, request.url.path)
+        # Not `request.url`: that is made from the Host header, too, which is whatever the customer says.
+        path = _path(scope)
+        route = _route(request.method, path)
         visit = _Visit(receive, send, self._limits.body_seconds)
         started = time.perf_counter()
         tenant = ""
         try:
-            if request.url.path.startswith("/v1"):
+            if path not in _OPEN:
                 tenant = await self._tenant(request)
                 scope.setdefault("state", {})["tenant"] = tenant
+                visit.keeps_connection = True
             visit.announced = self._check_length(request, route)
             self._enter(tenant)
             try:
                 await self._app(scope, visit.receive, visit.send)
             finally:
                 self._leave(tenant)
+        except ClientDisconnect:
+            pass  # there is nobody to answer
         except Exception as error:
             if not visit.answering:
                 await refusal_for(error).response()(scope, visit.receive, visit.send)
@@ -101,7 +111,7 @@ class Door:
     def _check_length(self, request: Request, route: Route | None) -> int:
         """The announced length of the body, 0 if there is none."""
         limits = self._limits
-        limit = limits.max_control_bytes
+        limit = min(limits.max_control_bytes, MAX_CONTROL_BYTES)
         if route is not None and route.tensors:
             limit = limits.max_body_bytes if route.name == "shard.put" else limits.max_step_bytes
         if "transfer-encoding" in request.headers:
@@ -153,6 +163,7 @@ class _Visit:
         self._receive = receive
         self._send = send
         self._deadline = time.monotonic() + seconds
+        self.keeps_connection = False
         self.announced = 0
         self.received = 0
         self.sent = 0
@@ -180,6 +191,7 @@ class _Visit:
             self._whole = not event.get("more_body", False)
         else:
             self._whole = True
+            self.status = _HUNG_UP
         return event
 
     async def send(self, event: Event) -> None:
@@ -187,7 +199,9 @@ class _Visit:
             if event["status"] >= 400:
                 await self._drain()
             self.answering = True
-            self.status = event["status"]
+            self.status = self.status or event["status"]
+            if not self.keeps_connection:  # only those with a key may hold one of the vendor's connections
+                event["headers"] = [*event.get("headers", ()), (b"connection", b"close")]
         self.sent += len(event.get("body", b""))
         await self._send(event)
 
@@ -197,6 +211,12 @@ class _Visit:
                 await self.receive()
             except Refusal:
                 return
+
+
+def _path(scope: Scope) -> str:
+    """The path as the application's router reads it: without the part of a proxy or an application around this one."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def _route(method: str, path: str) -> Route | None:

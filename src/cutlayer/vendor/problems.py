@@ -19,6 +19,7 @@ from cutlayer.wire import FrameError
 from cutlayer.wire.messages import Problem
 
 MEDIA_TYPE = "application/problem+json"
+_MOST_FAULTS = 20
 log = logging.getLogger("cutlayer.vendor")
 
 
@@ -154,9 +155,12 @@ def install(app: FastAPI) -> None:
     async def refuse_schema(_: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
             raise error
+        found = error.errors()
+        told = dict.fromkeys(_fault(fault) for fault in found[:_MOST_FAULTS])
+        more = [f"and {len(found) - _MOST_FAULTS} more"] if len(found) > _MOST_FAULTS else []
         return unacceptable(
             "not-valid",
-            "; ".join(_fault(fault) for fault in error.errors()),
+            "; ".join([*told, *more]),
             remedy="Correct the values named; /openapi.json describes them.",
         ).response()
 
@@ -170,7 +174,10 @@ def install(app: FastAPI) -> None:
 def _fault(fault: Mapping[str, object]) -> str:
     """One fault with its path, and its value where that is a number: strings might be anything."""
     place = fault.get("loc")
-    path = ".".join(str(step) for step in place if step not in ("body", "path")) if isinstance(place, tuple) else ""
+    steps = place if isinstance(place, tuple) else ()
     value = fault.get("input")
+    if fault.get("type") == "extra_forbidden":
+        steps, value = steps[:-1], None  # what stands in a field that is not ours, and its name, might be anything
+    path = ".".join(str(step) for step in steps if step not in ("body", "path"))
     given = f" = {value}" if isinstance(value, bool | int | float) and len(str(value)) <= 40 else ""
     return f"{path or 'body'}{given}: {fault.get('msg', 'not valid')}"

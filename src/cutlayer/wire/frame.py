@@ -38,6 +38,11 @@ MAX_HEADER_BYTES = 4096
 """A safetensors header here names at most a handful of tensors."""
 
 
+_LARGEST_SIDE = 2**48
+_HIGHEST_RANK = 8
+"""Beyond all that travels; within them the number of bytes that a header claims can be told."""
+
+
 class FrameError(ConfigError):
     """Bytes or tensors that are no frame of their route."""
 
@@ -174,19 +179,25 @@ def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, .
     try:
         entries = json.loads(head[8 : 8 + size])
         found = {
-            str(role): (str(entry["dtype"]), tuple(int(side) for side in entry["shape"]))
+            str(role): (str(entry["dtype"]), tuple(entry["shape"]))
             for role, entry in entries.items()
             if role != "__metadata__"
         }
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FrameError("The body is no safetensors block: its header cannot be read.") from error
     if "__metadata__" in entries:
         raise FrameError("The body carries metadata; frames have none.")
+    for _, shape in found.values():
+        if len(shape) > _HIGHEST_RANK or not all(type(side) is int and 0 <= side <= _LARGEST_SIDE for side in shape):
+            raise FrameError(
+                f"The body is no safetensors block: a shape is at most {_HIGHEST_RANK} "
+                f"whole numbers from 0 to {_LARGEST_SIDE}."
+            )
     try:
         stored = sum(math.prod(shape) * _DTYPE_SIZES[dtype] for dtype, shape in found.values())
     except KeyError as error:
         raise FrameError(f"Element type {error.args[0]} is not one that travels.") from error
-    if any(side < 0 for _, shape in found.values() for side in shape) or 8 + size + stored != total:
+    if 8 + size + stored != total:
         raise FrameError(f"The body's header describes {8 + size + stored} bytes, the body has {total}.")
     return found
 

@@ -10,12 +10,15 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints
 
 from cutlayer.core import Cut
 
 PROTOCOL = 1
 """The version of this protocol; a customer refuses a vendor that speaks another."""
+
+MAX_CONTROL_BYTES = 2**14
+"""No message of a customer is longer: a job that names all the record sets it may has about 3,500 bytes."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
@@ -24,8 +27,26 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-
 CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-t[0-9]{1,4})?$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-StepNumber = Annotated[int, Ge(1), Le(2**53)]
+_LARGEST_COUNT = 2**53
+"""Every whole number up to here is a float, too, for those who read JSON so."""
+
+StepNumber = Annotated[int, Ge(1), Le(_LARGEST_COUNT)]
 ShardNumber = Annotated[int, Ge(0), Le(10**8 - 1)]
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a set more than once")
+    return names
+
+
+RecordSets = Annotated[
+    tuple[Identifier, ...],
+    Field(max_length=64, json_schema_extra={"uniqueItems": True}),
+    FailFast(),  # one fault is told, not one for each element
+    AfterValidator(_distinct),
+]
+"""Each set is opened and kept open by the job, so there are few of them, and each is named once."""
 
 
 class Message(BaseModel):
@@ -148,8 +169,8 @@ class RecordSetInfo(Message):
 class SealRequest(Message):
     """Closes a record set: the vendor checks that it holds exactly these shards."""
 
-    shards: int = Field(ge=1)
-    records: int = Field(ge=1)
+    shards: int = Field(ge=1, le=_LARGEST_COUNT)
+    records: int = Field(ge=1, le=_LARGEST_COUNT)
 
 
 # ---------------------------------------------------------------- jobs
@@ -169,8 +190,8 @@ class OptimiserSpec(Message):
 
     learning_rate: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
-    warmup_steps: int = Field(default=0, ge=0)
-    total_steps: int = Field(ge=1)
+    warmup_steps: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
+    total_steps: int = Field(ge=1, le=_LARGEST_COUNT)
 
 
 class JobSpec(Message):
@@ -182,7 +203,7 @@ class JobSpec(Message):
     form: Form
     wire_type: WireType = WireType.BF16
     segments: int = Field(ge=1, le=2)
-    record_sets: tuple[Identifier, ...] = ()
+    record_sets: RecordSets = ()
     """Sets whose records the steps name, numbered through in this order."""
     num_labels: int = Field(ge=2, le=65536)
     trainable_bottom: bool = False
@@ -195,7 +216,7 @@ class JobSpec(Message):
     """bf16 is faster where the vendor's device multiplies bf16 matrices; evaluation and inference stay fp32."""
     seed: int = Field(ge=0, lt=2**63)
     """Initialisation and dropout; never privacy noise."""
-    checkpoint_every: int = Field(default=50, ge=1)
+    checkpoint_every: int = Field(default=50, ge=1, le=_LARGEST_COUNT)
 
 
 class JobState(StrEnum):
@@ -229,7 +250,7 @@ class JobInfo(Message):
 class SnapshotRequest(Message):
     """Keeps (or, for `finish`, publishes) the adapter as it was after `step` gradients."""
 
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=_LARGEST_COUNT)
 
 
 class AdapterInfo(Message):

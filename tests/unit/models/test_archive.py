@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from cutlayer.models import (
     write_archive,
 )
 from tests.equivalence.checks import Case, cut_up, make_batch
-from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, VOCAB, shared_model
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, VOCAB, configuration, make_model, shared_model
 from tests.unit.models.vocabularies import SPECIALS, WORDS, habit_of, make_tokenizer
 
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1), Cut(bottom=0, tail=0))
@@ -166,6 +167,47 @@ def test_archives_do_not_depend_on_earlier_calls_or_name_the_vendors_folders(tmp
     assert write_archive(model, tokenizer, Cut(), tmp_path / "two", name="m") == first
     for path in (tmp_path / "one").iterdir():
         assert str(tmp_path).encode() not in path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_notes_in_a_checkpoint_stay_with_the_vendor(name: str, tmp_path: Path) -> None:
+    """Fields that no class of transformers knows, names of labels, and paths; none is read to rebuild a part."""
+    notes = {"train_file": "/data/private/patients.csv", "note": "ward 7", "patients": 4312, "more": {"a": "ward 7"}}
+    model = make_model(name, head_of(name))
+    for field, value in notes.items():
+        setattr(model.config, field, value)
+    if name in ENCODERS:
+        model.config.id2label = {0: "FRAUD", 1: "OK", 2: "FRAUD AGAIN"}
+        model.config.label2id = {label: number for number, label in model.config.id2label.items()}
+    tokenizer = make_tokenizer(
+        habit_of(name),
+        special_tokens_map_file="/srv/secret/special_tokens_map.json",
+        sources=[{"from": "C:\\secret\\vocab.txt"}],
+        cache="~/secret",
+        mask_token="/private/",  # a token may look like anything
+    )
+    write_archive(model, tokenizer, Cut(bottom=2), tmp_path / "one", name="m")
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert config.keys() - {"head_dim"} <= configuration(name).to_dict().keys()
+    assert config["id2label"] == {str(number): f"LABEL_{number}" for number in range(model.config.num_labels)}
+    for path in (tmp_path / "one").glob("*.json"):
+        assert not re.search("FRAUD|ward 7|4312|patients|secret", path.read_text()), path.name
+    archive = read(name, tmp_path / "one")
+    assert archive.tokenizer.mask_token == "/private/"
+    plain = read(name, write(name, Cut(bottom=2), tmp_path / "two"))
+    batch = make_batch(Case(name, head_of(name), Cut(bottom=2)))
+    sides = (batch.inputs,) if batch.target is None else (batch.inputs, batch.target)
+    assert archive.bottom is not None
+    assert plain.bottom is not None
+    with torch.no_grad():
+        assert_equal(archive.bottom(*sides), plain.bottom(*sides))
+
+
+def test_what_the_models_code_reads_beside_its_class_is_handed_out(tmp_path: Path) -> None:
+    model = make_model("llama", Head.CLASSIFICATION)
+    model.config.is_causal = False  # embedding models read both ways; LlamaConfig has no such field
+    write_archive(model, make_tokenizer("llama"), Cut(bottom=1), tmp_path / "archive", name="m")
+    assert json.loads((tmp_path / "archive" / "config.json").read_text())["is_causal"] is False
 
 
 def test_candidates_are_ordinary_tokens(tmp_path: Path) -> None:

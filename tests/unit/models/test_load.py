@@ -177,3 +177,13 @@ def test_roberta_positions_start_behind_the_padding() -> None:
     assert max_length(configuration("roberta")) == 64 - 3 - 1
     assert max_length(configuration("llama")) == 64
     assert max_length(configuration("t5")) is None
+
+
+def test_a_tokenizers_fingerprint_is_of_what_makes_ids() -> None:
+    first, second = make_tokenizer("bert"), make_tokenizer("bert", name_or_path="/elsewhere", model_max_length=7)
+    expected = load.tokenizer_fingerprint(first)
+    first(["a b", "c"], padding=True, truncation=True, max_length=3)
+    assert load.tokenizer_fingerprint(first) == load.tokenizer_fingerprint(second) == expected
+    second.add_tokens(["new"])
+    others = [second, make_tokenizer("roberta"), make_tokenizer("bert", mask_token="b")]
+    assert len({expected, *map(load.tokenizer_fingerprint, others)}) == 4

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +18,9 @@ from cutlayer import vendor
 from cutlayer.core import Cut, Rows, Tokens, VendorError
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.database import Database
-from cutlayer.vendor.store import RecordStore, _digest
-from cutlayer.wire import Form, Frame, Reply, WireType, pack, routes
+from cutlayer.vendor.problems import Refusal
+from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload, _digest
+from cutlayer.wire import Form, Frame, Reply, WireType, encode_tensors, pack, routes
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
 from cutlayer.wire.transports import LocalTransport
 from tests.service.customer import Customer, ask, first_model, some_rows, some_tokens
@@ -199,7 +203,7 @@ def test_records_are_read_back_as_they_were_sent(
         form=spec.form,
         wire_type=spec.wire_type,
         segments=spec.segments,
-        record_sets=(NAME, NAME),
+        record_sets=(NAME,),
         num_labels=2,
         optimiser=OptimiserSpec(total_steps=1),
         seed=0,
@@ -207,7 +211,7 @@ def test_records_are_read_back_as_they_were_sent(
     database = Database(settings.url)
     catalogue = Catalogue(settings, torch.device("cpu"))
     store = RecordStore(settings, database, catalogue)
-    records = store.open("clinic", job.record_sets, catalogue.card("tiny"), job)
+    records = store.open("clinic", (NAME, NAME), catalogue.card("tiny"), job)
     assert len(records) == 100
     numbers = np.array([0, 49, 20, 19, 50, 99, 3, 3])
     found = records.gather(numbers)
@@ -248,3 +252,98 @@ def test_shards_are_read_through_once_per_process(transport: LocalTransport, mon
         spec = customer.spec(first_model(transport)).model_copy(update={"seed": 99})
         ask(transport, routes.JOB_PUT, spec, job=f"{9 - number:032x}")
     assert len(read) == len(set(read)) == 6
+
+
+def begun(transport: LocalTransport, number: int, shard: dict[str, Tensor] = GOOD) -> tuple[Upload, bytes]:
+    """An upload whose first byte has not arrived, and what will arrive."""
+    body = encode_tensors(shard)
+    store = transport._app.state.vendor.store  # type: ignore[attr-defined]
+    upload = store.receive("clinic", NAME, number, size=len(body), sha256=hashlib.sha256(body).hexdigest())
+    assert isinstance(upload, Upload)
+    return upload, body
+
+
+def arrive(upload: Upload, body: bytes) -> None:
+    with upload:
+        upload.check_head(body[:HEAD_BYTES])
+        upload.write(body)
+        upload.finish()
+
+
+def test_a_shard_that_was_on_its_way_when_its_set_was_sealed_is_refused(transport: LocalTransport) -> None:
+    put(transport, IDS, GOOD)
+    late = begun(transport, 1)
+    seal = SealRequest(shards=1, records=2)
+    sealed = ask(transport, routes.SEAL, seal, record_set=NAME).expect(RecordSetInfo)
+    with pytest.raises(Refusal, match="is sealed and has no shard 1") as caught:
+        arrive(*late)
+    assert caught.value.status == 409
+    assert ask(transport, routes.RECORD_SET_GET, record_set=NAME).control == sealed
+    assert ask(transport, routes.SEAL, seal, record_set=NAME).control == sealed
+
+
+def test_no_shard_comes_in_between_the_count_and_the_seal(
+    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(transport, IDS, GOOD)
+    late = begun(transport, 1)
+    refused: list[Refusal] = []
+
+    def try_to_come_in() -> None:
+        try:
+            arrive(*late)
+        except Refusal as refusal:
+            refused.append(refusal)
+
+    thread = threading.Thread(target=try_to_come_in)
+    counted = RecordStore.info
+
+    def count(self: RecordStore, tenant: str, name: str) -> RecordSetInfo:
+        found = counted(self, tenant, name)
+        if not thread.ident:
+            thread.start()
+            thread.join(0.5)  # it has to wait
+        return found
+
+    monkeypatch.setattr(RecordStore, "info", count)
+    sealed = ask(transport, routes.SEAL, SealRequest(shards=1, records=2), record_set=NAME).expect(RecordSetInfo)
+    thread.join()
+    assert [refusal.code for refusal in refused] == ["sealed"]
+    assert ask(transport, routes.RECORD_SET_GET, record_set=NAME).control == sealed
+
+
+def test_uploads_at_once_do_not_find_the_same_room(
+    open_vendor: Callable[[], LocalTransport], data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    """The second is refused while the first has not begun, and taken when that is forgotten or has ended."""
+    size = len(encode_tensors(GOOD))
+    change_settings(data_dir, limits={"stored_bytes_per_tenant": 2 * size - 1})
+    transport = open_vendor()
+    put(transport, IDS)
+    first = begun(transport, 0)
+    for _ in range(2):
+        with pytest.raises(Refusal, match="would exceed this tenant's quota") as caught:
+            begun(transport, 1)
+        assert caught.value.status == 403
+        with first[0]:
+            pass  # it breaks off
+        first = begun(transport, 0)
+    del first, caught  # a request that was cut short before its upload began
+    arrive(*begun(transport, 0))
+    with pytest.raises(Refusal, match="would exceed this tenant's quota"):
+        begun(transport, 1)
+
+
+def test_uploads_at_once_do_not_find_the_same_room_on_disk(
+    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(transport, IDS)
+    usage, reserve = shutil.disk_usage, vendor.Limits().reserve_bytes
+    room = reserve + 2 * len(encode_tensors(GOOD)) - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=room))
+    first = begun(transport, 0)
+    with pytest.raises(Refusal, match="no room for") as caught:
+        begun(transport, 1)
+    assert caught.value.status == 507
+    arrive(*first)
+    begun(transport, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import safetensors.torch
 import torch
@@ -40,3 +42,42 @@ def test_a_path_has_no_room_for_text(route: Route, told: str | int) -> None:
             Frame(route, {other: value for other, value in where.items() if other != name})
     with pytest.raises(FrameError, match="in its path"):
         Frame(route, where | {"note": told})
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        ",".join(["1e308"] * 400),
+        ",".join(["281474976710656"] * 250),
+        "281474976710657",
+        "1" + "0" * 400,
+        "-1",
+        "4.0",
+        "true",
+        "null",
+        '"4"',
+        "[4]",
+        "Infinity",
+        "NaN",
+    ],
+    ids=lambda sides: sides[:20],
+)
+@pytest.mark.parametrize("reply", [False, True], ids=["request", "reply"])
+def test_sides_are_whole_numbers_of_some_size(sides: str, reply: bool) -> None:
+    """Their product is told in an error, and Python does not write whole numbers of more than 4,300 digits."""
+    header = f'{{"records":{{"dtype":"U8","shape":[{sides}],"data_offsets":[0,4]}}}}'.encode()
+    body = struct.pack("<Q", len(header)) + header + bytes(4)
+    with pytest.raises(FrameError, match="at most 8 whole numbers from 0 to 281474976710656"):
+        read_header(body, total=len(body))
+    for route in routes.ROUTES.values():
+        with pytest.raises(FrameError, match="whole numbers"):
+            decode_tensors(route, body, reply=reply)
+
+
+def test_the_largest_header_is_told() -> None:
+    header = (
+        f'{{"records":{{"dtype":"U8","shape":[{",".join(["281474976710656"] * 8)}],"data_offsets":[0,4]}}}}'.encode()
+    )
+    body = struct.pack("<Q", len(header)) + header + bytes(4)
+    with pytest.raises(FrameError, match=f"describes {8 + len(header) + 2**384} bytes, the body has {len(body)}"):
+        read_header(body, total=len(body))
