@@ -6,8 +6,8 @@ would make a text's output depend, in its last bits, on what others asked at the
 
 from __future__ import annotations
 
-import shutil
 from collections import OrderedDict
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_release
 from cutlayer.vendor.compute import use_threads
 from cutlayer.vendor.database import Adapter, Database
+from cutlayer.vendor.files import removed
 from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import compute, prepare
@@ -59,12 +60,14 @@ class Adapters:
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes an adapter."""
-        with self._database.session() as session:
+        with ExitStack() as stack, self._database.session() as session:
             row = session.get(Adapter, (tenant, name))
-            if row is None:
-                raise not_found("adapter", name)
-            session.delete(row)
-        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+            # Also without a row: the deletion of one may have been answered with an error, and done.
+            stack.enter_context(removed(self._folder(tenant, name)))
+            if row is not None:
+                session.delete(row)
+        if row is None:
+            raise not_found("adapter", name)
 
     def forget(self, tenant: str, name: str) -> None:
         """Takes an adapter out of memory."""

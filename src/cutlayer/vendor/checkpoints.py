@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from cutlayer.core import StorageError
-from cutlayer.vendor.files import write_whole
+from cutlayer.vendor.files import sync_folder, write_whole
 
 _SUFFIX = ".safetensors"
 _RECENT = "recent"
@@ -81,11 +81,13 @@ class Checkpoints:
         return steps[-count:][0] if steps else 0
 
     def forget_after(self, step: int) -> None:
-        """Removes those beyond a step, furthest first."""
+        """Removes those beyond a step, furthest first; they do not come back after a power cut."""
         self._path(_RECENT).unlink(missing_ok=True)
         for other in reversed(self.steps()):
             if other > step:
                 self._path(f"{other:010d}").unlink()
+        if self._folder.exists():
+            sync_folder(self._folder)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{_SUFFIX}"

@@ -9,9 +9,12 @@ repeat exactly.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,6 +93,19 @@ def use_threads(count: int) -> None:
     """Sets the number of threads of matrix products, which bits depend on, in the calling thread."""
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of memory there are to compute in: the device's, or what this process may have of the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    # A container or a service has a limit of its own, which the kernel kills it at.
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+        group = next(line for line in groups if line.startswith("0::")).removeprefix("0::/")
+        sizes.append(int(Path("/sys/fs/cgroup", group, "memory.max").read_text()))  # ValueError: "max"
+    return min(sizes)
 
 
 def _start(threads: int) -> None:

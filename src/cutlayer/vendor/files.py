@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+log = logging.getLogger("cutlayer.vendor")
+
 TEMPORARY = ".cutlayer-tmp."
-"""How the name of every file and folder begins that is not whole yet, and of nothing else."""
+"""How the name of every file and folder begins that is not whole yet, or not any more, and of nothing else."""
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -43,12 +46,40 @@ def whole_folder(path: Path) -> Iterator[Path]:
         for file in temporary.iterdir():
             sync_file(file)
         sync_folder(temporary)
-        shutil.rmtree(path, ignore_errors=True)
-        os.rename(temporary, path)
+        with removed(path):
+            os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def removed(path: Path) -> Iterator[None]:
+    """Removes a folder, if there is one, when the block ends well; else it is there again.
+
+    It has a temporary name before the block begins: so if the block deletes what lists the folder, a
+    death at any moment leaves no folder that nothing lists, and that stays for ever.
+    """
+    if not path.exists():
+        yield
+        return
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
+    os.rename(path, aside)
+    sync_folder(path.parent)
+    try:
+        yield
+    except BaseException:
+        os.rename(aside, path)
+        sync_folder(path.parent)
+        raise
+    _remove(aside)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder that nothing lists, if there is one, at once: none of it is there under its name again."""
+    with removed(path):
+        pass
 
 
 def sync_file(path: Path) -> None:
@@ -76,9 +107,18 @@ def bytes_below(folder: Path) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a crash left half written anywhere below a folder, and nothing that others keep there."""
+    """Removes what a crash left half written or half removed below a folder, and nothing that others keep there."""
     for path in list(folder.rglob(f"{TEMPORARY}*")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a folder with a temporary name, as far as that can be done."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    if path.exists():
+        # Without the path: it names tenants.
+        log.error("what was deleted could not be removed; the next start tries again (find -name '%s*')", TEMPORARY)

@@ -7,6 +7,7 @@ from a checkpoint takes the very steps that were taken, bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from cutlayer.core import ModelError, Payload, StorageError
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_count, check_positions, read_release
+from cutlayer.vendor.files import write_whole
 from cutlayer.vendor.log import GRADIENT, STEP, Entry, FrameLog
-from cutlayer.vendor.problems import conflict, disk_is_full, log, unacceptable
+from cutlayer.vendor.problems import conflict, log, unacceptable
 from cutlayer.vendor.records import Records
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import Trainer
@@ -26,6 +28,15 @@ from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
 
 _ROUTES = {STEP: routes.STEP, GRADIENT: routes.GRADIENT}
+_UPDATES = 200
+"""Most updates that are taken again when a job is resumed, which all other jobs wait for."""
+_DEATHS = 8
+"""Replays of a frame that the process did not outlive, after which it is not replayed again. An operator's
+kill -9, or what another program takes of the memory, looks the same, and may come at the same frame some times."""
+_DEATHS_IF_HEAVY = 1
+"""The same for a frame that takes much memory, which explains it."""
+_HEAVY = 1 / 8
+"""Share of the memory for graphs that is much."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,8 @@ class LiveJob:
         settings: The vendor's settings.
         catalogue: The models.
         records: Its stored records, or None.
+        graph_limit: Most bytes that the graph of a step may take.
+        make_room: Called before a forward pass, with this job and the bytes that its graph will take.
 
     Raises:
         StorageError: Its log or checkpoints are damaged.
@@ -71,11 +84,13 @@ class LiveJob:
         settings: VendorSettings,
         catalogue: Catalogue,
         records: Records | None,
+        graph_limit: int,
+        make_room: Callable[[LiveJob, int], None],
     ) -> None:
         self.name = name
         self.spec = spec
         self.threads = threads
-        self.broken = False
+        self._failed = False
         self._settings = settings
         self._catalogue = catalogue
         self._card = catalogue.card(spec.model)
@@ -83,13 +98,30 @@ class LiveJob:
         self._log = FrameLog(folder / "log")
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._snapshots = Checkpoints(folder / "snapshots")
+        self._given_up = folder / "given-up"
+        self._graph_limit = graph_limit
+        self._make_room = make_room
         self._answers: dict[int, _Answer] = {}
         self._trainer = self._new_trainer()
-        self._resume()
+        try:
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
 
     def _new_trainer(self) -> Trainer:
         top = self._catalogue.top(self.spec.model, self.spec.cut)
         return Trainer(top, self._card.template, self.spec, self._catalogue.device)
+
+    @property
+    def broken(self) -> bool:
+        """Whether what is in memory may differ from what is on disk, so that the job must be loaded anew."""
+        return self._failed or self._log.in_doubt
+
+    @property
+    def graph_bytes(self) -> int:
+        """About how many bytes the graph that waits for its gradient takes; 0 if none waits."""
+        return self._trainer.graph_bytes
 
     # ------------------------------------------------------------ steps
 
@@ -132,15 +164,17 @@ class LiveJob:
                 )
             return known.body
         self._check_order(kind, step)
+        self._check_not_given_up(entry)
         parsed = self._parse(entry)
         self._log.append(entry)
         try:
             answer = self._apply(entry, parsed)
         except BaseException:
             # The frame is undone: off the log, and this half-changed state is thrown away by the caller.
-            self.broken = True
+            self._failed = True
             self._log.take_back()
             raise
+        self._log.note_applied()
         self._checkpoint_if_due(entry)
         return answer
 
@@ -219,7 +253,20 @@ class LiveJob:
                 )
         if entry.kind == GRADIENT:
             return _Parsed(gradient, None)
-        return _Parsed(gradient, self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors))
+        payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
+        self._check_graph(payload)
+        return _Parsed(gradient, payload)
+
+    def _check_graph(self, payload: Payload) -> None:
+        """Refuses a step before it is logged if its graph would not fit."""
+        size = self._trainer.estimate(payload)
+        if size > self._graph_limit:
+            raise unacceptable(
+                "batch-too-large",
+                f"Training on these {len(payload)} texts takes about {size} bytes of memory; "
+                f"this vendor gives a step {self._graph_limit}.",
+                remedy="Send fewer texts at a time (a smaller batch size), or shorter ones.",
+            )
 
     def _stored(self, numbers: Tensor) -> Payload:
         if self._records is None:
@@ -239,6 +286,7 @@ class LiveJob:
         if parsed.gradient is not None:
             boundary_gradient = self._trainer.backward(parsed.gradient)
         if parsed.payload is not None:
+            self._make_room(self, self._trainer.estimate(parsed.payload))
             tensors = {"output": self._finite(self._trainer.forward(parsed.payload))}
         else:
             tensors = {"boundary_gradient": self._boundary_gradient(boundary_gradient)}
@@ -272,6 +320,27 @@ class LiveJob:
         for entry in self._log.read():
             self._replay(entry)
 
+    def _give_up(self, entry: Entry) -> None:
+        """Cuts the last entry off the log, as the process ended whenever it was applied."""
+        log.error("job %s: step %d ended the process again and again; it is not replayed", self.name, entry.step)
+        # First, so that a death in between only gives the entry up again.
+        write_whole(self._given_up, entry.digest)
+        self._log.take_back()
+
+    def _check_not_given_up(self, entry: Entry) -> None:
+        """Refuses a frame that was given up, once: its sender has to hear why there is no answer.
+
+        Sent again after that, it is tried again, in case it was only there when others ended the process.
+        """
+        if self._given_up.exists() and self._given_up.read_bytes() == entry.digest:
+            self._given_up.unlink()
+            raise unacceptable(
+                "step-given-up",
+                f"The vendor's process ended whenever it computed step {entry.step}.",
+                remedy="It may take too much memory: start a job with smaller batches or shorter texts. "
+                "If the vendor was stopped for another reason, send the step again.",
+            )
+
     def _load(self, state: State) -> None:
         tensors = dict(state.tensors)
         answer = tensors.pop("answer", None)
@@ -300,10 +369,18 @@ class LiveJob:
             raise StorageError(
                 f"The log of job {self.name} has a gap before step {entry.step}.", remedy="Roll the job back."
             )
-        self._apply(entry, _Parsed(gradient, payload))
+        graph = max(self._trainer.graph_bytes, 0 if payload is None else self._trainer.estimate(payload))
+        if entry.deaths >= (_DEATHS_IF_HEAVY if graph > _HEAVY * self._graph_limit else _DEATHS):
+            self._give_up(entry)
+            return
+        with self._log.replaying(entry):
+            self._apply(entry, _Parsed(gradient, payload))
 
     def _checkpoint_if_due(self, entry: Entry) -> None:
         """Makes a checkpoint after every `checkpoint_every` gradients, and shortens a log that is too long.
+
+        For the log's sake a checkpoint is made out of turn, which is none to roll back to: those are at
+        the steps that the customer chose, and keeps its own state of.
 
         A checkpoint that cannot be written loses nothing, as the log goes on; the next frame tries again.
         """
@@ -311,7 +388,8 @@ class LiveJob:
         last = max(self._checkpoints.steps(), default=0)
         due = updates // self.spec.checkpoint_every > last // self.spec.checkpoint_every
         too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
-        if not due and not too_long:
+        too_many = updates - self._log.base >= _UPDATES
+        if not due and not too_long and not too_many:
             return
         try:
             self._checkpoints.save(updates, self._state(), recent=not due)
@@ -319,9 +397,7 @@ class LiveJob:
             oldest = self._checkpoints.keep_last(self._settings.keep_checkpoints) if due else updates
             self._log.forget_before(oldest)
         except OSError as error:
-            if not disk_is_full(error):
-                raise
-            log.warning("job %s: no room for a checkpoint; its log goes on", self.name)
+            log.warning("job %s: no checkpoint (%s); its log goes on", self.name, error.strerror)
 
     def _state(self) -> State:
         tensors = self._trainer.state()
@@ -342,8 +418,9 @@ class LiveJob:
         self.close()
 
     def close(self) -> None:
-        """Closes the log."""
+        """Closes the log, and frees the graph that waits."""
         self._log.close()
+        self._trainer.forget_graph()
 
     # ------------------------------------------------------------ snapshots
 
@@ -354,7 +431,8 @@ class LiveJob:
 
     def snapshot(self, step: int) -> None:
         """Keeps the adapter as it is after `step` gradients."""
-        if step not in self._snapshots.steps():
+        # At the present step also where there is one: a roll-back cut short may have left it of another branch.
+        if self._trainer.updates == step or step not in self._snapshots.steps():
             self._check_at(step)
             self._snapshots.save(step, State(self._trainer.adapter()))
 
@@ -397,6 +475,7 @@ def roll_back(folder: Path, step: int) -> None:
         )
     if step != 0:
         checkpoints.load(step)  # before anything is removed
+    # First: those that stayed would be published as the adapter of the branch that begins here.
+    Checkpoints(folder / "snapshots").forget_after(step)
     checkpoints.forget_after(step)
     FrameLog(folder / "log").clear()
-    Checkpoints(folder / "snapshots").forget_after(step)

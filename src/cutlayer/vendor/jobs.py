@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import OrderedDict
+from contextlib import ExitStack
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -13,9 +13,9 @@ from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.models import save_adapter
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.compute import use_threads
+from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
-from cutlayer.vendor.files import bytes_below, whole_folder
+from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back
 from cutlayer.vendor.log import GRADIENT, STEP
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
@@ -32,6 +32,9 @@ _PARAMETER_BYTES = 4
 
 _LARGEST = 1e6
 """Of rates and scales: far beyond use, and far below where their products overflow."""
+
+_LEAST = 1e-12
+"""Of the learning rate: far below use, and far above where an update in fp32 is none."""
 
 
 class Jobs:
@@ -51,7 +54,10 @@ class Jobs:
         self._database = database
         self._catalogue = catalogue
         self._store = store
+        # By default half of it: models, adapters, requests and the backward pass take their share of the rest.
+        self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
         self._live: OrderedDict[tuple[str, str], LiveJob] = OrderedDict()
+        self._remove_finished()
 
     @property
     def live(self) -> int:
@@ -79,7 +85,7 @@ class Jobs:
                     remedy="Finish or delete some of them.",
                 )
             self._check_size(tenant, spec)
-            shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+            remove_folder(self._folder(tenant, name))
             live = self._open(tenant, name, spec, threads) if self._store.is_sealed(tenant, spec) else None
             with self._database.session() as session:
                 session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
@@ -104,11 +110,18 @@ class Jobs:
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes a job; what it published stays."""
-        self._existing(tenant, name)
         self._drop(tenant, name)
-        with self._database.session() as session:
-            session.delete(session.get_one(Job, (tenant, name)))
-        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+        with ExitStack() as stack, self._database.session() as session:
+            row = session.get(Job, (tenant, name))
+            # Also without a row: the deletion of one may have been answered with an error, and done.
+            stack.enter_context(removed(self._folder(tenant, name)))
+            if session.get(Adapter, (tenant, name)) is None:
+                # A death in `finish` leaves an adapter that was never published.
+                stack.enter_context(removed(self._adapter_folder(tenant, name)))
+            if row is not None:
+                session.delete(row)
+        if row is None:
+            raise not_found("job", name)
 
     def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
         """Takes a step: the update that its gradient asks for, then its forward pass."""
@@ -159,7 +172,7 @@ class Jobs:
         live = self._touch(tenant, name)
         trainer = live.trainer_at(step)
         spec = live.spec
-        folder = self._settings.tenant(tenant) / "adapters" / name
+        folder = self._adapter_folder(tenant, name)
         with self._database.session() as session:
             kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
         if kept >= self._settings.limits.adapters_per_tenant:
@@ -168,6 +181,7 @@ class Jobs:
         growth = live.adapter_bytes - bytes_below(self._folder(tenant, name))
         if growth > 0:
             self._store.check_quota(tenant, growth)
+        self._store.check_disk(live.adapter_bytes, reserve=0)
         with whole_folder(folder) as temporary:
             notes = {"cut": spec.cut.model_dump(), "fingerprint": spec.fingerprint, "model": spec.model, "step": step}
             save_adapter(trainer.part, temporary, notes)
@@ -193,8 +207,15 @@ class Jobs:
             row = session.get_one(Job, (tenant, name))
             row.final = final.model_dump_json()
         self._drop(tenant, name)
-        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+        remove_folder(self._folder(tenant, name))
         return adapter
+
+    def _remove_finished(self) -> None:
+        """Removes what finished jobs kept to go on with: `finish` may have died before it did."""
+        with self._database.session() as session:
+            finished = session.execute(select(Job.tenant, Job.id).where(Job.final.is_not(None))).all()
+        for tenant, name in finished:
+            remove_folder(self._folder(tenant, name))
 
     def close(self) -> None:
         """Writes all jobs in memory to disk."""
@@ -251,6 +272,8 @@ class Jobs:
                 settings=self._settings,
                 catalogue=self._catalogue,
                 records=records,
+                graph_limit=self._graph_limit,
+                make_room=self._make_room,
             )
         except StorageError as error:
             steps = [0, *Checkpoints(folder / "checkpoints").steps()]
@@ -270,6 +293,19 @@ class Jobs:
         while len(self._live) > self._settings.limits.live_jobs:
             self._live.popitem(last=False)[1].leave()
 
+    def _make_room(self, job: LiveJob, size: int) -> None:
+        """Has those jobs leave memory whose graphs wait the longest, until a job's next graph finds room.
+
+        They come back when they are touched, and take their last forward pass again.
+        """
+        waiting = {key: live.graph_bytes for key, live in self._live.items() if live is not job and live.graph_bytes}
+        total = sum(waiting.values())
+        for key, taken in waiting.items():
+            if total + size <= self._graph_limit:
+                break
+            self._live.pop(key).leave()
+            total -= taken
+
     def _drop(self, tenant: str, name: str) -> None:
         live = self._live.pop((tenant, name), None)
         if live is not None:
@@ -277,6 +313,9 @@ class Jobs:
 
     def _folder(self, tenant: str, name: str) -> Path:
         return self._settings.tenant(tenant) / "jobs" / name
+
+    def _adapter_folder(self, tenant: str, name: str) -> Path:
+        return self._settings.tenant(tenant) / "adapters" / name
 
     # ------------------------------------------------------------ rows
 
@@ -313,6 +352,9 @@ class Jobs:
             )
             if not value <= _LARGEST
         ]
+        rate = spec.optimiser.learning_rate
+        if rate < _LEAST:
+            faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         if spec.trainable_bottom == bool(spec.record_sets):

@@ -4,25 +4,33 @@ The log is a row of segments. A segment begins at a checkpoint and holds the fra
 log is shortened by removing whole files. An entry is
 
 ```
-"CLF1" | kind u8 | 3 zero bytes | step u64 | length u64 | sha256 of kind, step and body | body
+"CLF1" | kind u8 | applied u8 | deaths u8 | 0 | step u64 | length u64 | sha256 of kind, step and body | body
 ```
 A crash can leave the last entry half written; it was never answered, so it is cut off.
+
+Applying an entry may end the process, for want of memory, and its replay would end it again, for all
+tenants, after every start. So an entry says whether it was ever applied, and if not, how many replays
+the process did not outlive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from cutlayer.core import StorageError
 from cutlayer.vendor.files import sync_folder
 
-_HEADER = struct.Struct("<4sB3xQQ32s")
+_HEADER = struct.Struct("<4sBBBxQQ32s")
 _MAGIC = b"CLF1"
+_MARKS = 5
+"""Where the bytes `applied` and `deaths` stand in an entry."""
 _SUFFIX = ".log"
 
 STEP = 1
@@ -37,11 +45,15 @@ class Entry:
         kind: `STEP` or `GRADIENT`.
         step: The step's number.
         body: The frame's bytes.
+        applied: Whether it was applied once.
+        deaths: How many times the process ended while it was replayed, if it never was.
     """
 
     kind: int
     step: int
     body: bytes
+    applied: bool = field(default=False, compare=False)
+    deaths: int = field(default=0, compare=False)
 
     @property
     def digest(self) -> bytes:
@@ -50,7 +62,8 @@ class Entry:
 
     def encode(self) -> bytes:
         """The entry's bytes."""
-        return _HEADER.pack(_MAGIC, self.kind, self.step, len(self.body), self.digest) + self.body
+        marks = self.applied, self.deaths
+        return _HEADER.pack(_MAGIC, self.kind, *marks, self.step, len(self.body), self.digest) + self.body
 
 
 class FrameLog:
@@ -58,13 +71,19 @@ class FrameLog:
 
     Args:
         folder: The log's own folder.
+
+    Attributes:
+        base: The checkpoint's step at which the newest segment begins.
+        in_doubt: Whether the files may hold something else than they should, so that they must be read again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._file = -1
-        self._before_last = 0
+        self._last = 0
+        self.base = 0
+        self.in_doubt = False
 
     @property
     def size(self) -> int:
@@ -72,13 +91,15 @@ class FrameLog:
         return os.fstat(self._file).st_size if self._file >= 0 else 0
 
     def read(self) -> Iterator[Entry]:
-        """All entries, oldest first; cuts a torn one off the end, and gets ready to append.
+        """All entries, oldest first; cuts a torn one off the end. Gets ready to append.
 
         Raises:
             StorageError: An entry before the last is damaged.
         """
-        self._close()
-        segments = self._segments()
+        self.close()
+        segments = self._segments() or [0]
+        self.base = segments[-1]
+        self._file = self._open(self.base)
         for base in segments:
             path = self._path(base)
             content = path.read_bytes()
@@ -86,62 +107,100 @@ class FrameLog:
             while at < len(content):
                 entry, end = _decode(content, at)
                 if entry is None:
-                    if base != segments[-1] or end < len(content):
+                    if base != self.base or end < len(content):
                         raise StorageError(f"{path} is damaged at byte {at}.", remedy="Roll the job back.")
-                    with open(path, "r+b") as file:
-                        file.truncate(at)
-                        os.fsync(file.fileno())
+                    os.ftruncate(self._file, at)
+                    os.fsync(self._file)
                     break
-                yield entry
+                self._last = at
+                is_last = base == self.base and end == len(content)
+                # Where another was begun after it, it had been applied.
+                yield entry if is_last else replace(entry, applied=True, deaths=0)
                 at = end
-        self._open(segments[-1] if segments else 0)
 
     def append(self, entry: Entry) -> None:
         """Writes an entry; it is on disk on return, or (on an error) not there at all."""
-        self._before_last = self.size
+        self._last = at = self.size
         view = memoryview(entry.encode())
         try:
             while view:
-                view = view[os.write(self._file, view) :]
+                written = os.pwrite(self._file, view, at)
+                view = view[written:]
+                at += written
             os.fdatasync(self._file)
         except OSError:
             self.take_back()
             raise
 
     def take_back(self) -> None:
-        """Removes the entry appended last: it could not be applied."""
-        os.ftruncate(self._file, self._before_last)
-        os.fsync(self._file)
+        """Removes the entry appended or read last: it could not be applied."""
+        with self._doubting():
+            os.ftruncate(self._file, self._last)
+            os.fsync(self._file)
+
+    def note_applied(self) -> None:
+        """Notes that the entry appended last was applied.
+
+        Not waited for: a process that is killed does not lose it, and after a power cut the entry is
+        only one that may have been applied.
+        """
+        self._mark(applied=True)
+
+    @contextlib.contextmanager
+    def replaying(self, entry: Entry) -> Iterator[None]:
+        """Notes that the entry read last is applied again in this block, if it is not known to have been applied."""
+        if entry.applied:
+            yield
+            return
+        self._mark(deaths=entry.deaths + 1)
+        os.fdatasync(self._file)
+        try:
+            yield
+        except BaseException:
+            self._mark(deaths=entry.deaths)  # it failed, and the process lives
+            raise
+        self._mark(applied=True)
 
     def begin_segment(self, base: int, carried: Entry | None) -> None:
-        """Starts a segment at a checkpoint.
+        """Starts a segment at a checkpoint; where that fails, the one before goes on.
 
         Args:
             base: The checkpoint's step.
             carried: The frame whose forward pass waits for its gradient: the checkpoint does not
                 hold its graph, so it is replayed.
         """
-        self._close()
-        self._open(base)
+        if base == self.base:
+            return
+        try:
+            opened = self._open(base)
+        except OSError:
+            # The newest segment is where an entry may be torn, so none may be newer than the one that goes on.
+            with self._doubting():
+                self._path(base).unlink(missing_ok=True)
+            raise
+        self.close()
+        self._file, self.base = opened, base
         if carried is not None:
-            self.append(carried)
+            self.append(replace(carried, applied=True))
 
     def forget_before(self, base: int) -> None:
-        """Removes the segments before a checkpoint's."""
-        for other in self._segments():
-            if other < base:
-                self._path(other).unlink()
+        """Removes the segments that end at a checkpoint or before it."""
+        for segment, following in pairwise(self._segments()):
+            if following <= base:
+                self._path(segment).unlink()
 
     def clear(self) -> None:
         """Removes all segments, newest first: whenever a crash interrupts it, what is left is a log."""
-        self._close()
+        self.close()
         for base in reversed(self._segments()):
             self._path(base).unlink()
         sync_folder(self._folder)
 
     def close(self) -> None:
         """Closes the file."""
-        self._close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _segments(self) -> list[int]:
         return sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
@@ -149,25 +208,36 @@ class FrameLog:
     def _path(self, base: int) -> Path:
         return self._folder / f"{base:010d}{_SUFFIX}"
 
-    def _open(self, base: int) -> None:
-        self._file = os.open(self._path(base), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        sync_folder(self._folder)
+    def _open(self, base: int) -> int:
+        opened = os.open(self._path(base), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            sync_folder(self._folder)
+        except OSError:
+            os.close(opened)
+            raise
+        return opened
 
-    def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+    def _mark(self, *, applied: bool = False, deaths: int = 0) -> None:
+        os.pwrite(self._file, bytes([applied, min(deaths, 255)]), self._last + _MARKS)
+
+    @contextlib.contextmanager
+    def _doubting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.in_doubt = True
+            raise
 
 
 def _decode(content: bytes, at: int) -> tuple[Entry | None, int]:
     """The entry at a place and where it ends; None where it is not whole."""
     if len(content) - at < _HEADER.size:
         return None, len(content)
-    magic, kind, step, length, digest = _HEADER.unpack_from(content, at)
+    magic, kind, applied, deaths, step, length, digest = _HEADER.unpack_from(content, at)
     start = at + _HEADER.size
     if magic != _MAGIC or start + length > len(content):
         return None, len(content)
-    entry = Entry(kind, step, content[start : start + length])
+    entry = Entry(kind, step, content[start : start + length], bool(applied), deaths)
     if entry.digest != digest:
         return None, start + length
     return entry, start + length

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.vendor.files import write_whole
-from cutlayer.wire.messages import ModelName
+from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20
 GIB = 2**30
@@ -41,10 +41,13 @@ class Limits(BaseModel):
     """Most texts of a shard. Customers send 65,537 at most: as many tokens, and the empty text."""
     max_step_bytes: int = Field(default=64 * MIB, ge=1)
     """Largest step, gradient or inference; these are held in memory."""
-    max_control_bytes: int = Field(default=MIB, ge=1024)
-    """Largest JSON message."""
+    max_control_bytes: int = Field(default=MAX_CONTROL_BYTES, ge=1024)
+    """Largest JSON message; no honest one is longer than the default, which is the most there can be."""
     max_rows_per_step: int = Field(default=32768, ge=1)
     """Most positions of one forward pass: texts times the longest of them, special tokens included."""
+    max_graph_bytes: int | None = Field(default=None, ge=1)
+    """Most memory for what steps keep until their gradients come, of one step and of all jobs together; half of
+    the machine's by default. A step that takes more is refused; jobs that wait leave memory for others."""
     stored_bytes_per_tenant: int = Field(default=50 * GIB, ge=0)
     """Most bytes of shards, jobs and adapters that a tenant may keep. Steps are not refused for it."""
     record_sets_per_tenant: int = Field(default=10_000, ge=0)

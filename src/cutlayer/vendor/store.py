@@ -14,7 +14,9 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
-from cutlayer.vendor.files import TEMPORARY, bytes_below, sync_folder
+from cutlayer.vendor.files import TEMPORARY, bytes_below, removed, sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
@@ -55,8 +57,9 @@ class RecordStore:
         self._settings = settings
         self._database = database
         self._catalogue = catalogue
-        self._lock = threading.Lock()
-        self._arriving: dict[str, int] = {}
+        self._lock = threading.RLock()
+        # Weakly: an upload whose request is cut short before it begins is only forgotten.
+        self._arriving: weakref.WeakSet[Upload] = weakref.WeakSet()
         self._verified: set[tuple[Path, int, int]] = set()
 
     def put(self, tenant: str, name: str, spec: RecordSetSpec) -> RecordSetInfo:
@@ -101,36 +104,37 @@ class RecordStore:
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes a record set that no unfinished job uses."""
-        with self._lock, self._database.session() as session:
-            if session.get(RecordSet, (tenant, name)) is None:
-                raise not_found("record set", name)
+        with ExitStack() as stack, self._lock, self._database.session() as session:
+            row = session.get(RecordSet, (tenant, name))
             for job in session.scalars(select(JobRow).where(JobRow.tenant == tenant, JobRow.final.is_(None))):
-                if name in JobSpec.model_validate_json(job.spec).record_sets:
+                if row is not None and name in JobSpec.model_validate_json(job.spec).record_sets:
                     raise conflict(
                         "in-use", f"Job {job.id} uses record set {name}.", remedy="Finish or delete the job first."
                     )
+            # Also without a row: the deletion of one may have been answered with an error, and done.
+            stack.enter_context(removed(self._folder(tenant, name)))
             session.execute(delete(Shard).where(Shard.tenant == tenant, Shard.record_set == name))
             session.execute(delete(RecordSet).where(RecordSet.tenant == tenant, RecordSet.id == name))
-        shutil.rmtree(self._folder(tenant, name), ignore_errors=True)
+        if row is None:
+            raise not_found("record set", name)
 
     def seal(self, tenant: str, name: str, request: SealRequest) -> RecordSetInfo:
         """Closes a record set, if it holds exactly what the customer says."""
-        info = self.info(tenant, name)
-        numbers = {shard.number for shard in info.shards}
-        # Lazily: the number of shards is whatever the request says.
-        missing = list(islice((number for number in range(request.shards) if number not in numbers), 20))
-        if missing or len(numbers) != request.shards or sum(s.records for s in info.shards) != request.records:
-            raise conflict(
-                "not-complete",
-                f"Record set {name} holds {len(numbers)} shards with {sum(s.records for s in info.shards)} records, "
-                f"not {request.shards} with {request.records}; missing: {missing or 'none'}.",
-                remedy="Send the missing shards, or start a new set.",
-            )
-        with self._lock, self._database.session() as session:
-            row = session.get(RecordSet, (tenant, name))
-            if row is None:
-                raise not_found("record set", name)
-            row.sealed = True
+        with self._lock:  # from the count to the seal, so that no shard comes in between
+            info = self.info(tenant, name)
+            numbers = {shard.number for shard in info.shards}
+            records = sum(shard.records for shard in info.shards)
+            # Lazily: the number of shards is whatever the request says.
+            missing = list(islice((number for number in range(request.shards) if number not in numbers), 20))
+            if missing or (len(numbers), records) != (request.shards, request.records):
+                raise conflict(
+                    "not-complete",
+                    f"Record set {name} holds {len(numbers)} shards with {records} records, "
+                    f"not {request.shards} with {request.records}; missing: {missing or 'none'}.",
+                    remedy="Send the missing shards, or start a new set.",
+                )
+            with self._database.session() as session:
+                session.get_one(RecordSet, (tenant, name)).sealed = True
         return info.model_copy(update={"sealed": True})
 
     def stored_bytes(self, tenant: str) -> int:
@@ -141,7 +145,9 @@ class RecordStore:
                 for table in (Shard, Adapter)
             ]
         jobs = bytes_below(self._settings.tenant(tenant) / "jobs")  # a few files each, so counting them is cheap
-        return int(sum(sums)) + jobs + self._arriving.get(tenant, 0)
+        with self._lock:
+            arriving = sum(upload.size for upload in self._arriving if upload.tenant == tenant)
+        return int(sum(sums)) + jobs + arriving
 
     def check_quota(self, tenant: str, size: int) -> None:
         """Checks that a tenant may keep so many bytes more.
@@ -166,10 +172,21 @@ class RecordStore:
             Refusal: It may not, or there is none.
         """
         self.check_quota(tenant, size)
-        self._check_disk(size)
+        self.check_disk(size, reserve=self._settings.limits.reserve_bytes)
 
-    def _check_disk(self, size: int) -> None:
-        if shutil.disk_usage(self._settings.data_dir).free < size + self._settings.limits.reserve_bytes:
+    def check_disk(self, size: int, *, reserve: int) -> None:
+        """Checks that there is room on disk for so many bytes more, beside uploads in progress.
+
+        Args:
+            size: How many.
+            reserve: Bytes that must stay free.
+
+        Raises:
+            Refusal: There is none.
+        """
+        with self._lock:
+            arriving = sum(upload.size for upload in self._arriving)
+        if shutil.disk_usage(self._settings.data_dir).free < size + reserve + arriving:
             raise Refusal(
                 507,
                 "disk-full",
@@ -196,37 +213,40 @@ class RecordStore:
             Refusal: The set is sealed, the shard differs from the one that is here, or there is no
                 room for it.
         """
-        with self._database.session() as session:
-            row = session.get(RecordSet, (tenant, name))
-            known = session.get(Shard, (tenant, name, number))
-        if row is None:
-            raise not_found("record set", name)
-        if known is not None and known.sha256 != sha256:
-            raise conflict(
-                "shard-differs",
-                f"Shard {number} of record set {name} is here with other bytes (sha256 {known.sha256}).",
-                remedy="Send the same bytes as before, or start a new set.",
-            )
-        if known is not None and _size(self._file(tenant, name, number)) == known.size:
-            return ShardInfo(number=number, sha256=sha256, size=known.size, records=known.records)
-        if known is None and row.sealed:
-            raise conflict(
-                "sealed", f"Record set {name} is sealed and has no shard {number}.", remedy="Start a new set."
-            )
-        if known is None:
-            self.check_quota(tenant, size)
-        self._check_disk(size)
-        return Upload(self, tenant, name, number, size=size, sha256=sha256, spec=row.spec)
+        with self._lock:  # from the check of room to its reservation, so that uploads at once do not all find the same
+            with self._database.session() as session:
+                row = session.get(RecordSet, (tenant, name))
+                known = session.get(Shard, (tenant, name, number))
+            if row is None:
+                raise not_found("record set", name)
+            if known is not None and known.sha256 != sha256:
+                raise conflict(
+                    "shard-differs",
+                    f"Shard {number} of record set {name} is here with other bytes (sha256 {known.sha256}).",
+                    remedy="Send the same bytes as before, or start a new set.",
+                )
+            if known is not None and _size(self._file(tenant, name, number)) == known.size:
+                return ShardInfo(number=number, sha256=sha256, size=known.size, records=known.records)
+            if known is None:
+                _check_open(row, number)
+                self.check_quota(tenant, size)
+            self.check_disk(size, reserve=self._settings.limits.reserve_bytes)
+            upload = Upload(self, tenant, name, number, size=size, sha256=sha256, spec=row.spec)
+            self._arriving.add(upload)
+        return upload
 
     def _accept(self, upload: Upload, temporary: Path, records: int) -> ShardInfo:
         """Gives a checked upload its name and lists it."""
         tenant, name, number = upload.tenant, upload.name, upload.number
         info = ShardInfo(number=number, sha256=upload.sha256, size=upload.size, records=records)
         with self._lock, self._database.session() as session:
-            if session.get(RecordSet, (tenant, name)) is None:
+            row = session.get(RecordSet, (tenant, name))
+            if row is None:
                 raise not_found("record set", name)
             known = session.get(Shard, (tenant, name, number))
-            if known is not None and known.sha256 != upload.sha256:
+            if known is None:
+                _check_open(row, number)
+            elif known.sha256 != upload.sha256:
                 raise conflict(
                     "shard-differs",
                     f"Shard {number} of record set {name} arrived twice, with different bytes.",
@@ -312,7 +332,8 @@ class RecordStore:
 class Upload:
     """One shard on its way in: checked as it arrives, kept only if it is whole.
 
-    Use as a context manager; without `finish`, nothing of it stays.
+    Use as a context manager; without `finish`, nothing of it stays. Room is reserved for it as long as
+    there is one.
     """
 
     def __init__(
@@ -335,15 +356,13 @@ class Upload:
         handle, path = tempfile.mkstemp(dir=folder, prefix=f"{TEMPORARY}{self.number:08d}.")
         self._file = os.fdopen(handle, "wb", buffering=0)
         self._path = Path(path)
-        with self._store._lock:
-            self._store._arriving[self.tenant] = self._store._arriving.get(self.tenant, 0) + self.size
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
         self._path.unlink(missing_ok=True)
         with self._store._lock:
-            self._store._arriving[self.tenant] -= self.size
+            self._store._arriving.discard(self)
 
     def check_head(self, head: bytes) -> None:
         """Checks the first bytes before anything is written.
@@ -395,6 +414,11 @@ class Upload:
         else:
             check_stored_rows(values, self._spec.wire_type)
         return self._store._accept(self, self._path, len(shard))
+
+
+def _check_open(row: RecordSet, number: int) -> None:
+    if row.sealed:
+        raise conflict("sealed", f"Record set {row.id} is sealed and has no shard {number}.", remedy="Start a new set.")
 
 
 def _check_fits(name: str, made: RecordSetSpec, spec: JobSpec) -> None:

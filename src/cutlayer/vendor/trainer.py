@@ -10,13 +10,23 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from cutlayer.core import Payload, Ragged, Rows
+from cutlayer.core import Payload, Ragged, Rows, Tokens
 from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, seed_dropout, set_dropout
 from cutlayer.models.cutting import block_list
 from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.wire.messages import JobSpec, Precision
+
+_WIDTHS = {"query-value": 26, "all-linear": 42}
+"""Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA.
+
+Counted with `saved_tensors_hooks`, LoRA's dropout on: 12 (MiniLM, BERT), 16 (Qwen3), 26 (GPT-2) and 29, 32 and 40
+of them. On MiniLM the process grows by up to 25 times the width, as the C library cannot use all that it holds.
+"""
+_SCORES = 3
+"""Floats that it keeps for each position, head and position attended to, while attention drops out: 3.0 in BERT,
+RoBERTa, DistilBERT and GPT-2, the starter model among them."""
 
 
 class Trainer:
@@ -52,6 +62,7 @@ class Trainer:
         self._optimiser = Optimiser(trained, **spec.optimiser.model_dump())
         self._proven = False
         self.step = 0
+        self._estimate = 0
         self._output: Tensor | None = None
         self._boundary: Tensor | None = None
 
@@ -70,6 +81,32 @@ class Trainer:
         """Shape of the output that waits for its gradient; empty if none does."""
         return () if self._output is None else tuple(self._output.shape)
 
+    def estimate(self, payload: Payload) -> int:
+        """Bytes that the graph of a forward pass takes at most."""
+        lengths = payload.packed.lengths if isinstance(payload, Rows) else self._lengths(payload)
+        longest = int(lengths.max())
+        config = self.part.model.config
+        floats = _WIDTHS[self._spec.lora.targets] * int(config.hidden_size)
+        if self._spec.dropout:
+            floats += _SCORES * int(config.num_attention_heads) * longest
+        # Embeddings and head count as one block more.
+        blocks = 1 + len(block_list(self.part.model, self.part.stack))
+        return len(payload) * longest * floats * blocks * 4
+
+    def _lengths(self, tokens: Tokens) -> Tensor:
+        """Positions of each text, special tokens included."""
+        lengths = torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
+        return lengths + self._template.special_count(len(tokens.segments))
+
+    @property
+    def graph_bytes(self) -> int:
+        """About how many bytes the graph that waits for its gradient takes; 0 if none waits."""
+        return self._estimate if self.waits else 0
+
+    def forget_graph(self) -> None:
+        """Frees the graph that waits, which nothing will ask for any more."""
+        self._output = self._boundary = None
+
     def forward(self, payload: Payload) -> Tensor:
         """Takes the next step's forward pass.
 
@@ -81,6 +118,7 @@ class Trainer:
         """
         self.step += 1
         seed_dropout(self._spec.seed, self.step)
+        self._estimate = self.estimate(payload)
         payload = prepare(payload, self._device)
         if self._spec.trainable_bottom and isinstance(payload, Rows):
             self._boundary = payload.packed.values.detach().requires_grad_()
@@ -149,7 +187,7 @@ class Trainer:
         self.load_adapter(state)
         self._optimiser.load(_below("optimiser/", state))
         self.step = self.updates
-        self._output = self._boundary = None
+        self.forget_graph()
 
 
 def adapter_parameters(top: Top, spec: JobSpec) -> int:

@@ -51,3 +51,16 @@ def test_forgetting_after_a_step_takes_the_recent_one_too(tmp_path: Path) -> Non
     checkpoints.save(9, state(9), recent=True)
     checkpoints.forget_after(4)
     assert (checkpoints.newest() or (0,))[0] == 4
+
+
+def test_what_is_forgotten_does_not_come_back_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (4, 8):
+        checkpoints.save(step, state(step))
+    synced: list[list[int]] = []
+    monkeypatch.setattr("cutlayer.vendor.checkpoints.sync_folder", lambda _: synced.append(checkpoints.steps()))
+    checkpoints.forget_after(4)
+    assert synced == [[4]]
+    Checkpoints(tmp_path / "none").forget_after(0)

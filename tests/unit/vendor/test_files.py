@@ -10,7 +10,14 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import VendorError
-from cutlayer.vendor.files import bytes_below, remove_leftovers, whole_folder, write_whole
+from cutlayer.vendor.files import (
+    bytes_below,
+    remove_folder,
+    remove_leftovers,
+    removed,
+    whole_folder,
+    write_whole,
+)
 from cutlayer.wire.transports import LocalTransport
 from tests.unit.vendor.test_store import GOOD, IDS, NAME, put
 
@@ -79,3 +86,45 @@ def test_bytes_below_a_folder_are_counted_whatever_goes_meanwhile(
 
     monkeypatch.setattr(os, "stat", gone)
     assert bytes_below(tmp_path) == 101
+
+
+def doomed(tmp_path: Path) -> Path:
+    folder = tmp_path / "tenants/clinic/jobs/0001"
+    (folder / "log").mkdir(parents=True)
+    (folder / "log/0.log").write_bytes(b"a release")
+    return folder
+
+
+def test_a_folder_goes_with_what_lists_it(tmp_path: Path) -> None:
+    folder = doomed(tmp_path)
+    with pytest.raises(OSError, match="power failed"), removed(folder):
+        crash()
+    assert (folder / "log/0.log").read_bytes() == b"a release"
+    with removed(folder):
+        assert not folder.exists()
+    assert not list(folder.parent.iterdir())
+    with removed(folder):
+        pass  # there is none, and that is no error
+
+
+def test_a_folder_whose_deletion_was_cut_short_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    folder = doomed(tmp_path)
+    with removed(folder):  # and the process is gone: this is what is there then
+        dead = Path(shutil.copytree(folder.parent, tmp_path / "dead"))
+    assert [path.read_bytes() for path in dead.rglob("0.log")] == [b"a release"]
+    remove_leftovers(dead)
+    assert not list(dead.iterdir())
+
+
+def test_a_folder_that_cannot_be_removed_is_not_there_any_more_and_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = doomed(tmp_path)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(shutil, "rmtree", lambda *_, **__: None)
+        remove_folder(folder)
+        assert not folder.exists()
+        assert "could not be removed" in caplog.text
+        assert "clinic" not in caplog.text
+    remove_leftovers(tmp_path)
+    assert not list(folder.parent.iterdir())

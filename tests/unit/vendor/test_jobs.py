@@ -50,6 +50,10 @@ def info(customer: Customer) -> JobInfo:
     return ask(customer.transport, routes.JOB_GET, job=customer.job).expect(JobInfo)
 
 
+def vendor_of(transport: LocalTransport) -> Any:
+    return transport._app.state.vendor  # type: ignore[attr-defined]
+
+
 def at(customer: Customer, route: routes.Route, step: int) -> Any:
     return ask(customer.transport, route, SnapshotRequest(step=step), job=customer.job).control
 
@@ -329,7 +333,7 @@ def test_snapshots_are_published_or_refused(transport: LocalTransport) -> None:
         at(customer, routes.SNAPSHOT, 7)
     assert caught.value.status == 409
     with pytest.raises(VendorError, match="snapshots at"):
-        at(customer, routes.FINISH, 10**18)
+        at(customer, routes.FINISH, 2**53)
     adapter = at(customer, routes.FINISH, 6)
     assert adapter.step == 6
     assert at(customer, routes.FINISH, 6) == adapter
@@ -406,7 +410,7 @@ def test_a_full_disk_at_a_checkpoint_loses_nothing(
 
         patch.setattr("cutlayer.vendor.checkpoints.write_whole", full)
         customer.train(job, until=5)
-    assert "no room for a checkpoint" in caplog.text
+    assert "no checkpoint (No space left on device)" in caplog.text
     assert info(customer).checkpoints == (0,)
     assert customer.run().sha256 == straight
 
@@ -563,6 +567,11 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
             r"weight_decay = 10000000.0: must be at most 1e\+06",
         ),
         ({"lora": LoraSpec(alpha=1e7)}, 422, r"lora.alpha = 10000000.0: must be at most 1e\+06"),
+        (
+            {"optimiser": OptimiserSpec(learning_rate=1e-60, total_steps=4)},
+            422,
+            "learning_rate = 1e-60: must be at least 1e-12",
+        ),
     ],
 )
 def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any], status: int, match: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,15 +92,15 @@ def test_an_entry_that_could_not_be_written_is_not_there(tmp_path: Path, monkeyp
     filled(tmp_path)
     log = FrameLog(tmp_path)
     list(log.read())
-    write = os.write
+    write = os.pwrite
 
-    def full(file: int, content: memoryview) -> int:
+    def full(file: int, content: memoryview, at: int) -> int:
         if len(content) > 60:
-            return write(file, content[:60])
+            return write(file, content[:60], at)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "pwrite", full)
         with pytest.raises(OSError, match="No space"):
             log.append(Entry(STEP, 3, b"y" * 100))
     log.append(Entry(STEP, 3, b"z"))
@@ -115,3 +116,108 @@ def test_what_was_taken_back_is_gone(tmp_path: Path) -> None:
     log.take_back()
     log.close()
     assert read(tmp_path) == ENTRIES
+
+
+def reopened(folder: Path) -> FrameLog:
+    """A log that has been read to its end."""
+    log = FrameLog(folder)
+    list(log.read())
+    return log
+
+
+def last(folder: Path) -> Entry:
+    return read(folder)[-1]
+
+
+def test_an_entry_says_whether_it_was_applied(tmp_path: Path) -> None:
+    filled(tmp_path)
+    assert [entry.applied for entry in read(tmp_path)] == [True, True, False], "one is begun after the one before"
+    log = reopened(tmp_path)
+    log.append(Entry(STEP, 3, b"y"))
+    log.note_applied()
+    log.close()
+    assert [entry.applied for entry in read(tmp_path)] == [True, True, True, True]
+    log = reopened(tmp_path)
+    log.begin_segment(2, ENTRIES[2])
+    log.close()
+    assert last(tmp_path).applied, "what is carried into a segment was applied before"
+
+
+def test_deaths_in_a_replay_are_counted_until_one_is_survived(tmp_path: Path) -> None:
+    folder = tmp_path / "0"
+    filled(folder)
+    for deaths in range(3):
+        assert (last(folder).applied, last(folder).deaths) == (False, deaths)
+        log = reopened(folder)
+        with log.replaying(last(folder)):  # and the process is gone: this is what is there then
+            folder = Path(shutil.copytree(folder, tmp_path / str(deaths + 1)))
+        log.close()
+    log = reopened(folder)
+    with pytest.raises(RuntimeError, match="an error is no death"), log.replaying(last(folder)):
+        raise RuntimeError("an error is no death")
+    assert last(folder).deaths == 3
+    with log.replaying(last(folder)):
+        pass
+    log.close()
+    assert last(folder).applied
+    assert read(folder) == ENTRIES
+
+
+@pytest.mark.parametrize("failing", ["open", "sync_folder"])
+def test_a_segment_that_cannot_be_begun_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    segment = filled(tmp_path)
+    log = reopened(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*(("os.open", full) if failing == "open" else ("cutlayer.vendor.log.sync_folder", full)))
+        with pytest.raises(OSError, match="Too many open files"):
+            log.begin_segment(5, ENTRIES[2])
+    assert not log.in_doubt
+    assert list(tmp_path.iterdir()) == [segment], "an entry may be torn in the newest segment alone"
+    log.append(Entry(STEP, 3, b"y"))
+    log.begin_segment(6, None)
+    log.append(Entry(STEP, 4, b"z"))
+    log.close()
+    assert read(tmp_path) == [*ENTRIES, Entry(STEP, 3, b"y"), Entry(STEP, 4, b"z")]
+
+
+def test_a_log_that_cannot_be_put_right_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = reopened(tmp_path)
+    log.append(Entry(STEP, 3, b"y"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", fail)
+        with pytest.raises(OSError, match="error"):
+            log.take_back()
+    log.close()
+    assert log.in_doubt
+    log = reopened(tmp_path)
+    assert not log.in_doubt
+    with monkeypatch.context() as patch:
+        patch.setattr("cutlayer.vendor.log.sync_folder", fail)
+        patch.setattr(Path, "unlink", fail)
+        with pytest.raises(OSError, match="error"):
+            log.begin_segment(5, None)
+    log.close()
+    assert log.in_doubt
+
+
+def test_a_segment_that_reaches_beyond_a_checkpoint_stays(tmp_path: Path) -> None:
+    """As when none could be begun at the checkpoint."""
+    segment = filled(tmp_path)
+    log = reopened(tmp_path)
+    log.begin_segment(8, None)
+    log.forget_before(4)
+    assert segment.exists()
+    log.forget_before(8)
+    log.close()
+    assert not segment.exists()

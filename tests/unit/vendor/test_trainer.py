@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from typing import Literal
 
 import pytest
+import torch
+from torch import Tensor
 
-from cutlayer.core import Cut
-from cutlayer.models import Head, adapter_state, attach_lora, split
-from cutlayer.vendor.trainer import adapter_parameters
+from cutlayer.core import Cut, Ragged, Rows, Tokens, UnsupportedArchitectureError
+from cutlayer.models import Head, Template, adapter_state, attach_lora, split
+from cutlayer.models.inputs import Layout
+from cutlayer.vendor.compute import memory
+from cutlayer.vendor.trainer import Trainer, adapter_parameters
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec
+from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, Precision
 from tests.equivalence.zoo import CONFIGURATIONS, shared_model
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
@@ -37,3 +43,92 @@ def test_an_adapter_is_counted_before_it_is_made(name: str, targets: Literal["qu
         made = attach_lora(top, rank=rank, alpha=16, dropout=0, targets=targets, num_labels=labels, seed=0)
         assert counted == sum(tensor.numel() for tensor in adapter_state(made).values())
         assert counted == sum(one.numel() for one in made.parameters() if one.requires_grad)
+
+
+def plain(segments: int) -> Layout:
+    """No special tokens."""
+    return Layout(
+        specials=((),) * (segments + 1), special_types=((),) * (segments + 1), segment_types=tuple(range(segments))
+    )
+
+
+TEMPLATE = Template(single=plain(1), pair=plain(2), typed=False)
+
+
+def kept_bytes(trainer: Trainer, payload: Tokens | Rows) -> int:
+    """What a forward pass keeps for the backward pass, the parameters left out."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in trainer.part.parameters()}
+    kept: dict[int, Tensor] = {}  # alive, so that no storage takes the place of another
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in own:
+            kept[place] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        trainer.forward(payload)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("targets", ["query-value", "all-linear"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_graph_takes_less_than_estimated_and_not_much_less(
+    name: str, targets: Literal["query-value", "all-linear"]
+) -> None:
+    model = shared_model(name, Head.CLASSIFICATION)
+    ids = Ragged(torch.randint(3, 20, (60,)), torch.tensor([30, 10, 20]))
+    rows = Rows(Ragged(torch.randn(60, model.config.hidden_size), ids.lengths), ids.lengths[:, None])
+    cuts: list[tuple[Cut, Tokens | Rows]] = [(Cut(bottom=None), Tokens((ids,))), (Cut(bottom=1), rows)]
+    for (cut, payload), dropout, precision in itertools.product(cuts, (True, False), Precision):
+        spec = JobSpec(
+            model=name,
+            fingerprint="0" * 64,
+            cut=cut,
+            form=Form.IDS if cut.is_text else Form.ROWS,
+            segments=1,
+            num_labels=2,
+            lora=LoraSpec(rank=2, targets=targets, dropout=0.1),
+            optimiser=OptimiserSpec(total_steps=1),
+            seed=0,
+            trainable_bottom=not cut.is_text,
+            dropout=dropout,
+            precision=precision,
+        )
+        try:
+            trainer = Trainer(split(model, cut).top, TEMPLATE, spec, torch.device("cpu"))
+        except UnsupportedArchitectureError:
+            continue  # its dropout cannot be switched off, or on, in a part
+        estimate = trainer.estimate(payload)
+        assert estimate / 6 < kept_bytes(trainer, payload) < estimate
+        assert trainer.graph_bytes == estimate
+        trainer.forget_graph()
+        assert trainer.graph_bytes == 0
+
+
+def test_special_tokens_count_in_an_estimate() -> None:
+    model = shared_model("bert", Head.CLASSIFICATION)
+    spec = JobSpec(
+        model="bert",
+        fingerprint="0" * 64,
+        cut=Cut(bottom=None),
+        form=Form.IDS,
+        segments=2,
+        num_labels=2,
+        optimiser=OptimiserSpec(total_steps=1),
+        seed=0,
+        dropout=False,
+    )
+    pair = Layout(specials=((2,), (3,), (3,)), special_types=((0,), (0,), (1,)), segment_types=(0, 1))
+    segments = Ragged(torch.arange(5, 12), torch.tensor([3, 4])), Ragged(torch.arange(5, 12), torch.tensor([6, 1]))
+    top = split(model, spec.cut).top
+    bare, special = (
+        Trainer(top, TEMPLATE.model_copy(update={"pair": layout}), spec, torch.device("cpu")).estimate(Tokens(segments))
+        for layout in (plain(2), pair)
+    )
+    assert special / bare == 12 / 9
+
+
+def test_memory_is_some_of_the_machines() -> None:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 2**20 < memory(torch.device("cpu")) <= machine

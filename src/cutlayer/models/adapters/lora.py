@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 import safetensors
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -125,7 +125,8 @@ def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
     config.save_pretrained(str(folder))
     config.inference_mode = inference
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(part).items()}
-    save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+    # Not `save_file`: where the disk is full, that raises an error of its own that nobody takes for what it is.
+    (folder / _WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
     (folder / _NOTES).write_text(json.dumps(dict(notes), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
