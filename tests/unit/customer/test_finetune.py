@@ -34,6 +34,14 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
 from tests.unit.models.vocabularies import make_tokenizer
 
 
+class Interrupts(Silent):
+    """Ctrl-C in the first epoch."""
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        if stage.startswith("epoch"):
+            raise KeyboardInterrupt
+
+
 @pytest.fixture
 def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  # noqa: F811
     with customer(data_dir, api_key, tmp_path / "home") as opened:
@@ -412,11 +420,6 @@ def test_an_unfinished_run_can_be_given_up(
     data_dir: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    class Interrupts(Silent):
-        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-            if stage.startswith("epoch"):
-                raise KeyboardInterrupt
-
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         finetune(client, out=run, progress=Interrupts())
@@ -473,11 +476,6 @@ def test_another_tenants_key_deletes_nothing_here(
 ) -> None:
     """The vendor says 404 to it, as to one who has deleted before."""
 
-    class Interrupts(Silent):
-        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-            if stage.startswith("epoch"):
-                raise KeyboardInterrupt
-
     home, run = tmp_path / "home", tmp_path / "run"
     with customer(data_dir, api_key, home) as client:
         adapter = finetune(client).adapter_id
@@ -498,11 +496,6 @@ def test_another_tenants_key_deletes_nothing_here(
 def test_a_discard_that_was_cut_short_is_finished_by_another(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupts(Silent):
-        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-            if stage.startswith("epoch"):
-                raise KeyboardInterrupt
-
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         finetune(client, out=run, progress=Interrupts())
