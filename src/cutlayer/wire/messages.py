@@ -25,7 +25,8 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-t[0-9]{1,4})?$")]
-FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+FileName = ModelName
+"""No path, and nothing that is hidden: it has the form of a model's name."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _LARGEST_COUNT = 2**53
 """Every whole number up to here is a float, too, for those who read JSON so."""
