@@ -30,19 +30,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored."""
-    from cutlayer.core import ConfigError, Fault
-    from cutlayer.customer.home import LEDGER, default_home
-    from cutlayer.privacy import Ledger
+    from cutlayer.customer.home import existing_ledger
 
     output = Output(as_json=as_json)
-    file = (default_home() if home is None else home).expanduser() / LEDGER
-    if not file.exists():
-        # an empty one would say that nothing left, of a folder that was misspelt
-        raise ConfigError(
-            [Fault("home", str(file.parent), "must be a customer's folder; there is no ledger in it")],
-            remedy="Name the folder with --home or CUTLAYER_HOME. The first release makes its ledger.",
-        )
-    book = Ledger(file)
+    book = existing_ledger(home)
     summary = book.summary()
     content: dict[str, object] = {"summary": fields(summary)}
     show_summary(output, summary)
@@ -50,11 +41,12 @@ def show(
         newest = deque(book.frames(), maxlen=limit)
         output.table(
             "Frames",
-            ("entry", "opened", "route", "texts", "payload", "sent", "received", "status"),
+            ("entry", "opened", "vendor", "route", "texts", "payload", "sent", "received", "status"),
             [
                 (
                     frame.entry,
                     f"{frame.opened:%Y-%m-%d %H:%M:%S}",
+                    frame.vendor,
                     frame.route,
                     frame.texts,
                     sum(frame.payload_bytes.values()),
@@ -103,6 +95,15 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
         ],
     )
     output.show("Payload is tensors alone; bytes sent also count how they are framed, JSON and HTTP.")
+    if summary.vendors:
+        output.table(
+            "To whom",
+            ("vendor", "frames", "texts", "bytes sent"),
+            [
+                (each.vendor or "not written down", each.frames, each.texts, each.uplink_bytes)
+                for each in summary.vendors
+            ],
+        )
     lines = summary.mechanisms
     if lines:
         output.table(

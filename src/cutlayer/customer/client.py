@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import torch
 
@@ -235,7 +234,8 @@ class Client:
 
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
-        call = f"{_same_address(self._vendor)}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
+        # the address in one spelling: another one would make another run of the same call
+        call = f"{self._transport.peer}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
         name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):
@@ -412,14 +412,6 @@ class Client:
         )
         dataset = _dataset(texts, text_column, text_pair_column)
         return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
-
-
-def _same_address(vendor: str | None) -> str | None:
-    """The vendor's address in one spelling; another one would make another run of the same call."""
-    if vendor is None:
-        return None
-    parts = urlsplit(vendor)
-    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
 def _check_is_here(gate: Gate, route: Route, where: dict[str, str], what: str, *, lost: str) -> None:

@@ -88,7 +88,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
     """What noise derives from: the customer's secret, or a seed that protects nothing."""
-    return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed)
+    return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed, names=home.secret)
 
 
 def build_session(

@@ -87,6 +87,7 @@ class Gate:
         frame = Frame(route, where or {}, control, self._tensors(release, records, gradient))
         entry = self._ledger.open_frame(
             run=self._run,
+            vendor=self._transport.peer,
             route=route.name,
             where=frame.where,
             payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},

@@ -27,12 +27,30 @@ from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.privacy import CustomerSecret, Ledger, Vault
 from cutlayer.wire import routes
 
-LEDGER = "ledger.sqlite"
+_LEDGER = "ledger.sqlite"
 
 
 def default_home() -> Path:
     """`CUTLAYER_HOME`, or `.cutlayer` in the user's home folder."""
     return Path(os.environ.get("CUTLAYER_HOME") or "~/.cutlayer")
+
+
+def existing_ledger(path: Path | None = None) -> Ledger:
+    """The ledger in a customer's folder, to be read; nothing is made.
+
+    Args:
+        path: The folder; the default one where it is left out.
+
+    Raises:
+        ConfigError: There is none: an empty one would say that nothing left, of a folder that was misspelt.
+    """
+    file = (default_home() if path is None else path).expanduser() / _LEDGER
+    if not file.exists():
+        raise ConfigError(
+            [Fault("home", str(file.parent), "must be a customer's folder; there is no ledger in it")],
+            remedy="Name the folder with --home or CUTLAYER_HOME. The first release makes its ledger.",
+        )
+    return Ledger(file)
 
 
 class Home:
@@ -58,7 +76,8 @@ class Home:
         """The key that identities and noise derive from.
 
         Raises:
-            StorageError: It is gone: with another one every text would be drawn again, under a name of its own.
+            StorageError: It is gone, or is another one: with that, every text would be drawn again, under a name of
+                its own.
         """
         path = self.path / "secret"
         # the ledger is made first, so that a secret without one means that it was lost
@@ -68,7 +87,14 @@ class Home:
                 remedy="Restore it from a backup. Another folder (CUTLAYER_HOME) begins anew: it draws every text "
                 "again, and knows of no budget that was spent.",
             )
-        return CustomerSecret.load_or_create(path)
+        secret = CustomerSecret.load_or_create(path)
+        if not self.ledger.belongs_to(secret.derive("ledger")):
+            raise StorageError(
+                f"The secret {path} is not the one with which the texts in {self.ledger.path} were released.",
+                remedy="Restore the secret and the ledger of one folder together. With another secret every text would "
+                "be drawn again, and no budget that was spent would count.",
+            )
+        return secret
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -77,7 +103,7 @@ class Home:
         Raises:
             StorageError: It is gone: what was spent on texts is not known any more.
         """
-        path = self.path / LEDGER
+        path = self.path / _LEDGER
         if not path.exists() and (self.path / "secret").exists():
             raise StorageError(
                 f"The ledger {path} is missing, though the secret beside it was used.",

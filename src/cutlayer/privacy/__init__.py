@@ -6,7 +6,14 @@ before it leaves.
 
 from cutlayer.privacy.cti import UtilityImportance
 from cutlayer.privacy.distances import WorstCase, largest_distance, table_fingerprint
-from cutlayer.privacy.entries import FrameEntry, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
+from cutlayer.privacy.entries import (
+    FrameEntry,
+    LedgerSummary,
+    MechanismSummary,
+    ReleaseEntry,
+    RunBytes,
+    VendorSummary,
+)
 from cutlayer.privacy.ledger import Ledger
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
@@ -42,6 +49,7 @@ __all__ = [
     "UtilityImportance",
     "Vault",
     "Vector",
+    "VendorSummary",
     "WorstCase",
     "build_privatizer",
     "generator",

@@ -15,9 +15,9 @@ from cutlayer.core import BudgetError
 from cutlayer.privacy.database import select_by_key
 
 _ROUNDING: Final = 1e-9
-# sums of infinities differ between versions of SQLite
-_SUM: Final = "CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END"
-_CHARGED: Final = "FROM releases JOIN kinds USING (kind) WHERE charged"
+# noise from a seed can be subtracted by whoever knows it; and sums of infinities differ between versions of SQLite
+_SUM: Final = "CASE WHEN MAX(eta) = 9e999 OR MAX(unsafe) THEN 9e999 ELSE SUM(eta) END"
+_CHARGED: Final = "FROM releases JOIN kinds USING (kind) JOIN frames USING (entry) WHERE charged"
 
 
 def within_budget(spent: float, budget: float) -> bool:
@@ -39,9 +39,9 @@ def new_draws(connection: sqlite3.Connection, draws: Sequence[bytes]) -> list[bo
 def spent_on(connection: sqlite3.Connection, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
     """The sum of etas charged for each text in one unit; texts that were charged nothing are left out.
 
-    What left without privacy left in every unit.
+    What left without privacy, or with noise from a seed, left in every unit.
     """
-    query = f"SELECT content, {_SUM} {_CHARGED} AND (unit = ? OR eta = 9e999) AND content"
+    query = f"SELECT content, {_SUM} {_CHARGED} AND (unit = ? OR eta = 9e999 OR unsafe) AND content"
     return dict(select_by_key(connection, query, contents, unit, suffix="GROUP BY content"))
 
 

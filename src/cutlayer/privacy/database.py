@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -38,14 +38,18 @@ class Database:
         path: The file; made if it is missing, readable by its owner only.
         kind: What it is, for messages: `ledger`.
         schema: SQL that makes the tables.
-        version: Of the schema; a file of another version is refused.
+        version: Of the schema; a file of a version that cannot be brought there is refused.
+        upgrades: SQL that makes the next version of a file, by the version that it has.
     """
 
-    def __init__(self, path: Path, *, kind: str, schema: str, version: int) -> None:
+    def __init__(
+        self, path: Path, *, kind: str, schema: str, version: int, upgrades: Mapping[int, str] | None = None
+    ) -> None:
         self.path = path
         self._kind = kind
         self._schema = schema
         self._version = version
+        self._upgrades = upgrades or {}
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._connection = self._open()
@@ -109,18 +113,28 @@ class Database:
                 except OSError as error:
                     raise self._error(f"cannot be created: {error.strerror}", sqlite3.SQLITE_CANTOPEN) from error
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            _write_ahead(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            (found,) = connection.execute("PRAGMA user_version").fetchone()
-            if found == 0:
-                for statement in self._schema.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={self._version:d}")
-            connection.execute("COMMIT")
-            if found not in (0, self._version):
-                connection.close()
-                raise self._error(f"has version {found}; this program reads {self._version}", sqlite3.SQLITE_NOTADB)
+            try:
+                _write_ahead(connection)
+                self._bring_up(connection)
+            except BaseException:
+                connection.close()  # its transaction would keep others out for as long as the error is looked at
+                raise
             return connection
+
+    def _bring_up(self, connection: sqlite3.Connection) -> None:
+        """Makes the tables of a new file, and those of an older one what they are now: all of it or nothing."""
+        connection.execute("BEGIN IMMEDIATE")
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            _run(connection, self._schema)
+            found = self._version
+        while found in self._upgrades:
+            _run(connection, self._upgrades[found])
+            found += 1
+        if found != self._version:
+            raise self._error(f"has version {found}; this program reads {self._version}", sqlite3.SQLITE_NOTADB)
+        connection.execute(f"PRAGMA user_version={self._version:d}")
+        connection.execute("COMMIT")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -151,6 +165,12 @@ def select_by_key(
         marks = ",".join("?" * len(some))
         found += connection.execute(f"{query} IN ({marks}) {suffix}", (*before, *some)).fetchall()
     return found
+
+
+def _run(connection: sqlite3.Connection, statements: str) -> None:
+    # not executescript, which would end the transaction
+    for statement in statements.split(";"):
+        connection.execute(statement)
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -15,6 +15,7 @@ class FrameEntry:
         entry: Its number.
         opened: When it was written down, before its bytes existed.
         run: What it belongs to: a fine-tuning run's name, or what else was asked of the vendor.
+        vendor: Who got it: the address that it was sent to. Empty in entries of a ledger's first version.
         route: What kind of message.
         where: Values of the path's placeholders.
         payload_bytes: Bytes of its tensors, by what they were spent on.
@@ -30,6 +31,7 @@ class FrameEntry:
     entry: int
     opened: datetime
     run: str
+    vendor: str
     route: str
     where: Mapping[str, str | int]
     payload_bytes: Mapping[str, int]
@@ -105,6 +107,23 @@ class MechanismSummary:
 
 
 @dataclass(frozen=True)
+class VendorSummary:
+    """What went to one vendor.
+
+    Attributes:
+        vendor: Its address.
+        frames: Number of frames.
+        texts: Different texts.
+        uplink_bytes: Bytes on the wire, envelopes included; of frames that may have left, their tensors alone.
+    """
+
+    vendor: str
+    frames: int
+    texts: int
+    uplink_bytes: int
+
+
+@dataclass(frozen=True)
 class LedgerSummary:
     """What left altogether.
 
@@ -115,6 +134,7 @@ class LedgerSummary:
         uplink_bytes: Bytes on the wire, envelopes included; of frames that may have left, their tensors alone.
         downlink_bytes: Bytes of answers.
         payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
+        vendors: One line per vendor.
         mechanisms: One line per mechanism and unit.
     """
 
@@ -124,6 +144,7 @@ class LedgerSummary:
     uplink_bytes: int
     downlink_bytes: int
     payload_bytes: Mapping[str, int]
+    vendors: tuple[VendorSummary, ...]
     mechanisms: tuple[MechanismSummary, ...]
 
 

@@ -14,14 +14,21 @@ from typing import Any, Final
 from cutlayer.core import PrivacyError
 from cutlayer.privacy.charges import check_budget, largest_spent, new_draws, spent_on
 from cutlayer.privacy.database import Database, select_by_key
-from cutlayer.privacy.entries import FrameEntry, LedgerSummary, MechanismSummary, ReleaseEntry, RunBytes
+from cutlayer.privacy.entries import (
+    FrameEntry,
+    LedgerSummary,
+    MechanismSummary,
+    ReleaseEntry,
+    RunBytes,
+    VendorSummary,
+)
 from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
 CREATE TABLE kinds (kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (mechanism, unit));
 CREATE TABLE frames (
     entry INTEGER PRIMARY KEY AUTOINCREMENT, opened REAL NOT NULL, run TEXT NOT NULL, route TEXT NOT NULL,
-    place TEXT NOT NULL,
+    place TEXT NOT NULL, vendor TEXT NOT NULL DEFAULT '',
     payload TEXT NOT NULL, texts INTEGER NOT NULL, unsafe INTEGER NOT NULL,
     closed REAL, uplink INTEGER, downlink INTEGER, status INTEGER, digest BLOB
 );
@@ -34,8 +41,13 @@ CREATE TABLE releases (
 CREATE INDEX frames_run ON frames (run);
 CREATE INDEX releases_identity ON releases (identity, digest);
 CREATE INDEX releases_draw ON releases (draw) WHERE charged;
-CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged
+CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged;
+CREATE TABLE owner (fingerprint BLOB NOT NULL)
 """
+_UPGRADES: Final = {
+    # frames that were written before do not say to whom they went
+    1: "ALTER TABLE frames ADD COLUMN vendor TEXT NOT NULL DEFAULT ''; CREATE TABLE owner (fingerprint BLOB NOT NULL)"
+}
 _PAGE: Final = 500
 _OTHER_CATEGORIES: Final = ("gradient", "control")
 RELEASE_BYTES: Final = "release"
@@ -51,7 +63,8 @@ class Ledger:
     **Budget.** Each draw of noise for a text is a look at it and is charged its eta once, whatever
     the number of frames and forms in which it is sent. The budget bounds, for every text, the sum
     of the etas of its draws in one unit; etas of unlike units are never added. A release without
-    privacy exceeds every budget.
+    privacy exceeds every budget, and so does one whose noise came from a seed. Vendors are taken to
+    tell each other what they got.
 
     Args:
         path: The file; made if it is missing.
@@ -62,12 +75,23 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=1)
+        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=2, upgrades=_UPGRADES)
+
+    def belongs_to(self, fingerprint: bytes) -> bool:
+        """Whether a secret named the texts in it. Before the first release it takes any secret for its own."""
+        with self._database.write() as connection:
+            found = connection.execute("SELECT fingerprint FROM owner").fetchone()
+            if found is None or (found != (fingerprint,) and not _any_release(connection)):
+                connection.execute("DELETE FROM owner")
+                connection.execute("INSERT INTO owner VALUES (?)", (fingerprint,))
+                return True
+            return bool(found == (fingerprint,))
 
     def open_frame(
         self,
         *,
         run: str,
+        vendor: str,
         route: str,
         where: Mapping[str, str | int],
         payload_bytes: Mapping[str, int],
@@ -79,6 +103,7 @@ class Ledger:
 
         Args:
             run: What it belongs to.
+            vendor: Who gets it.
             route: What kind of message.
             where: Values of the path's placeholders.
             payload_bytes: Bytes of its tensors, by what they are spent on.
@@ -105,9 +130,13 @@ class Ledger:
         digests = release.digests() if release is not None else ()
         with self._database.write() as connection:
             entry = connection.execute(
-                "INSERT INTO frames (opened, run, route, place, payload, texts, unsafe) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (now, run, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)), len(digests), unsafe),
-            ).lastrowid
+                "INSERT INTO frames (opened, run, vendor, route, place, payload, texts, unsafe) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    now, run, vendor, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)), len(digests),
+                    unsafe,
+                ),
+            ).lastrowid  # fmt: skip
             if entry is None:
                 raise PrivacyError("The ledger did not number a frame.")
             if release is not None:
@@ -138,7 +167,7 @@ class Ledger:
     def is_empty(self) -> bool:
         """Whether no text was ever released."""
         with self._database.read() as connection:
-            return connection.execute("SELECT 1 FROM releases LIMIT 1").fetchone() is None
+            return not _any_release(connection)
 
     def looks(self, run: str) -> int:
         """The largest number of draws of one text that a run sent, whether it was charged for them or another was."""
@@ -187,16 +216,16 @@ class Ledger:
     def frames(self) -> Iterator[FrameEntry]:
         """All frames, in the order in which they were opened."""
         query = (
-            "SELECT entry, opened, run, route, place, payload, texts, unsafe, closed, uplink, downlink, status, digest "
-            "FROM frames WHERE entry > ? ORDER BY entry LIMIT ?"
+            "SELECT entry, opened, run, vendor, route, place, payload, texts, unsafe, closed, uplink, downlink, "
+            "status, digest FROM frames WHERE entry > ? ORDER BY entry LIMIT ?"
         )
         last = 0
         while rows := self._page(query, (last,)):
             last = rows[-1][0]
-            for entry, opened, run, route, place, payload, texts, unsafe, closed, up, down, status, digest in rows:
+            for entry, opened, run, vendor, route, where, payload, texts, unsafe, closed, *answer in rows:
                 yield FrameEntry(
-                    entry, _when(opened), run, route, json.loads(place), json.loads(payload), texts, bool(unsafe),
-                    None if closed is None else _when(closed), up, down, status, digest,
+                    entry, _when(opened), run, vendor, route, json.loads(where), json.loads(payload), texts,
+                    bool(unsafe), None if closed is None else _when(closed), *answer,
                 )  # fmt: skip
 
     def releases(self) -> Iterator[ReleaseEntry]:
@@ -235,9 +264,19 @@ class Ledger:
             frames, closed, unsafe, uplink, downlink = connection.execute(
                 "SELECT COUNT(*), COUNT(closed), TOTAL(unsafe), TOTAL(uplink), TOTAL(downlink) FROM frames"
             ).fetchone()
-            (unanswered,) = connection.execute(
-                "SELECT TOTAL(value) FROM frames, json_each(payload) WHERE closed IS NULL"
-            ).fetchone()
+            unanswered = dict(
+                connection.execute(
+                    "SELECT vendor, SUM(value) FROM frames, json_each(payload) WHERE closed IS NULL GROUP BY vendor"
+                ).fetchall()
+            )
+            texts_by_vendor = dict(
+                connection.execute(
+                    "SELECT vendor, COUNT(DISTINCT content) FROM releases JOIN frames USING (entry) GROUP BY vendor"
+                ).fetchall()
+            )
+            vendors = connection.execute(
+                "SELECT vendor, COUNT(*), TOTAL(uplink) FROM frames GROUP BY vendor ORDER BY MIN(entry)"
+            ).fetchall()
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
@@ -250,9 +289,13 @@ class Ledger:
             frames=frames,
             may_have_left=frames - closed,
             unsafe=int(unsafe),
-            uplink_bytes=int(uplink) + int(unanswered),
+            uplink_bytes=int(uplink) + sum(unanswered.values()),
             downlink_bytes=int(downlink),
             payload_bytes=payload,
+            vendors=tuple(
+                VendorSummary(vendor, frames, texts_by_vendor.get(vendor, 0), int(sent) + unanswered.get(vendor, 0))
+                for vendor, frames, sent in vendors
+            ),
             mechanisms=tuple(
                 MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent[unit])
                 for mechanism, unit, texts, releases, draws, tokens, size, eta in rows
@@ -347,6 +390,10 @@ def _check_bytes(
             f"{differing} of {len(release)} texts were released before with other bytes: this would be a second look.",
             remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
         )
+
+
+def _any_release(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM releases LIMIT 1").fetchone() is not None
 
 
 def _when(seconds: float) -> datetime:

@@ -23,17 +23,19 @@ class CustomerSecret:
     Args:
         key: The 32 bytes.
         is_unsafe: Whether the bytes come from a seed instead of the operating system's generator.
+        names: Keys the names of texts; these bytes where it is left out.
     """
 
-    __slots__ = ("_key", "is_unsafe")
+    __slots__ = ("_key", "_names", "is_unsafe")
 
-    def __init__(self, key: bytes, *, is_unsafe: bool = False) -> None:
+    def __init__(self, key: bytes, *, is_unsafe: bool = False, names: CustomerSecret | None = None) -> None:
         if len(key) != SECRET_BYTES:
             raise PrivacyError(
                 f"A customer secret has {SECRET_BYTES} bytes, not {len(key)}.",
                 remedy="Create one with CustomerSecret.load_or_create.",
             )
         self._key = key
+        self._names = self if names is None else names
         self.is_unsafe = is_unsafe
 
     @classmethod
@@ -68,18 +70,26 @@ class CustomerSecret:
         return cls(key)
 
     @classmethod
-    def unsafe(cls, seed: int) -> CustomerSecret:
+    def unsafe(cls, seed: int, *, names: CustomerSecret | None = None) -> CustomerSecret:
         """A secret that anyone who knows `seed` knows too: for tests and demonstrations only.
 
         Everything made with it is marked, and carries no guarantee.
+
+        Args:
+            seed: Any number.
+            names: Keys the names of texts: the customer's own secret, so that the ledger knows them again when
+                they are released with real noise.
         """
-        return cls(
-            hashlib.blake2b(f"cutlayer unsafe {seed}".encode(), digest_size=SECRET_BYTES).digest(), is_unsafe=True
-        )
+        key = hashlib.blake2b(f"cutlayer unsafe {seed}".encode(), digest_size=SECRET_BYTES).digest()
+        return cls(key, is_unsafe=True, names=names)
 
     def derive(self, purpose: str) -> bytes:
         """A 32-byte key for one purpose; keys of different purposes tell nothing about each other."""
         return hashlib.blake2b(purpose.encode(), key=self._key, digest_size=SECRET_BYTES).digest()
+
+    def content_key(self) -> bytes:
+        """The key under which texts are named in the ledger, the same for all their releases."""
+        return self._names.derive("content")
 
     def __repr__(self) -> str:
         return "CustomerSecret(unsafe)" if self.is_unsafe else "CustomerSecret(…)"

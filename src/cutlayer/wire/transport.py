@@ -10,6 +10,11 @@ from cutlayer.wire.frame import Frame, Reply
 class Transport(Protocol):
     """Carries frames to a vendor and brings answers back. Held by the gate and nobody else."""
 
+    @property
+    def peer(self) -> str:
+        """Who gets the frames: the vendor's address, in one spelling."""
+        ...
+
     def send(self, frame: Frame) -> Reply:
         """Sends one frame.
 

@@ -8,11 +8,12 @@ import pytest
 from cutlayer import CtiSpec
 from cutlayer.core import ConfigError, Place, StorageError, VendorError
 from cutlayer.customer import Client, profile
-from cutlayer.customer.client import _privacy, _same_address, choose_device
+from cutlayer.customer.client import _privacy, choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
 from cutlayer.wire import Message, Reply, Route, routes
 from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
+from cutlayer.wire.transports import HttpTransport
 
 ADAPTER = "f" * 32
 
@@ -171,4 +172,4 @@ def test_texts_that_are_cut_are_counted(own_home: Path, starter_installed: None)
 )
 def test_one_address_in_two_spellings_is_one_vendor(first: str, second: str, same: bool) -> None:
     """An interrupted call goes on in the folder that the address names; in another it would draw anew."""
-    assert (_same_address(first) == _same_address(second)) is same
+    assert (HttpTransport(first, "key").peer == HttpTransport(second, "key").peer) is same

@@ -18,7 +18,7 @@ TEXTS = Tokens((Ragged.from_lists([[1, 2, 3]]),))
 def release_one(home: Home) -> None:
     release = build_privatizer(PrivacySpec.no_privacy(), secret=home.secret).tokens(TEXTS, labels=None)
     home.ledger.open_frame(
-        run="r", route="shard.put", where={}, payload_bytes={}, release=release, budget=None, unsafe=False
+        run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, release=release, budget=None, unsafe=False
     )
 
 
@@ -30,6 +30,17 @@ def test_a_lost_secret_is_not_replaced_once_a_text_was_released(tmp_path: Path) 
         assert Home(tmp_path).secret
     assert "Restore it" in caught.value.remedy
     assert not (tmp_path / "secret").exists()
+
+
+def test_a_secret_of_another_folder_is_not_taken(tmp_path: Path) -> None:
+    """Restored from the wrong backup, say: every text would be a new one to the ledger."""
+    release_one(Home(tmp_path / "a"))
+    release_one(Home(tmp_path / "b"))
+    (tmp_path / "a/secret").write_bytes((tmp_path / "b/secret").read_bytes())
+    with pytest.raises(StorageError, match="is not the one with which the texts") as caught:
+        assert Home(tmp_path / "a").secret
+    assert "Restore the secret and the ledger of one folder together" in caught.value.remedy
+    assert Home(tmp_path / "b").secret
 
 
 def test_a_lost_ledger_is_not_replaced_once_there_is_a_secret(tmp_path: Path) -> None:
@@ -45,7 +56,7 @@ def test_a_lost_ledger_is_not_replaced_once_there_is_a_secret(tmp_path: Path) ->
 def test_a_ledger_of_questions_alone_needs_no_secret(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.ledger.open_frame(
-        run="", route="adapters", where={}, payload_bytes={}, release=None, budget=None, unsafe=False
+        run="", vendor="v", route="adapters", where={}, payload_bytes={}, release=None, budget=None, unsafe=False
     )
     assert Home(tmp_path).secret
 

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from cutlayer.core import BudgetError, Place, PrivacyError, Ragged, StorageError, Tokens
-from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, build_privatizer
+from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, VendorSummary, build_privatizer
+from cutlayer.privacy.ledger import _UPGRADES
 
 TABLE = torch.arange(40, dtype=torch.float32).view(20, 2).sin()
 SECRET = CustomerSecret.unsafe(1)
@@ -34,15 +35,24 @@ def draw(
     return privatizer.tokens(tokens, labels=None, look=look)
 
 
-def send(ledger: Ledger, release: Release | None, *, budget: float | None = None, size: int = 100) -> int:
+def send(
+    ledger: Ledger,
+    release: Release | None,
+    *,
+    budget: float | None = None,
+    size: int = 100,
+    vendor: str = "https://a.example",
+    unsafe: bool = False,
+) -> int:
     entry = ledger.open_frame(
         run="run 1",
+        vendor=vendor,
         route="shard.put",
         where={"record_set": "ab", "shard": 3},
         payload_bytes={"release": size, "control": 7},
         release=release,
         budget=budget,
-        unsafe=False,
+        unsafe=unsafe,
     )
     ledger.close_frame(entry, uplink_bytes=150, downlink_bytes=20, status=200, digest=b"sha")
     return entry
@@ -89,11 +99,18 @@ def test_summary(ledger: Ledger) -> None:
     send(ledger, draw())
     send(ledger, draw(look=(0, 1)))
     send(ledger, draw(math.inf))
-    ledger.open_frame(run="", route="service", where={}, payload_bytes={}, release=None, budget=None, unsafe=True)
+    ledger.open_frame(
+        run="", vendor="https://b.example", route="service", where={}, payload_bytes={"control": 9}, release=None,
+        budget=None, unsafe=True,
+    )  # fmt: skip
     summary = ledger.summary()
     assert (summary.frames, summary.may_have_left, summary.unsafe) == (4, 1, 1)
-    assert (summary.uplink_bytes, summary.downlink_bytes) == (450, 60)
-    assert summary.payload_bytes == {"release": 300, "control": 21}
+    assert (summary.uplink_bytes, summary.downlink_bytes) == (459, 60)
+    assert summary.payload_bytes == {"release": 300, "control": 30}
+    assert summary.vendors == (
+        VendorSummary("https://a.example", frames=3, texts=3, uplink_bytes=450),
+        VendorSummary("https://b.example", frames=1, texts=0, uplink_bytes=9),
+    )
     noised, clear = summary.mechanisms
     assert (noised.texts, noised.releases, noised.draws, noised.tokens) == (3, 8, 6, 14)
     assert (noised.largest_eta, noised.largest_spent, noised.payload_bytes) == (80, 160, 200)
@@ -105,8 +122,8 @@ def test_bytes_of_frames_that_broke_off(ledger: Ledger) -> None:
     """Refused whole: counted by what it was. Cut short: counted under one name, and never below zero."""
     for sent, status in ((150, 409), (60, 0), (0, 0)):
         entry = ledger.open_frame(
-            run="broken", route="step", where={}, payload_bytes={"gradient": 100}, release=None, budget=None,
-            unsafe=False,
+            run="broken", vendor="v", route="step", where={}, payload_bytes={"gradient": 100}, release=None,
+            budget=None, unsafe=False,
         )  # fmt: skip
         ledger.close_frame(entry, uplink_bytes=sent, downlink_bytes=0, status=status, digest=b"")
     assert ledger.spent("broken").uplink == {"release": 0, "gradient": 100, "control": 50 + 60}
@@ -251,7 +268,7 @@ def test_a_frame_is_closed_once(ledger: Ledger) -> None:
 def _die_after_opening(path: Path) -> None:
     torch.set_num_threads(1)  # the threads of a forked process's parent are gone, and waiting for them hangs
     Ledger(path).open_frame(
-        run="", route="job.step", where={}, payload_bytes={}, release=draw(), budget=None, unsafe=False
+        run="", vendor="v", route="job.step", where={}, payload_bytes={}, release=draw(), budget=None, unsafe=False
     )
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -374,6 +391,46 @@ def test_files_that_are_no_ledger(tmp_path: Path, make: Callable[[Path], None], 
     assert caught.value.remedy
 
 
+def _make_first_version(path: Path) -> None:
+    """As the program wrote it before it noted vendors and the secret: nothing in it may be lost or charged again."""
+    send(Ledger(path), draw())
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE frames DROP COLUMN vendor")
+        connection.execute("DROP TABLE owner")
+        connection.execute("PRAGMA user_version=1")
+
+
+def test_a_ledger_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
+    _make_first_version(tmp_path / "ledger.db")
+    ledger = Ledger(tmp_path / "ledger.db")
+    send(ledger, draw(), budget=80)
+    assert [text.charged for text in ledger.releases()] == [True, True, False, True, False, False, False, False]
+    assert [frame.vendor for frame in ledger.frames()] == ["", "https://a.example"]
+    with pytest.raises(BudgetError):
+        send(ledger, draw(look=(0, 1)), budget=80)
+    assert ledger.belongs_to(b"the secret that is there now")
+    assert not ledger.belongs_to(b"another one")
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _make_first_version(tmp_path / "ledger.db")
+    with monkeypatch.context() as broken:
+        broken.setitem(_UPGRADES, 1, _UPGRADES[1] + "; INSERT INTO nowhere VALUES (1)")
+        with pytest.raises(StorageError, match="no such table: nowhere"):
+            Ledger(tmp_path / "ledger.db")
+    assert Ledger(tmp_path / "ledger.db").summary().frames == 1
+
+
+def test_it_belongs_to_one_secret_from_the_first_release_on(ledger: Ledger, tmp_path: Path) -> None:
+    assert ledger.belongs_to(b"a")
+    assert ledger.belongs_to(b"b"), "no text has a name yet"
+    send(ledger, draw())
+    assert not Ledger(tmp_path / "ledger.db").belongs_to(b"a")
+    assert ledger.belongs_to(b"b")
+
+
 def test_a_damaged_file(ledger: Ledger, tmp_path: Path) -> None:
     tokens = Tokens((Ragged(torch.arange(2000) % 20, torch.ones(2000, dtype=torch.int64)),))
     send(ledger, draw(tokens=tokens))
@@ -394,6 +451,27 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what a careless sum would miss
 
 
+def test_noise_from_a_seed_exceeds_every_later_budget(ledger: Ledger) -> None:
+    """Whoever knows the seed reads the text; and the seed's own keys must not give the text another name."""
+    privatizer = build_privatizer(
+        PrivacySpec(eta=80),
+        secret=CustomerSecret.unsafe(7, names=SECRET),
+        table=TABLE,
+        candidates=torch.ones(20, dtype=torch.bool),
+        table_fingerprint="t",
+    )
+    real = draw()
+    seeded = privatizer.tokens(TEXTS.select([0]), labels=None)
+    assert seeded.draws != real.draws[:1]
+    send(ledger, seeded, unsafe=True)
+    assert ledger.spent_on(real.contents, real.unit) == {real.contents[0]: math.inf}
+    assert ledger.spent_on(real.contents, "another unit") == {real.contents[0]: math.inf}
+    assert {line.largest_spent for line in ledger.summary().mechanisms} == {math.inf}
+    with pytest.raises(BudgetError, match="1 of 3 texts"):
+        send(ledger, real, budget=1000)
+    send(ledger, draw(tokens=TEXTS.select([1, 3])), budget=80)
+
+
 def test_what_left_without_privacy_exceeds_every_later_budget(ledger: Ledger) -> None:
     """Its unit is another, but there is nothing left of the text to protect."""
     send(ledger, draw(math.inf))
@@ -408,6 +486,7 @@ def test_a_frame_without_an_answer_counts_with_its_tensors(ledger: Ledger) -> No
     before, ledger_before = ledger.spent("run 1"), ledger.summary().uplink_bytes
     ledger.open_frame(
         run="run 1",
+        vendor="v",
         route="shard.put",
         where={},
         payload_bytes={"release": 1000, "control": 30},

@@ -25,6 +25,10 @@ class Echo:
     def __init__(self) -> None:
         self.sent = 0
 
+    @property
+    def peer(self) -> str:
+        return "echo"
+
     def send(self, frame: Frame) -> Reply:
         self.sent += 1
         return Reply()

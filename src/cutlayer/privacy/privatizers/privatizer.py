@@ -96,7 +96,7 @@ class Privatizer(ABC):
         self._secret = secret
         self._importance = importance if spec.cti is not None else None
         self._noise_keys = NoiseKeys(secret)
-        self._content_key = secret.derive("content")
+        self._content_key = secret.content_key()
         self._identity_key = secret.derive("identity")
 
     # ------------------------------------------------------------ what it says of itself

@@ -135,6 +135,7 @@ class HttpTransport:
         if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
             raise ConfigError("The API key is empty or holds characters that no key has.", remedy="Pass --api-key.")
         self.url = url
+        self._peer = f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
         self._api_key = api_key
         self._prefix = parts.path.rstrip("/")
         self._retries = retries
@@ -144,6 +145,11 @@ class HttpTransport:
         if parts.scheme == "https":
             make = partial(_TlsPool, ssl_context=_trust(ca_cert))
         self._pool: urllib3.HTTPConnectionPool = make(parts.hostname, parts.port, timeout=timeouts, maxsize=8)
+
+    @property
+    def peer(self) -> str:
+        """Who gets the frames: the address in one spelling."""
+        return self._peer
 
     def send(self, frame: Frame) -> Reply:
         """Sends one frame, again where it has to be.

@@ -42,6 +42,11 @@ class LocalTransport:
         self._closed = False
         self._run(self._lifespan.start())
 
+    @property
+    def peer(self) -> str:
+        """Who gets the frames."""
+        return "this process"
+
     def send(self, frame: Frame) -> Reply:
         """Sends one frame.
 

@@ -40,6 +40,11 @@ class RecordingTransport:
         except OSError as error:
             raise self._failure(error) from error
 
+    @property
+    def peer(self) -> str:
+        """Who gets the frames: the inner transport's."""
+        return self._inner.peer
+
     def send(self, frame: Frame) -> Reply:
         """Sends one frame and records both ways.
 
