@@ -86,7 +86,7 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
                     remedy="Try again; if it stays so, ask the vendor.",
                 )
             write_bytes(path, content)
-        progress.update("fetch bottom", number + 1, len(manifest.files))
+            progress.update("fetch bottom", number + 1, len(manifest.files))
     return read_archive(folder)
 
 

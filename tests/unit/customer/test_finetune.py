@@ -445,6 +445,22 @@ def test_an_unfinished_run_can_be_given_up(
         client.discard(run)
 
 
+def test_a_bottom_that_is_here_is_not_shown_as_fetched(client: Client) -> None:
+    class Stages(Silent):
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+            if done == total:
+                self.seen.append(stage)
+
+    first, second = Stages(), Stages()
+    for stages in (first, second):
+        finetune(client, progress=stages)
+    assert first.seen.count("fetch bottom") == 1
+    assert "fetch bottom" not in second.seen
+
+
 def test_a_text_that_stands_often_is_looked_at_often(client: Client) -> None:
     """Each place is drawn anew in each epoch, and the promise is for the text, wherever it stands."""
     (often,) = corpus(1, seed=5).texts[0]
