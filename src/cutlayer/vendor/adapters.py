@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import ExitStack
-from pathlib import Path
 
 import torch
 from sqlalchemy import select
@@ -63,7 +62,7 @@ class Adapters:
         with ExitStack() as stack, self._database.session() as session:
             row = session.get(Adapter, (tenant, name))
             # Also without a row: the deletion of one may have been answered with an error, and done.
-            stack.enter_context(removed(self._folder(tenant, name)))
+            stack.enter_context(removed(self._settings.adapter(tenant, name)))
             if row is not None:
                 session.delete(row)
         if row is None:
@@ -95,13 +94,10 @@ class Adapters:
                     f"Adapter {name} was trained on other weights than {info.model} has now.",
                     remedy="Train it again.",
                 )
-            part = load_adapter(self._catalogue.top(info.model, info.cut), self._folder(tenant, name))
+            part = load_adapter(self._catalogue.top(info.model, info.cut), self._settings.adapter(tenant, name))
             live = info, part.to(self._catalogue.device)
         self._live[tenant, name] = live
         self._live.move_to_end((tenant, name))
         while len(self._live) > self._settings.limits.live_adapters:
             self._live.popitem(last=False)
         return live
-
-    def _folder(self, tenant: str, name: str) -> Path:
-        return self._settings.tenant(tenant) / "adapters" / name

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Request
@@ -16,16 +14,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, Response
 
-from cutlayer.core import ConfigError
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread
-from cutlayer.vendor.database import Database
+from cutlayer.vendor.database import open_database
 from cutlayer.vendor.door import Door
 from cutlayer.vendor.files import remove_leftovers
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.lock import lock
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.settings import VendorSettings
@@ -64,16 +62,16 @@ class Vendor:
         executor: Runs all that computes.
 
     Raises:
-        ConfigError: Another process serves the same data folder.
+        ConfigError: Another process serves the same data folder, or the database belongs to another one.
         StorageError: Database or data folder cannot be used.
     """
 
     def __init__(self, settings: VendorSettings, executor: Executor | None = None) -> None:
         self.settings = settings
-        self._lock = _lock(settings.data_dir)
+        self._lock = lock(settings.data_dir)
         try:
             remove_leftovers(settings.data_dir)
-            self.database = Database(settings.url)
+            self.database = open_database(settings, claim=True)
             self.catalogue = Catalogue(settings, pick_device(settings.device))
         except BaseException:
             os.close(self._lock)
@@ -377,19 +375,6 @@ def _tensors(body: bytes) -> Response:
 def _tenant(request: Request) -> str:
     tenant: str = request.state.tenant
     return tenant
-
-
-def _lock(data_dir: Path) -> int:
-    """Holds the data folder for this process: two would overwrite each other's jobs."""
-    handle = os.open(data_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise ConfigError(
-            f"Another process serves {data_dir}.", remedy="Stop it first, or give this one its own data folder."
-        ) from error
-    return handle
 
 
 def _version() -> str:

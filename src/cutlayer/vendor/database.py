@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKeyConstraint, String, Text, create_engine, event, inspect, select, text
-from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from cutlayer.core import ConfigError, StorageError
+from cutlayer.vendor.settings import VendorSettings
 
 SCHEMA = 1
 """Version of these tables; a database of another version is refused, not guessed at."""
+CONNECT_SECONDS = 10
+"""Longest time that PostgreSQL may take to let the vendor in."""
+STATEMENT_SECONDS = 30
+"""Longest time that PostgreSQL may take for a statement, waiting for locks included. They touch a few rows each."""
+SILENT_SECONDS = 30
+"""Longest time that PostgreSQL's machine may be out of reach before a connection is given up."""
 
 
 class Table(DeclarativeBase):
@@ -28,6 +35,20 @@ class Schema(Table):
     __tablename__ = "cutlayer_schema"
 
     version: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Folder(Table):
+    """One row once the database belongs to a data folder: the other tables name files in that one.
+
+    Attributes:
+        slot: Always 1: of two folders that claim the database at once, one gets it.
+        id: What the folder's file `vendor.id` says. A folder may be moved, so its path is not what tells it.
+    """
+
+    __tablename__ = "cutlayer_folder"
+
+    slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    id: Mapped[str] = mapped_column(String(32))
 
 
 class Key(Table):
@@ -127,14 +148,8 @@ class Database:
                 f"The database URL cannot be used: {_reason(error)}.",
                 remedy="Give postgresql://user@host/name (and install cutlayer[postgres]), or leave it out for SQLite.",
             ) from error
-        try:
+        with used(url):
             self._prepare()
-        except DBAPIError as error:
-            raise StorageError(
-                f"The database {make_url(url).render_as_string(hide_password=True)} cannot be used: "
-                f"{_reason(error.orig or error)}.",
-                remedy="Check that it is running and that the user may create tables.",
-            ) from error
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
 
     def _prepare(self) -> None:
@@ -157,6 +172,16 @@ class Database:
         with self._sessions() as session, session.begin():
             yield session
 
+    def owner(self) -> str | None:
+        """The identifier of the data folder that the database belongs to, if it belongs to one."""
+        with self.session() as session:
+            return session.scalar(select(Folder.id))
+
+    def claim(self, folder: str) -> None:
+        """Makes the database a data folder's, unless it is one's already."""
+        with suppress(IntegrityError), self.session() as session:
+            session.add(Folder(slot=1, id=folder))
+
     def check(self) -> None:
         """Asks the database for an answer.
 
@@ -171,21 +196,98 @@ class Database:
         self._engine.dispose()
 
 
+def open_database(settings: VendorSettings, *, claim: bool = False) -> Database:
+    """The database of a data folder.
+
+    Args:
+        settings: What the folder is set to.
+        claim: Whether a database that belongs to no folder is this one's from now on. The folder is locked.
+
+    Raises:
+        ConfigError: The URL is none, or the database belongs to another data folder.
+        StorageError: The folder or the database cannot be used.
+    """
+    database = Database(settings.url)
+    try:
+        with used(settings.url):
+            identifier, owner = settings.identifier(), database.owner()
+            if owner is None and claim:
+                identifier = identifier or settings.identify()
+                database.claim(identifier)
+                owner = database.owner()  # another folder may have been faster
+        if owner not in (None, identifier):
+            raise ConfigError(
+                f"The database that {settings.data_dir} is set to belongs to another data folder.",
+                remedy="Give this one its own (cutlayer vendor init --db-url URL), or restore its file vendor.id.",
+            )
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 def now() -> str:
     """This moment, UTC, ISO 8601 to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@contextmanager
+def used(url: str) -> Iterator[None]:
+    """Says what goes wrong with a database.
+
+    Raises:
+        StorageError: Something did.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        # The query may hold a password as well.
+        shown = make_url(url).set(query={}).render_as_string(hide_password=True)
+        raise StorageError(
+            f"The database {shown} cannot be used: {_reason(error.orig or error)}.",
+            remedy="Check that it is running and that the user may create tables.",
+        ) from error
+
+
 def _engine(url: str) -> Engine:
-    if make_url(url).get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True)
-    engine = create_engine(url, connect_args={"timeout": 30})
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql+psycopg":
+        return _postgresql(parsed)
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed, pool_pre_ping=True)
+    engine = create_engine(parsed, connect_args={"timeout": 30})
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:
         # Readers do not wait for writers, and a commit that was acknowledged is on disk.
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    """PostgreSQL that is given up on where it does not answer; what the URL's query says holds instead."""
+    limits = {
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives_idle": SILENT_SECONDS // 3,
+        "keepalives_interval": SILENT_SECONDS // 6,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 1000 * SILENT_SECONDS,
+    }
+    given = {name: value for name, value in limits.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=given)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        # Not in `options` as the connection is made: poolers refuse those. Whoever set it to anything knew why,
+        # and so did who set it to nothing in the URL.
+        connection.execute(
+            "SELECT set_config(name, %s, false) FROM pg_settings"
+            " WHERE name = 'statement_timeout' AND setting = '0' AND source <> 'client'",
+            [f"{1000 * STATEMENT_SECONDS:.0f}"],
+        )
+        connection.commit()
 
     return engine
 

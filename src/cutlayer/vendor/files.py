@@ -16,9 +16,17 @@ TEMPORARY = ".cutlayer-tmp."
 """How the name of every file and folder begins that is not whole yet, or not any more, and of nothing else."""
 
 
+def make_folder(path: Path, *, mode: int = 0o777) -> None:
+    """Makes a folder, and those above it that are not there; on return their names are on disk."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode, exist_ok=True)
+        sync_folder(path.parent)
+
+
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replaces a file: after a crash it holds the old content or the new, and the new is on disk on return."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -39,7 +47,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
     What stood at `path` before is replaced.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
     try:
         yield temporary

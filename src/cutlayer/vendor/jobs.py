@@ -117,7 +117,7 @@ class Jobs:
             stack.enter_context(removed(self._folder(tenant, name)))
             if session.get(Adapter, (tenant, name)) is None:
                 # A death in `finish` leaves an adapter that was never published.
-                stack.enter_context(removed(self._adapter_folder(tenant, name)))
+                stack.enter_context(removed(self._settings.adapter(tenant, name)))
             if row is not None:
                 session.delete(row)
         if row is None:
@@ -172,7 +172,7 @@ class Jobs:
         live = self._touch(tenant, name)
         trainer = live.trainer_at(step)
         spec = live.spec
-        folder = self._adapter_folder(tenant, name)
+        folder = self._settings.adapter(tenant, name)
         with self._database.session() as session:
             kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
         if kept >= self._settings.limits.adapters_per_tenant:
@@ -313,9 +313,6 @@ class Jobs:
 
     def _folder(self, tenant: str, name: str) -> Path:
         return self._settings.tenant(tenant) / "jobs" / name
-
-    def _adapter_folder(self, tenant: str, name: str) -> Path:
-        return self._settings.tenant(tenant) / "adapters" / name
 
     # ------------------------------------------------------------ rows
 

@@ -8,13 +8,16 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from cutlayer.core import ConfigError, Fault
-from cutlayer.vendor.database import Database, Key, now
+from cutlayer.vendor.database import Database, Key, now, open_database, used
 from cutlayer.vendor.settings import VendorSettings
 
 _TENANT = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -51,25 +54,27 @@ def create(data_dir: Path | str, name: str) -> str:
         The key. It is shown this once; the vendor keeps its SHA-256 only.
 
     Raises:
-        ConfigError: The name is not usable.
+        ConfigError: The name is not usable, or the database belongs to another data folder.
+        StorageError: The database cannot be used.
     """
     if not _TENANT.fullmatch(name):
         raise ConfigError([Fault("name", name, "must be 1 to 63 lower-case letters, digits and inner hyphens")])
     identifier = secrets.token_hex(6)
     key = f"cl_{identifier}_{secrets.token_urlsafe(32)}"
-    database = Database(VendorSettings.load(data_dir).url)
-    with database.session() as session:
+    with _session(data_dir) as session:
         session.add(Key(id=identifier, tenant=name, digest=_digest(key), created=now()))
-    database.close()
     return key
 
 
 def list(data_dir: Path | str) -> tuple[KeyInfo, ...]:  # noqa: A001 - read as `keys.list`
-    """All keys, revoked ones included, oldest first."""
-    database = Database(VendorSettings.load(data_dir).url)
-    with database.session() as session:
+    """All keys, revoked ones included, oldest first.
+
+    Raises:
+        ConfigError: The database belongs to another data folder.
+        StorageError: The database cannot be used.
+    """
+    with _session(data_dir) as session:
         rows = session.scalars(select(Key).order_by(Key.created, Key.id)).all()
-    database.close()
     return tuple(KeyInfo(row.id, row.tenant, row.created, row.revoked) for row in rows)
 
 
@@ -82,15 +87,14 @@ def revoke(data_dir: Path | str, name: str) -> tuple[KeyInfo, ...]:
         The keys that were revoked by this call.
 
     Raises:
-        ConfigError: There is no such key in use.
+        ConfigError: There is no such key in use, or the database belongs to another data folder.
+        StorageError: The database cannot be used.
     """
-    database = Database(VendorSettings.load(data_dir).url)
-    with database.session() as session:
+    with _session(data_dir) as session:
         chosen = select(Key).where(or_(Key.id == name, Key.tenant == name), Key.revoked.is_(None))
         rows = session.scalars(chosen).all()
         for row in rows:
             row.revoked = now()
-    database.close()
     if not rows:
         raise ConfigError(
             [Fault("name", name, "must be the identifier of a key in use or the name of a tenant who has one")],
@@ -132,6 +136,18 @@ class Doorkeeper:
         with self._lock:
             self._known[digest] = (row.tenant, time.monotonic() + _REMEMBERED_SECONDS)
         return row.tenant
+
+
+@contextmanager
+def _session(data_dir: Path | str) -> Iterator[Session]:
+    """A transaction on the database of a data folder."""
+    settings = VendorSettings.load(data_dir)
+    database = open_database(settings)
+    try:
+        with used(settings.url), database.session() as session:
+            yield session
+    finally:
+        database.close()
 
 
 def _digest(key: str) -> str:

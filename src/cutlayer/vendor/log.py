@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cutlayer.core import StorageError
-from cutlayer.vendor.files import sync_folder
+from cutlayer.vendor.files import make_folder, sync_folder
 
 _HEADER = struct.Struct("<4sBBBxQQ32s")
 _MAGIC = b"CLF1"
@@ -79,7 +79,7 @@ class FrameLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._file = -1
         self._last = 0
         self.base = 0

@@ -24,7 +24,9 @@ from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.vendor.app import create_app
 from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
 from cutlayer.vendor.compute import ThisThread
-from cutlayer.vendor.database import Database
+from cutlayer.vendor.database import open_database
+from cutlayer.vendor.files import make_folder
+from cutlayer.vendor.lock import lock
 from cutlayer.vendor.settings import Limits, VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate
 from cutlayer.wire.transports.http import is_loopback
@@ -128,7 +130,7 @@ def init(
     """Makes a vendor's data folder: settings, tables, a card for each model, a certificate.
 
     Running it again on the same folder changes what is given and keeps everything else: the other
-    settings, also those edited by hand, and tenants, keys and jobs.
+    settings, also those edited by hand, and tenants, keys and jobs. No vendor may serve it meanwhile.
 
     Args:
         data_dir: The folder.
@@ -143,46 +145,57 @@ def init(
         limits: What one request and one tenant may take.
 
     Raises:
-        ConfigError: An argument, or what the folder is set to, cannot be used.
+        ConfigError: An argument, or what the folder is set to, cannot be used; a process serves the
+            folder; or the database belongs to another folder.
         ModelError: A model cannot be loaded or cut.
         StorageError: The folder or the database cannot be used.
     """
     data_dir = Path(data_dir).absolute()
-    kept = _kept(data_dir)
-    if models is None:
-        models = () if kept else ("starter",)
-    named = dict(_named(model) for model in models)
-    if len(named) != len(models) or not (named or kept):
-        raise ConfigError(
-            [Fault("models", list(models), "must be one or more, each with a name of its own")],
-            remedy="Tell them apart with NAME=SOURCE.",
-        )
-    given = {"database_url": db_url, "max_bottom": max_bottom, "threads": threads, "limits": limits}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changes["models"] = {**kept.get("models", {}), **named}
-    changes["default_model"] = kept.get("default_model") or next(iter(named))
-    try:
-        settings = VendorSettings(data_dir=data_dir, **{**kept, **changes})
-    except ValidationError as error:
-        raise ConfigError(faults(error, "vendor")) from error
-    cards = [
-        ModelCard.draw_up(name, source, max_bottom=settings.max_bottom)
-        for name, source in settings.models.items()
-        # Others are not loaded: it takes long, and would accept weights that changed without being asked to.
-        if name in named or not _is_described(settings, name)
-    ]
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        Database(settings.url).close()
-        for card in cards:
-            write_card(settings, card)
-        if tls_host is not None:
-            make_certificate(tls_host, certificate=settings.certificate, private_key=settings.private_key)
-        settings.save()
-    except OSError as error:
-        raise StorageError(
-            f"{data_dir} cannot be written: {error.strerror}.", remedy="Choose another folder."
-        ) from error
+    with contextlib.ExitStack() as held:
+        is_new = not _is_set_up(data_dir)
+        if not is_new:
+            held.callback(os.close, lock(data_dir))
+        kept = {} if is_new else VendorSettings.load(data_dir).model_dump()
+        if models is None:
+            models = () if kept else ("starter",)
+        named = dict(_named(model) for model in models)
+        if len(named) != len(models) or not (named or kept):
+            raise ConfigError(
+                [Fault("models", list(models), "must be one or more, each with a name of its own")],
+                remedy="Tell them apart with NAME=SOURCE.",
+            )
+        given = {"database_url": db_url, "max_bottom": max_bottom, "threads": threads, "limits": limits}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changes["models"] = {**kept.get("models", {}), **named}
+        changes["default_model"] = kept.get("default_model") or next(iter(named))
+        try:
+            settings = VendorSettings(data_dir=data_dir, **{**kept, **changes})
+        except ValidationError as error:
+            raise ConfigError(faults(error, "vendor")) from error
+        cards = [
+            ModelCard.draw_up(name, source, max_bottom=settings.max_bottom)
+            for name, source in settings.models.items()
+            # Others are not loaded: it takes long, and would accept weights that changed without being asked to.
+            if name in named or not _is_described(settings, name)
+        ]
+        try:
+            if is_new:  # and made only now: what is wrong with the arguments leaves no folder behind
+                make_folder(data_dir, mode=0o700)
+                held.callback(os.close, lock(data_dir))
+                if _is_set_up(data_dir):
+                    raise ConfigError(
+                        f"Another process has set up {data_dir} meanwhile.", remedy="Run this again to change that."
+                    )
+            open_database(settings, claim=True).close()
+            for card in cards:
+                write_card(settings, card)
+            if tls_host is not None:
+                make_certificate(tls_host, certificate=settings.certificate, private_key=settings.private_key)
+            settings.save()
+        except OSError as error:
+            raise StorageError(
+                f"{data_dir} cannot be written: {error.strerror}.", remedy="Choose another folder."
+            ) from error
     return settings
 
 
@@ -206,7 +219,8 @@ def serve(
         threads: Compute threads, instead of those set.
 
     Raises:
-        ConfigError: The folder is no vendor's, another process serves it, or TLS is missing.
+        ConfigError: The folder is no vendor's, another process serves it, its database belongs to another
+            folder, or TLS is missing.
     """
     settings = VendorSettings.load(data_dir)
     if threads is not None:
@@ -284,12 +298,9 @@ def _most_connections() -> int:
     return _MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, limit // 2)
 
 
-def _kept(data_dir: Path) -> dict[str, Any]:
-    """What a folder is set to already; nothing if it is new."""
+def _is_set_up(data_dir: Path) -> bool:
     # Unlike Path.is_file, False for a folder that may not be looked into; making it then says why.
-    if not os.path.isfile(data_dir / "vendor.json"):
-        return {}
-    return VendorSettings.load(data_dir).model_dump()
+    return os.path.isfile(data_dir / "vendor.json")
 
 
 def _is_described(settings: VendorSettings, name: str) -> bool:

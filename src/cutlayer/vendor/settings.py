@@ -3,6 +3,7 @@
 ```
 data/
   vendor.json                          these settings
+  vendor.id                            which data folder this is; its database says the same
   vendor.sqlite                        keys, record sets, jobs, adapters (unless a database URL is set)
   tls/{cert,key}.pem                   made by `vendor init --tls-host`
   models/<name>/card.json              what the vendor knows of a model without loading it
@@ -17,17 +18,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cutlayer.core import ConfigError, Fault
+from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.vendor.files import write_whole
 from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20
 GIB = 2**30
+_IDENTIFIER = re.compile(rb"[0-9a-f]{32}")
 
 
 class Limits(BaseModel):
@@ -144,6 +148,44 @@ class VendorSettings(BaseModel):
     def tenant(self, tenant: str) -> Path:
         """A tenant's folder."""
         return self.data_dir / "tenants" / tenant
+
+    def adapter(self, tenant: str, name: str) -> Path:
+        """A published adapter's folder."""
+        return self.tenant(tenant) / "adapters" / name
+
+    def identifier(self) -> str | None:
+        """What tells this data folder from all others, wherever it is moved; None if it has nothing yet.
+
+        Raises:
+            ConfigError: The file says something else.
+            StorageError: The file cannot be read.
+        """
+        path = self.data_dir / "vendor.id"
+        try:
+            content = path.read_bytes().strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}.", remedy="Let its owner run this.") from error
+        if not _IDENTIFIER.fullmatch(content):
+            raise ConfigError(f"{path} holds no identifier: 32 hexadecimal digits.", remedy="Restore it.")
+        return content.decode()
+
+    def identify(self) -> str:
+        """Gives the data folder its identifier. The folder is locked.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        identifier = secrets.token_hex(16)
+        path = self.data_dir / "vendor.id"
+        try:
+            write_whole(path, identifier.encode() + b"\n")
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}.", remedy="Free some space, or choose another folder."
+            ) from error
+        return identifier
 
     def save(self) -> None:
         """Writes the settings into the data folder; readable by the owner only (the URL may hold a password)."""

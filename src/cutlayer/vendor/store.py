@@ -31,7 +31,7 @@ from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
-from cutlayer.vendor.files import TEMPORARY, bytes_below, removed, sync_folder
+from cutlayer.vendor.files import TEMPORARY, bytes_below, make_folder, removed, sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
@@ -352,7 +352,7 @@ class Upload:
 
     def __enter__(self) -> Upload:
         folder = self._store._folder(self.tenant, self.name)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         handle, path = tempfile.mkstemp(dir=folder, prefix=f"{TEMPORARY}{self.number:08d}.")
         self._file = os.fdopen(handle, "wb", buffering=0)
         self._path = Path(path)

@@ -32,6 +32,8 @@ _DTYPE_NAMES = {
     torch.bfloat16: "BF16",
 }
 _DTYPE_SIZES = {"U8": 1, "U16": 2, "U32": 4, "F32": 4, "BF16": 2}
+_OTHER_DTYPES = frozenset({"BOOL", "I8", "I16", "I32", "I64", "U64", "F16", "F64"})
+"""Told in an error. What else a header calls an element type may be anything, a text for example."""
 M = TypeVar("M", bound=Message)
 
 MAX_HEADER_BYTES = 4096
@@ -146,7 +148,10 @@ def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], 
     allowed = (route.reply_tensors,) if reply else route.tensors
     if frozenset(found) not in allowed:
         options = " or ".join("+".join(sorted(roles)) for roles in allowed)
-        raise FrameError(f"{route.name} takes tensors {options}, not {'+'.join(sorted(found)) or 'none'}.")
+        named = sorted(found.keys() & ROLES.keys())
+        others = len(found) - len(named)  # they may be called anything, a text for example
+        given = "+".join(named + [f"{others} of another name"] * bool(others))
+        raise FrameError(f"{route.name} takes tensors {options}, not {given or 'none'}.")
     for role, (dtype, shape) in found.items():
         expected = ROLES[role]
         if dtype not in expected.dtypes or len(shape) != expected.rank:
@@ -193,10 +198,11 @@ def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, .
                 f"The body is no safetensors block: a shape is at most {_HIGHEST_RANK} "
                 f"whole numbers from 0 to {_LARGEST_SIDE}."
             )
-    try:
-        stored = sum(math.prod(shape) * _DTYPE_SIZES[dtype] for dtype, shape in found.values())
-    except KeyError as error:
-        raise FrameError(f"Element type {error.args[0]} is not one that travels.") from error
+    for dtype, _ in found.values():
+        if dtype not in _DTYPE_SIZES:
+            told = dtype if dtype in _OTHER_DTYPES else "of another name"
+            raise FrameError(f"Element type {told} is not one that travels: {', '.join(_DTYPE_SIZES)}.")
+    stored = sum(math.prod(shape) * _DTYPE_SIZES[dtype] for dtype, shape in found.values())
     if 8 + size + stored != total:
         raise FrameError(f"The body's header describes {8 + size + stored} bytes, the body has {total}.")
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,18 +36,16 @@ def folder(tmp_path: Path, kept: Path) -> Path:
 
 
 @pytest.fixture
-def fetch(folder: Path) -> Iterator[Fetch]:
-    """Asks for an archive, of a vendor that has just been started."""
+def fetch(folder: Path) -> Fetch:
+    """Asks for an archive, of a vendor that has just been started, and stops it."""
     key = vendor.keys.create(folder, "clinic")
-    with ExitStack() as stack:
 
-        def start(cut: str) -> ArchiveManifest:
-            stack.close()
-            app = vendor.create_app(vendor.VendorSettings.load(folder))
-            transport = stack.enter_context(closing(LocalTransport(app, key)))
+    def start(cut: str) -> ArchiveManifest:
+        app = vendor.create_app(vendor.VendorSettings.load(folder))
+        with closing(LocalTransport(app, key)) as transport:
             return ask(transport, routes.ARCHIVE, model="tiny", cut=cut).expect(ArchiveManifest)
 
-        yield start
+    return start
 
 
 def archives(folder: Path) -> set[str]:

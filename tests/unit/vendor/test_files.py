@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cutlayer import vendor
 from cutlayer.core import VendorError
 from cutlayer.vendor.files import (
+    TEMPORARY,
     bytes_below,
     remove_folder,
     remove_leftovers,
@@ -19,6 +21,7 @@ from cutlayer.vendor.files import (
     write_whole,
 )
 from cutlayer.wire.transports import LocalTransport
+from tests.service.customer import Customer
 from tests.unit.vendor.test_store import GOOD, IDS, NAME, put
 
 
@@ -86,6 +89,50 @@ def test_bytes_below_a_folder_are_counted_whatever_goes_meanwhile(
 
     monkeypatch.setattr(os, "stat", gone)
     assert bytes_below(tmp_path) == 101
+
+
+def test_new_folders_are_on_disk_before_what_is_in_them_is_promised(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a file is gone if the name of any folder above it is."""
+    made: list[Path] = []
+    pending: set[Path] = set()  # folders that hold a new name which is not on disk
+    mkdir, fsync = os.mkdir, os.fsync
+
+    def note(path: str | Path, *rest: int) -> None:
+        mkdir(path, *rest)
+        if not Path(path).name.startswith(TEMPORARY):  # renamed once they are whole
+            made.append(Path(path))
+            pending.add(Path(path).parent)
+
+    def settle(handle: int) -> None:
+        fsync(handle)
+        pending.discard(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    monkeypatch.setattr(os, "mkdir", note)
+    monkeypatch.setattr(os, "fsync", settle)
+    folder = tmp_path / "srv/cutlayer"
+    vendor.init(folder, models=[f"tiny={tiny_model}"], threads=1, max_bottom=2)
+    assert not pending
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    key = vendor.keys.create(folder, "clinic")
+    transport = LocalTransport(vendor.create_app(vendor.VendorSettings.load(folder)), key)
+    put(transport, IDS, GOOD)
+    assert not pending
+    customer = Customer(transport)
+    customer.upload()
+    customer.train(customer.start(), until=1)
+    assert not pending
+    customer.run()
+    assert not pending
+    transport.close()
+    tenant = folder / "tenants/clinic"
+    assert {folder.parent, folder, folder / "models/tiny", tenant, tenant / "record-sets" / NAME} <= set(made)
+    assert {path.relative_to(tenant).parts[0] for path in made if path.is_relative_to(tenant) and path != tenant} == {
+        "record-sets",
+        "jobs",
+        "adapters",
+    }
 
 
 def doomed(tmp_path: Path) -> Path:

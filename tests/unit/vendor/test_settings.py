@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import shutil
 import stat
 from collections.abc import Callable
@@ -12,8 +14,9 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, ModelError, StorageError, VendorError
-from cutlayer.vendor.catalogue import read_card
+from cutlayer.vendor.catalogue import ModelCard, read_card
 from cutlayer.vendor.database import SCHEMA, Database
+from cutlayer.vendor.lock import lock
 from cutlayer.wire import routes
 from cutlayer.wire.messages import ArchiveManifest
 from cutlayer.wire.transports import LocalTransport
@@ -134,6 +137,67 @@ def test_a_folder_is_served_once(data_dir: Path) -> None:
         vendor.create_app(vendor.VendorSettings.load(data_dir))
     first.state.vendor.close()
     vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
+
+
+def test_a_folder_is_not_set_up_beneath_the_vendor_that_serves_it(data_dir: Path, tiny_model: Path) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and "sqlite" not in path.name}
+
+    running = vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor
+    before = files()
+    with pytest.raises(ConfigError, match=r"Another process serves .*/data, or sets it up") as caught:
+        vendor.init(data_dir, models=[f"other={tiny_model}"], max_bottom=0, tls_host="vendor.example")
+    assert "Stop the vendor, then run this again" in caught.value.remedy
+    assert files() == before
+    vendor.keys.create(data_dir, "clinic")  # customers come and go without a stop
+    assert [key.revoked for key in vendor.keys.list(data_dir)] == [None]
+    assert vendor.keys.revoke(data_dir, "clinic")
+    running.close()
+    assert vendor.init(data_dir, max_bottom=0).max_bottom == 0
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_folder_is_not_served_while_it_is_set_up(
+    data_dir: Path, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    folder = tmp_path / "new" if is_new else data_dir
+    serving = importlib.import_module("cutlayer.vendor.serve")  # the package has a function of that name
+    write, written = serving.write_card, []
+
+    def look(settings: vendor.VendorSettings, card: ModelCard) -> None:
+        with pytest.raises(ConfigError, match="Another process"):
+            lock(folder)
+        write(settings, card)
+        written.append(card.info.name)
+
+    monkeypatch.setattr(serving, "write_card", look)
+    vendor.init(folder, models=[f"other={tiny_model}"], threads=1)
+    assert written == ["other"]
+    os.close(lock(folder))
+
+
+def test_of_two_who_set_a_new_folder_up_one_is_told(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_up = ModelCard.draw_up
+
+    def beaten(name: str, source: str, *, max_bottom: int | None) -> ModelCard:
+        if name == "second":
+            vendor.init(tmp_path / "data", models=[f"first={tiny_model}"], threads=1)
+        return draw_up(name, source, max_bottom=max_bottom)
+
+    monkeypatch.setattr(ModelCard, "draw_up", beaten)
+    with pytest.raises(ConfigError, match=r"has set up .*/data meanwhile"):
+        vendor.init(tmp_path / "data", models=[f"second={tiny_model}"], threads=1)
+    assert vendor.VendorSettings.load(tmp_path / "data").models.keys() == {"first"}
+
+
+def test_a_folder_that_cannot_be_locked(data_dir: Path) -> None:
+    (data_dir / ".lock").unlink()
+    (data_dir / ".lock").mkdir()
+    for use in (vendor.init, lambda folder: vendor.create_app(vendor.VendorSettings.load(folder))):
+        with pytest.raises(StorageError, match="cannot be locked: Is a directory"):
+            use(data_dir)
 
 
 def test_a_missing_card_names_the_remedy(data_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import traceback
 
 import pytest
 import safetensors.torch
@@ -42,6 +43,44 @@ def test_a_path_has_no_room_for_text(route: Route, told: str | int) -> None:
             Frame(route, {other: value for other, value in where.items() if other != name})
     with pytest.raises(FrameError, match="in its path"):
         Frame(route, where | {"note": told})
+
+
+TEXT = "the patient was seen on Monday"
+
+
+@pytest.mark.parametrize("reply", [False, True], ids=["request", "reply"])
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ([TEXT], "1 of another name"),
+        ([TEXT, f"{TEXT} again"], "2 of another name"),
+        (["records", TEXT], r"records\+1 of another name"),
+        (["lengths", "gradient"], r"gradient\+lengths"),
+    ],
+)
+def test_tensors_are_not_called_what_the_protocol_does_not_call_them(names: list[str], told: str, reply: bool) -> None:
+    """Errors are printed and logged, on either side."""
+    tensors = {name: torch.zeros(4, dtype=torch.uint8) for name in names}
+    body = encode_tensors(tensors)
+    with pytest.raises(FrameError, match=rf"^job.step takes tensors .*, not {told}\.$") as caught:
+        decode_tensors(routes.STEP, body, reply=reply)
+    assert "patient" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(FrameError, match=rf"^job.step takes tensors .*, not {told}\.$"):
+        Frame(routes.STEP, {"job": "a" * 32, "step": 1}, tensors=tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [("I64", "I64"), ("F64", "F64"), (TEXT, "of another name"), ("", "of another name")],
+)
+def test_an_element_type_that_does_not_travel(dtype: str, told: str) -> None:
+    header = f'{{"records":{{"dtype":"{dtype}","shape":[4],"data_offsets":[0,4]}}}}'.encode()
+    body = struct.pack("<Q", len(header)) + header + bytes(4)
+    with pytest.raises(
+        FrameError, match=f"^Element type {told} is not one that travels: U8, U16, U32, F32, BF16"
+    ) as caught:
+        read_header(body, total=len(body))
+    assert "patient" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(
