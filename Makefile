@@ -12,7 +12,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# By the environment too, so that what builds the package is pinned; newer versions of pip read it from the second name.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 # Two at a time, a file each, with a thread each: most tests are too small to use two cores by themselves.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 BENCHMARKS := privatize split_overhead wire

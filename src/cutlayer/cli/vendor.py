@@ -100,13 +100,26 @@ def serve(
     until_stdin_closes: Annotated[
         bool, typer.Option("--until-stdin-closes", hidden=True, help="End with the process that started this one.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run the service until it is interrupted. Health is at /healthz, metrics at /metrics, the API at /openapi.json."""
+    """Run the service until it is interrupted. Health is at /healthz, metrics at /metrics, the API at /openapi.json.
+
+    With --json its address is printed at once, and requests to it wait until it is ready.
+    """
     from cutlayer import vendor
 
+    output = Output(as_json=as_json)
     if until_stdin_closes:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    vendor.serve(data_dir, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, threads=threads)
+    vendor.serve(
+        data_dir,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        threads=threads,
+        on_listening=lambda url: output.result({"url": url, "data_dir": str(data_dir)}),
+    )
 
 
 def _end_with_stdin() -> None:

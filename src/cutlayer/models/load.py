@@ -79,8 +79,10 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: There is none.
     """
+    path = _resolve(source)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_resolve(source), use_fast=True)
+        with _quiet():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"The tokenizer of {source!r} could not be loaded: {_first_line(error)}",
@@ -124,13 +126,21 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps Hugging Face's report on missing keys and its progress bar away; `_settle_missing` judges the former."""
+    """Keeps Hugging Face's remarks and its progress bar away.
+
+    `_settle_missing` judges the missing keys that it reports, and a hub that cannot be reached is told once, by the
+    error, and not at each of its tries.
+    """
     verbosity, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    hub = logging.getLogger("huggingface_hub")
+    hub_level = hub.level
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        hub.setLevel(hub_level)
         transformers_logging.set_verbosity(verbosity)
         if bar:
             transformers_logging.enable_progress_bar()
@@ -157,7 +167,8 @@ def _resolve(source: str) -> str:
 
 def _config(source: str, path: str) -> PretrainedConfig:
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(path)
+        with _quiet():
+            config: PretrainedConfig = AutoConfig.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"There is no model {source!r}, or its configuration cannot be read: {_first_line(error)}",

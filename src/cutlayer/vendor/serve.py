@@ -10,7 +10,7 @@ import resource
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,7 @@ def serve(
     tls_cert: Path | str | None = None,
     tls_key: Path | str | None = None,
     threads: int | None = None,
+    on_listening: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Runs the vendor until it is told to stop.
 
@@ -217,6 +218,7 @@ def serve(
         tls_cert: PEM certificate; the one that `init` made by default.
         tls_key: Its private key.
         threads: Compute threads, instead of those set.
+        on_listening: Told the service's address once requests reach it.
 
     Raises:
         ConfigError: The folder is no vendor's, another process serves it, its database belongs to another
@@ -256,8 +258,9 @@ def serve(
             ssl_certfile=str(certificate) if has_tls else None,
             ssl_keyfile=str(private_key) if has_tls else None,
         )
-        scheme, address = "https" if has_tls else "http", listener.getsockname()
-        log.info("serving %s on %s://%s:%d", settings.data_dir, scheme, *address[:2])
+        url = _url("https" if has_tls else "http", *listener.getsockname()[:2])
+        log.info("serving %s on %s", settings.data_dir, url)
+        on_listening(url)
         server = uvicorn.Server(config)
         with server.capture_signals(), ThreadPoolExecutor(1, thread_name_prefix="http") as http:
             ended = http.submit(server.run, sockets=[listener])
@@ -287,6 +290,10 @@ def listen(host: str, port: int) -> Listener:
             f"The vendor cannot listen on {host} port {port}: {reason}.", remedy="Choose another address or port."
         ) from error
     return listener
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _most_connections() -> int:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from cutlayer.core import Cut, ModelError, StorageError, UnsupportedArchitectureError
@@ -32,6 +35,34 @@ def damage(folder: Path, drop: str) -> None:
     kept = {name: value for name, value in weights.items() if not name.startswith(drop)}
     assert len(kept) < len(weights)
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "load_it",
+    [lambda folder: load_model(str(folder), head=Head.CLASSIFICATION), lambda folder: load_tokenizer(str(folder))],
+)
+@pytest.mark.parametrize("asked", ["AutoConfig", "AutoTokenizer", "BertForSequenceClassification"])
+def test_a_hub_that_cannot_be_reached_is_told_once(
+    load_it: Callable[[Path], object],
+    asked: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The hub's client remarks on each of its tries; the error is to stand alone."""
+    hub = logging.getLogger("huggingface_hub.utils._http")
+    kind = getattr(transformers, asked)
+    real = kind.from_pretrained
+
+    def from_pretrained(*arguments: object, **settings: object) -> object:
+        hub.warning("Retrying in 1s [Retry 1/5].")
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(kind, "from_pretrained", from_pretrained)
+    load_it(folder)
+    assert not caplog.messages
+    hub.warning("Somebody else's.")
+    assert caplog.messages == ["Somebody else's."]
 
 
 @pytest.mark.usefixtures("starter_installed")

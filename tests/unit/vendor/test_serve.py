@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError
-from cutlayer.vendor.serve import _most_connections, listen
+from cutlayer.vendor.serve import _most_connections, _url, listen
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
@@ -44,3 +48,24 @@ def test_all_file_descriptors_are_asked_for_and_half_are_for_files() -> None:
         assert most == min(4096, hard // 2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_machine_is_told_the_address(data_dir: Path) -> None:
+    """With port 0 the system chooses one, and nothing else says which."""
+    command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve", "--port", "0", "--json", "--data-dir"]
+    with subprocess.Popen([*command, str(data_dir)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            told = json.loads(process.stdout.readline())
+            assert told["data_dir"] == str(data_dir)
+            assert not told["url"].endswith(":0")
+            answer = urllib3.request("GET", f"{told['url']}/healthz", timeout=60)
+            assert answer.status == 200
+        finally:
+            process.terminate()
+        assert process.stdout.read() == b""
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")])
+def test_an_address_is_one_that_can_be_asked(host: str, url: str) -> None:
+    assert _url("http", host, 80) == url
