@@ -3,7 +3,7 @@
 Releases are held against what the privatizer returned: token ids as they are, rows as the customer's bottom
 makes them of the drawn tokens, computed again, and in the bits that the gate was given. All else, which is
 routes, identifiers, control messages, record and step numbers, the order of texts and gradients, is held bit
-by bit against the script of the run.
+by bit against the script of the run. Requests are looked at as the vendor gets them, heads included.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -28,8 +29,9 @@ from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
 from cutlayer.privacy import FrameEntry, Privatizer, Release
-from cutlayer.wire import encode_tensors, pack, routes, unpack
+from cutlayer.wire import Route, encode_tensors, pack, routes, unpack
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
+from cutlayer.wire.transports import HttpTransport, local
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
 from tests.promises.script import Due, Key, Script, keys
 
@@ -48,8 +50,23 @@ class Moment:
     training: bool
 
 
+@dataclass(frozen=True)
+class Request:
+    """What the vendor got.
+
+    Attributes:
+        line: Method and target, the target's query included.
+        headers: Names in lower case, and values, sorted.
+        body: All that is no head.
+    """
+
+    line: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
 class Watched:
-    """What the privatizers of a run returned, by draw, and when it left.
+    """What the privatizers of a run returned, by draw, when it left, and the requests that arrived.
 
     It looks at the privatizer and not at what the session makes of it, so that a session that goes
     round the privatizer shows.
@@ -59,6 +76,7 @@ class Watched:
         self.drawn: dict[bytes, Payload] = {}
         self.noised: dict[bytes, Payload] = {}
         self.moments: list[Moment] = []
+        self.requests: list[Request] = []
         self._draws: dict[Key, bytes] = {}
         self._row_draws: dict[bytes, bytes] = {}
         self._session: Session | None = None
@@ -66,6 +84,7 @@ class Watched:
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Notes what privatizers return, and strikes the canaries from the candidates."""
         build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
+        exchange = local._exchange
 
         def building(spec: Any, **given: Any) -> Privatizer:
             if given.get("candidates") is not None:
@@ -84,6 +103,13 @@ class Watched:
                 self.moments.append(Moment(named["release"].payload, trained, self._session.training))
             return send(gate, *given, **named)
 
+        def exchanging(app: Any, scope: Any, body: bytes) -> Any:
+            target = scope["path"] + "?" * bool(scope["query_string"]) + scope["query_string"].decode()
+            headers = [(name.decode().lower(), value.decode()) for name, value in scope["headers"]]
+            self.requests.append(Request(f"{scope['method']} {target}", sorted(headers), body))
+            return exchange(app, scope, body)
+
+        monkeypatch.setattr(local, "_exchange", exchanging)
         monkeypatch.setattr(finetuning, "build_privatizer", building)
         monkeypatch.setattr(finetuning, "build_session", building_session)
         monkeypatch.setattr(Gate, "send", sending)
@@ -181,6 +207,7 @@ def check_accounted(
     client: Client, result: FinetuneResult, watched: Watched, *, train: Dataset = TRAIN, test: Dataset = TEST
 ) -> None:
     """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
+    check_requests(client, watched.requests)
     state = _state(result)
     assert (state.spec.seed, state.spec.train) == (SEED, TRAINING), "the run has another spec than it was given"
     sent = Sent.by(result)
@@ -220,6 +247,7 @@ def check_prediction_accounted(
         recording: What crossed.
         moments: How many releases the gate had been given before.
     """
+    check_requests(client, watched.requests)
     state = _state(result)
     entries = [entry for entry in client.ledger.frames() if entry.run == f"predict/{result.adapter_id}"]
     up = [frame for frame in read_recording(recording) if frame.direction is Direction.UP]
@@ -243,6 +271,49 @@ def check_prediction_accounted(
         releases.check(frame, due, entry)
     assert not waiting, "a text was not asked about"
     assert releases.done, "a release is in no frame"
+
+
+def requests_in(stream: bytes) -> list[Request]:
+    """The requests in what arrived on sockets, one after the other, to the last byte."""
+    found = []
+    while stream:
+        head, blank, stream = stream.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        line, _, version = first.rpartition(" ")
+        headers = sorted((name.lower(), value) for name, _, value in (each.partition(": ") for each in lines))
+        size = int(dict(headers).get("content-length", 0))
+        assert (bool(blank), version, size <= len(stream)) == (True, "HTTP/1.1", True), "this is no request"
+        found.append(Request(line, headers, stream[:size]))
+        stream = stream[size:]
+    return found
+
+
+def check_requests(client: Client, requests: Sequence[Request]) -> None:
+    """Every request of a customer so far is its ledger's, and nothing stands in its head but what is due there.
+
+    The recorder sits above the transport, so that no transcript has heads: what hid in one is seen here alone.
+    """
+    entries = list(client.ledger.frames())
+    assert len(requests) == len(entries), "a request arrived without a ledger entry"
+    for request, entry in zip(requests, entries, strict=True):
+        route = routes.ROUTES[entry.route]
+        assert request.line == f"{route.method} {route.path.format(**entry.where)}", "a request line holds more"
+        assert hashlib.sha256(request.body).digest() == entry.digest, "the ledger names other bytes than arrived"
+        assert request.headers == sorted(due_headers(client, route, request.body).items()), "a head is not as due"
+
+
+def due_headers(client: Client, route: Route, body: bytes) -> dict[str, str]:
+    """What stands in a request's head: all of it follows from the vendor's address, the key, the route and the body."""
+    transport: Any = client._transport
+    headers = {"host": "vendor.local", "authorization": f"Bearer {transport._api_key}", "user-agent": "cutlayer"}
+    if isinstance(transport, HttpTransport):
+        headers |= {"host": urlsplit(transport.url).netloc, "accept-encoding": "identity"}
+    if body:
+        headers["content-length"] = str(len(body))
+        headers["content-type"] = "application/octet-stream" if route.tensors else "application/json"
+    if route is routes.SHARD_PUT:
+        headers["x-content-sha256"] = hashlib.sha256(body).hexdigest()
+    return headers
 
 
 def check_ledger(frame: RecordedFrame, entry: FrameEntry) -> None:

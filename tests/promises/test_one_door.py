@@ -10,29 +10,42 @@ from __future__ import annotations
 import itertools
 import secrets
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import uvicorn
 from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import BudgetError, Payload, Place, Ragged, Stopped, Tokens
-from cutlayer.customer import Client, FinetuneResult, Gate
+from cutlayer.customer import Client, Gate
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset
 from cutlayer.privacy import Release, UtilityImportance
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.vendor.serve import Connection, listen
 from cutlayer.wire import Message, Route, WireType, routes
 from cutlayer.wire.frame import Frame
 from cutlayer.wire.messages import JobSpec
-from cutlayer.wire.recording import Direction, read_recording
-from cutlayer.wire.transports import RecordingTransport
-from tests.promises.accounts import Watched, archive_of, canary_ids, check_accounted, check_prediction_accounted
+from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
+from cutlayer.wire.transports import HttpTransport, RecordingTransport, http, local
+from tests.promises.accounts import (
+    Watched,
+    archive_of,
+    canary_ids,
+    check_accounted,
+    check_prediction_accounted,
+    check_requests,
+    requests_in,
+)
 from tests.promises.runs import CANARIES, LABELS, TEST, TRAIN, Sent, corpus, customer, finetune
 from tests.promises.script import loss_gradient
 
@@ -55,24 +68,37 @@ def quick(*names: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SETTINGS]
 
 
-def check_no_canary(result: FinetuneResult, table: Tensor) -> None:
+NEAR = 2**-7
+"""Relative: more than bf16 rounds by, whichever way."""
+
+
+def check_no_canary(frames: Iterable[RecordedFrame], client: Client) -> None:
     """No struck token is in any frame: not as text, not as an id, not as a row."""
+    table, ids = archive_of(client).table, list(canary_ids())
+    assert table is not None
+    rows = table.detach()[ids]
+    # All ids together are searched for at every offset. One alone is two bytes, which honest frames hold by chance,
+    # across two ids or within a row's elements: it is looked for where a frame's ids are. A row is long enough to be
+    # searched for at every offset, and one that was rounded in another way is looked for where a frame's rows are.
     needles = [word.encode() for word in CANARIES]
-    ids = canary_ids()
     for width, order in itertools.product((2, 4, 8), ("little", "big")):
         needles.append(b"".join(value.to_bytes(width, order) for value in ids))  # type: ignore[arg-type]
-    for row in table[list(ids)]:
+    for row in rows:
         needles += [
             row.float().numpy().tobytes(),
             row.double().numpy().tobytes(),
             row.bfloat16().view(torch.uint8).numpy().tobytes(),
         ]
-    for frame in Sent.by(result).frames:
+    for frame in frames:
+        everything = frame.body + frame.route.path.format(**frame.where).encode()
         for needle in needles:
-            assert needle not in frame.body, f"a canary is in {frame.route.name}"
-        released = frame.tensors().get("ids")
-        if released is not None:
-            assert not torch.isin(released.long(), torch.tensor(ids)).any(), "a canary's id was released"
+            assert needle not in everything, f"a canary is in {frame.route.name}"
+        tensors = frame.tensors()
+        if "ids" in tensors:
+            assert not torch.isin(tensors["ids"].long(), torch.tensor(ids)).any(), "a canary's id was released"
+        if "rows" in tensors:
+            near = torch.isclose(tensors["rows"].float()[:, None], rows.float(), rtol=NEAR, atol=0)
+            assert not near.all(2).any(), "a canary's row was released"
 
 
 @pytest.fixture
@@ -103,9 +129,7 @@ def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tm
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result = finetune(client, train=REPEATED, **SETTINGS[name])
         check_accounted(client, result, watched, train=REPEATED)
-        table = archive_of(client).table
-        assert table is not None
-        check_no_canary(result, table.detach())
+        check_no_canary(Sent.by(result).frames, client)
 
 
 def paired(data: Dataset) -> Dataset:
@@ -122,9 +146,7 @@ def test_every_byte_of_pairs_is_accounted_for(
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result = finetune(client, train=train, test=test, **SETTINGS[name])
         check_accounted(client, result, watched, train=train, test=test)
-        table = archive_of(client).table
-        assert table is not None
-        check_no_canary(result, table.detach())
+        check_no_canary(Sent.by(result).frames, client)
 
 
 @pytest.mark.parametrize("name", quick("ids", "noisy rows after a block", "trained table"))
@@ -140,6 +162,45 @@ def test_every_byte_of_a_prediction_is_accounted_for(
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
             assert len(asking.predict(result.adapter_id, asked)) == 14
         check_prediction_accounted(client, result, watched, asked, tmp_path / "asked", moments=before)
+        sent = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+        check_no_canary(sent, client)
+
+
+@contextmanager
+def customer_over_http(data_dir: Path, api_key: str, home: Path) -> Iterator[tuple[Client, bytearray]]:
+    """A customer of a vendor behind a socket, and what arrives on it, byte by byte."""
+    arrived = bytearray()
+
+    class Tapped(Connection):
+        def data_received(self, data: bytes) -> None:
+            arrived.extend(data)
+            super().data_received(data)
+
+    app = create_app(VendorSettings.load(data_dir))
+    server = uvicorn.Server(uvicorn.Config(app, http=Tapped, loop="asyncio", ws="none", log_config=None))
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            transport = HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", api_key)
+            with closing(Client(transport=transport, home=home, device="cpu")) as client:
+                yield client, arrived
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_every_byte_on_the_socket_is_accounted_for(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
+) -> None:
+    with customer_over_http(data_dir, api_key, tmp_path / "home") as (client, arrived):
+        result = finetune(client)
+        watched.requests = requests_in(bytes(arrived))
+        assert len(arrived) == client.ledger.summary().uplink_bytes
+        check_accounted(client, result, watched)
 
 
 def test_texts_labels_and_names_never_leave(data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
@@ -307,6 +368,145 @@ def test_a_raw_id_in_a_prediction_is_caught(
             Client(transport=recorder, home=tmp_path / "home", device="cpu").predict(result.adapter_id, TEST)
         with pytest.raises(AssertionError, match="a text left with other content"):
             check_prediction_accounted(client, result, watched, TEST, tmp_path / "asked", moments=before)
+
+
+def plant_canary_id(client: Client, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts one canary's id in place of a drawn one."""
+    if "ids" in tensors:
+        tensors["ids"] = tensors["ids"].clone()
+        tensors["ids"][-1] = canary_ids()[1]
+    return tensors
+
+
+def plant_canary_row(client: Client, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts one canary's row in place of another one, in the elements that travel."""
+    if "rows" in tensors:
+        table = archive_of(client).table
+        assert table is not None
+        tensors["rows"] = tensors["rows"].detach().clone()
+        tensors["rows"][-1] = table.detach()[canary_ids()[1]]
+    return tensors
+
+
+def plant_rounded_row(client: Client, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Puts one canary's row there with half of its mantissas' bits: as bytes, it is no row of the table."""
+    tensors = plant_canary_row(client, tensors)
+    if "rows" in tensors:
+        tensors["rows"].view(torch.int32)[-1] &= -(2**12)
+    return tensors
+
+
+Searched = Callable[..., None]
+
+
+@pytest.fixture
+def searched(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> Searched:
+    """Has the search for canaries, and no other check, say what it finds in a run up to its first step."""
+
+    def run(said: str, fault: Callable[[Client, dict[str, Tensor]], dict[str, Tensor]], **settings: Any) -> None:
+        honest, out = Gate._tensors, tmp_path / "run"
+        with customer(data_dir, api_key, tmp_path / "home") as client:
+            monkeypatch.setattr(Gate, "_tensors", lambda gate, *given: fault(client, honest(gate, *given)))
+            with pytest.raises(Stopped):
+                finetune(client, out=out, progress=OneStep(), **settings)
+            sent = [frame for frame in read_recording(out / "transcript") if frame.direction is Direction.UP]
+            with pytest.raises(AssertionError, match=said):
+                check_no_canary(sent, client)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "said"),
+    [
+        (plant_canary_id, "ids", "a canary's id"),
+        (plant_canary_row, "rows after a block", "a canary is in shard.put"),
+        (plant_canary_row, "rows in fp32", "a canary is in shard.put"),
+        (plant_rounded_row, "rows in fp32", "a canary's row"),
+    ],
+)
+def test_a_canary_in_a_tensor_is_found(
+    fault: Callable[[Client, dict[str, Tensor]], dict[str, Tensor]], name: str, said: str, searched: Searched
+) -> None:
+    searched(said, fault, **SETTINGS[name])
+
+
+def test_a_canary_in_a_message_is_found(searched: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that stands twice: readers take the last."""
+    honest, word = Frame.encode, f'{{"model":"{CANARIES[0]}",'.encode()
+
+    def encode(frame: Frame) -> bytes:
+        body = honest(frame)
+        return word + body[1:] if frame.route is routes.JOB_PUT else body
+
+    monkeypatch.setattr(Frame, "encode", encode)
+    searched("a canary is in job.put", lambda client, tensors: tensors)
+
+
+def rewrite_headers(monkeypatch: pytest.MonkeyPatch, added: dict[str, str]) -> None:
+    for transport in (local, http):
+        honest = transport.request_headers
+        monkeypatch.setattr(transport, "request_headers", lambda *given, honest=honest: honest(*given) | added)
+
+
+def label_in_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds a header."""
+    rewrite_headers(monkeypatch, {"X-Note": LABELS[0]})
+
+
+def label_in_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds to the name of the customer's program."""
+    rewrite_headers(monkeypatch, {"User-Agent": f"cutlayer/{LABELS[0]}"})
+
+
+def label_in_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds a query, which the vendor does not look at."""
+    exchange, urlopen, query = local._exchange, http._Pool.urlopen, f"note={LABELS[0]}"
+
+    def exchanging(app: Any, scope: Any, body: bytes) -> Any:
+        return exchange(app, {**scope, "query_string": query.encode()}, body)
+
+    def opening(pool: Any, method: str, url: str, **named: Any) -> Any:
+        return urlopen(pool, method, f"{url}?{query}", **named)
+
+    monkeypatch.setattr(local, "_exchange", exchanging)
+    monkeypatch.setattr(http._Pool, "urlopen", opening)
+
+
+HEAD_FAULTS = [
+    (label_in_a_header, "a head is not as due"),
+    (label_in_the_agent, "a head is not as due"),
+    (label_in_the_query, "a request line holds more"),
+]
+
+
+@pytest.mark.parametrize(("fault", "said"), HEAD_FAULTS)
+def test_a_label_in_a_head_is_caught(
+    fault: Callable[[pytest.MonkeyPatch], None], said: str, caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    caught(said)
+
+
+@pytest.mark.parametrize(("fault", "said"), HEAD_FAULTS)
+def test_a_label_in_a_head_on_the_socket_is_caught(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    said: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One request shows it; those of a whole run are looked at above."""
+    with customer_over_http(data_dir, api_key, tmp_path / "home") as (client, arrived):
+        client.adapters()
+        check_requests(client, requests_in(bytes(arrived)))
+        fault(monkeypatch)
+        client.adapters()
+        with pytest.raises(AssertionError, match=said):
+            check_requests(client, requests_in(bytes(arrived)))
 
 
 def test_the_gradient_is_softmax_minus_one_hot() -> None:

@@ -1,6 +1,6 @@
-"""What a release costs on the wire, request lines and headers included.
+"""What a release costs on the wire, request lines and headers included, and what gradients do.
 
-The sizes depend on the texts' lengths alone, so a run that stops before its first step shows them.
+A release's size depends on the texts' lengths alone, so a run that stops before its first step shows it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cutlayer import vendor
 from cutlayer.core import Stopped
@@ -18,7 +19,7 @@ from cutlayer.customer.run import RunState
 from cutlayer.data import Dataset, read_dataset
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction, read_recording
-from tests.promises.runs import customer
+from tests.promises.runs import SEED, TRAIN, TRAINING, Sent, customer
 
 PHRASES = 2000
 """Enough to hide the heads of the frames; more hide them better."""
@@ -101,3 +102,16 @@ def test_a_boundary_row_takes_little_more_than_two_bytes_a_dimension(phrases: Da
     sizes = measure(phrases.select(range(ROWS_PHRASES)), bottom=1)
     assert 2 * sizes.numbers < sizes.bodies < sizes.uplink, "heads are not counted"
     assert sizes.uplink / sizes.numbers <= 2.05
+
+
+def test_a_gradient_takes_eight_bytes_a_text_and_epoch(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """Two labels in fp32. What else a frame holds, its head included, is no gradient's."""
+    data = Dataset(TRAIN.texts, tuple("ab"[number % 2] for number in range(len(TRAIN))))
+    training = TRAINING.model_copy(update={"epochs": 3, "patience": 3})  # too patient to stop early
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = client.finetune(data, eta=80, seed=SEED, training=training)
+    gradients = [tensors["gradient"] for frame in Sent.by(result).frames if "gradient" in (tensors := frame.tensors())]
+    assert (result.epochs, result.n_train) == (3, 32)
+    assert {(gradient.dtype, gradient.shape[1]) for gradient in gradients} == {(torch.float32, 2)}
+    assert sum(map(len, gradients)) == result.n_train * result.epochs
+    assert result.uplink_bytes["gradient"] == 8 * result.n_train * result.epochs

@@ -7,8 +7,10 @@ import math
 from contextlib import closing
 
 import pytest
+import torch
 
 from cutlayer import vendor
+from cutlayer.core import ConfigError
 from cutlayer.customer import Client, Silent, TrainSpec
 from cutlayer.recipes.centralised import train_centralised
 from cutlayer.wire.transports import LocalTransport
@@ -57,6 +59,24 @@ def test_centralised_and_split_training_without_privacy_are_the_same_run(tmp_pat
     untrained = train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=still, seed=3, progress=Silent())
     assert untrained.losses[0] == pytest.approx(whole.losses[0])
     assert untrained.losses != pytest.approx(whole.losses, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")),
+    ],
+)
+def test_it_runs_where_it_is_told_to(tiny, device):
+    training = TrainSpec(epochs=2, batch_size=8, dropout=False)
+    first, second = (
+        train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=training, seed=0, progress=Silent(), device=each)
+        for each in ("cpu", device)
+    )
+    assert second.losses == pytest.approx(first.losses, rel=1e-3)
+    with pytest.raises(ConfigError, match="device"):
+        train_centralised(TRAIN, DEV, TEST, model="", training=training, seed=0, progress=Silent(), device="tpu")
 
 
 def test_another_seed_is_another_run(tiny):

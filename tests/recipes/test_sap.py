@@ -9,17 +9,19 @@ from unittest.mock import Mock
 
 import pytest
 
-from cutlayer.core import ConfigError, DataError, Proportion, Stopped
+from cutlayer.core import ConfigError, DataError, Deviation, Proportion, Stopped, StorageError
 from cutlayer.customer import TrainBottom
+from cutlayer.models import FAMILIES
 from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
 from cutlayer.recipes.cells import CellResult, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import read_config
 from cutlayer.recipes.sap.config import SapConfig
-from cutlayer.recipes.sap.findings import Findings
+from cutlayer.recipes.sap.figure import _place, draw_figure_2
+from cutlayer.recipes.sap.findings import Findings, Point
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.recipes.sap.report import tables
 from cutlayer.recipes.tasks import Limits, Splits
-from cutlayer.reports import Calibrated
+from cutlayer.reports import Calibrated, Estimate
 from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
 
@@ -141,6 +143,7 @@ class Pretended(Experiment):
 
     def __init__(self):
         self.model = "f" * 64
+        self.family = FAMILIES["bert"]
 
     def calibrated(self, task, limits, shares, *, max_tokens):
         return tuple(Calibrated(wanted=share, eta=100 * (1 - share), replaced=share, n=2048) for share in shares)
@@ -204,6 +207,107 @@ def test_errors_of_one_seed_say_what_they_leave_out(order, seeds, said):
         table for table in tables(Findings(grid, Pretended().run(list(grid)))) if "does CTI help" in table.title
     )
     assert any("One seed" in note for note in verdicts.notes) is said
+
+
+def pretended(order, seeds):
+    grid = Grid(CONFIG, Order(order.size, seeds, order.model, order.data, order.out), Pretended())
+    return Findings(grid, Pretended().run(list(grid)))
+
+
+def test_the_report_says_what_the_size_cuts_of_each_data_set(order):
+    told = tables(pretended(order, 1))
+    rows = {row[0]: row[3:5] for row in told[0].rows}
+    assert rows == {
+        "SST": ("the model's limit", "3"),
+        "FP": ("the model's limit", "6"),
+        "Blog": ("64", "6"),
+        "MRPC": ("the model's limit", "3"),
+    }
+    assert any("2000 / 200 / 872 rows of train / dev / test are taken at most" in note for note in told[0].notes)
+    differs = {(row[0], row[3].partition(",")[0]): row[1] for row in told[-1].rows}
+    assert differs["tokens per text", "64 at most"] == "Blog"
+    # settings that differ between data sets stand beside one another
+    assert differs["epochs", "at most 3"] == "SST, MRPC"
+    assert differs["epochs", "at most 6"] == "FP, Blog"
+    assert differs["LoRA rank", "8"] == "all data sets"
+
+
+def test_deviations_of_a_cell_of_an_older_version_are_not_told_twice(order):
+    class Older(Pretended):
+        def result(self, cell):
+            now = cell.training.deviations(self.family)
+            reworded = (each.model_copy(update={"why": "as it was said before"}) for each in now)
+            own = Deviation(what="noise generator", value_in_paper="not stated", ours="AES", why="because")
+            return super().result(cell).model_copy(update={"deviations": (*reworded, own)})
+
+    grid = Grid(CONFIG, order, Older())
+    found = Findings(grid, Older().run(list(grid))).deviations
+    assert not any(each.why == "as it was said before" for each in found)
+    assert [each.what for each in found if each.why == "because"] == ["noise generator"]
+
+
+@pytest.mark.parametrize(("seeds", "runs"), [(1, ""), (2, ", in each of 2 runs")])
+def test_every_table_of_ours_says_n(order, seeds, runs):
+    told = [table for table in tables(pretended(order, seeds)) if "in the paper" not in table.title]
+    measured = [table for table in told if table.title.startswith(("Figure 2:", "Table 3:"))]
+    counted = [table for table in measured if "does CTI help" not in table.title]
+    assert len(counted) == len(CONFIG.tasks) + 1
+    for table in counted:
+        (note,) = (note for note in table.notes if note.startswith("n: "))
+        assert note.startswith("n: 1000 test texts for UA; 5000 training tokens for EP")
+        assert (f"{runs}." in note) if runs else ("runs" not in note)
+    (verdicts,) = (table for table in measured if table not in counted)
+    assert {row[verdicts.columns.index("n (CTI points)")] for row in verdicts.rows} == {"6"}
+
+
+# ---------------------------------------------------------------- plot
+
+
+def curve(*eps):
+    def estimate(value):
+        return None if value is None else Estimate(value=value, standard_error=0.01, n=100, runs=1)
+
+    return [
+        Point(eta=at, ua=estimate(0.5), ep=estimate(ep), ep_note="", replaced=ep, label_recovery=None)
+        for at, ep in enumerate(eps)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("eps", "ep", "at"),
+    [
+        ((0.8, 0.4, 0.0), 0.4, 1),
+        ((0.8, 0.4, 0.0), 0.5, 0.75),
+        ((0.8, 0.4, 0.0), 0.1, 1.75),
+        ((0.8, 0.4, 0.0), 0.9, None),
+        ((0.8, 0.4), 0.1, None),
+        ((0.8, None, 0.0), 0.4, None),
+        ((0.4, 0.4), 0.4, 0),
+    ],
+)
+def test_where_a_point_of_the_paper_stands(eps, ep, at):
+    assert _place(curve(*eps), ep) == (at if at is None else pytest.approx(at))
+
+
+def test_the_plot_marks_what_the_paper_states(order, tmp_path, monkeypatch):
+    marked = []
+    monkeypatch.setattr("matplotlib.axes.Axes.annotate", lambda axes, text, at, **_: marked.append((text, at[1])))
+    levels = []
+    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda axes, level, **_: levels.append(level))
+    findings = pretended(order, 1)
+    draw_figure_2(findings, tmp_path / "new" / "figure.png", model="tiny")
+    assert (tmp_path / "new" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert marked == [("eta0 50, CTI not stated", 40), ("eta0 50", 38.85), ("eta0 50, CTI", 49.98)]
+    assert levels == [level for task in CONFIG.tasks for level in (95, CONFIG.paper.table_1[task.name].accuracy)]
+
+
+def test_the_plot_is_the_same_file_again_and_says_where_it_cannot_be(order, tmp_path):
+    findings = pretended(order, 1)
+    for name in ("a.png", "b.png"):
+        draw_figure_2(findings, tmp_path / name, model="tiny")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with pytest.raises(StorageError, match="cannot be written"):
+        draw_figure_2(findings, tmp_path / "a.png" / "c.png", model="tiny")
 
 
 def test_an_order_of_no_seeds(order):

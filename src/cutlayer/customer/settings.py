@@ -84,6 +84,8 @@ class TrainSpec(Spec):
             "order of texts": "batches of about one length" if self.group_by_length else "random",
             "precision of training": self.precision,
         }
+        if self.max_length is not None:
+            open_settings["tokens per text"] = f"{self.max_length} at most, special tokens included; the rest is cut"
         found = [
             Deviation(what=what, value_in_paper="not stated", ours=str(ours), why="the paper leaves it open")
             for what, ours in open_settings.items()

@@ -199,7 +199,10 @@ class Template(BaseModel):
                 piece = torch.full((len(tokens),), special, dtype=torch.int64, device=lengths.device)
             else:
                 piece = segments[segment].values
-            pieces.append(table[piece] if table is not None and not piece.is_floating_point() else piece)
+            if table is not None:
+                # noisy rows come from the CPU, where their noise was drawn
+                piece = piece.to(table.device) if piece.is_floating_point() else table[piece]
+            pieces.append(piece)
         packed = Ragged(torch.cat(pieces)[self._order(tokens)], lengths.sum(1))
         inputs = self._frame(lengths)
         values = packed.padded()

@@ -20,6 +20,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import Cut, Proportion
 from cutlayer.customer import Progress, TrainSpec
+from cutlayer.customer.client import choose_device
 from cutlayer.customer.order import epoch_batches
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import (
@@ -64,6 +65,7 @@ def train_centralised(
     seed: int,
     progress: Progress,
     bottom: int = 0,
+    device: str = "auto",
 ) -> Centralised:
     """Fine-tunes the whole model with LoRA on texts as they are.
 
@@ -76,7 +78,12 @@ def train_centralised(
         seed: Initialisation, order and dropout, as in a split run.
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
+
+    Raises:
+        ConfigError: There is no such device here.
     """
+    place = choose_device(device)
     started = time.monotonic()
     names = LabelNames.of(train.labels or ())
     whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
@@ -86,9 +93,10 @@ def train_centralised(
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
     adapted = ordinary_peft(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
+    adapted.to(place)
     limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
     longest = min(limit for limit in limits if limit)
-    batches = Batches(tokenizer, longest)
+    batches = Batches(tokenizer, longest, place)
 
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
@@ -111,9 +119,9 @@ def train_centralised(
         )
         for number, indices in enumerate(order, start=1):
             seed_dropout(seed, len(losses) + 1)
-            with torch.autocast("cpu", torch.bfloat16, enabled=training.precision is Precision.BF16):
+            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
                 logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
-            loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices])
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices].to(place))
             loss.backward()
             optimiser.step()
             schedule.step()
@@ -184,7 +192,7 @@ def _accuracy(
     for start in range(0, len(dataset), _EVALUATION_BATCH):
         rows = by_length[start : start + _EVALUATION_BATCH]
         logits = model(**batches.of([dataset.texts[row] for row in rows])).logits
-        right += int((logits.argmax(1) == labels[rows]).sum())
+        right += int((logits.argmax(1).cpu() == labels[rows]).sum())
         progress.update(stage, start + len(rows), len(dataset))
     return Proportion.of(right, len(dataset))
 
@@ -195,15 +203,17 @@ class Batches:
     Args:
         tokenizer: The model's.
         longest: Positions of a text at most.
+        device: Where batches are computed on.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, longest: int, device: torch.device) -> None:
         self._tokenizer = tokenizer
         self._longest = longest
+        self._device = device
 
     def of(self, texts: Sequence[tuple[str, ...]]) -> BatchEncoding:
         """A padded batch."""
-        return self._encode(texts, padding=True, return_tensors="pt")
+        return self._encode(texts, padding=True, return_tensors="pt").to(self._device)
 
     def lengths(self, dataset: Dataset) -> Tensor:
         """Positions of each text, `[n]`."""

@@ -9,7 +9,20 @@ import pytest
 import safetensors.torch
 import torch
 
-from cutlayer.wire import Frame, FrameError, Route, decode_tensors, encode_tensors, read_header, routes
+from cutlayer.core import Ragged, Tokens
+from cutlayer.wire import (
+    Frame,
+    FrameError,
+    Route,
+    decode_tensors,
+    encode_tensors,
+    id_type,
+    pack,
+    read_header,
+    routes,
+    unpack,
+)
+from cutlayer.wire.messages import WireType
 
 RECORDS = {"records": torch.zeros(4, dtype=torch.uint8)}
 
@@ -120,3 +133,28 @@ def test_the_largest_header_is_told() -> None:
     body = struct.pack("<Q", len(header)) + header + bytes(4)
     with pytest.raises(FrameError, match=f"describes {8 + len(header) + 2**384} bytes, the body has {len(body)}"):
         read_header(body, total=len(body))
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype", "most"),
+    [
+        (30_522, torch.uint16, 2.2),
+        (65_536, torch.uint16, 2.2),
+        (65_537, torch.uint32, 4.2),
+        (100_000, torch.uint32, 4.2),
+    ],
+)
+def test_ids_take_two_bytes_up_to_65536_entries_and_four_above(
+    vocab_size: int, dtype: torch.dtype, most: float
+) -> None:
+    """The last id of all arrives, and a release of short texts costs little more than its ids, header included."""
+    assert id_type(vocab_size) is dtype
+    texts, length = 2000, 11
+    release = Tokens((Ragged(torch.full((texts * length,), vocab_size - 1), torch.full((texts,), length)),))
+    packed = pack(release, vocab_size=vocab_size, wire_type=WireType.BF16)
+    body = encode_tensors(packed)
+    arrived = unpack(decode_tensors(routes.SHARD_PUT, body))
+    assert packed["ids"].dtype is dtype
+    assert isinstance(arrived, Tokens)
+    assert torch.equal(arrived.segments[0].values, release.segments[0].values)
+    assert dtype.itemsize < len(body) / (texts * length) <= most

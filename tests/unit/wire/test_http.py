@@ -1,17 +1,19 @@
-"""HTTP transport: exact byte counts, the same frame again after a drop, and addresses it refuses."""
+"""HTTP transport: exact byte counts and heads, the same frame again after a drop, and addresses it refuses."""
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
-from cutlayer.core import AuthError, ConfigError, VendorError
-from cutlayer.wire import Frame, routes
-from cutlayer.wire.messages import AdapterList, SealRequest, ServiceInfo
+from cutlayer.core import AuthError, ConfigError, Ragged, Tokens, VendorError
+from cutlayer.wire import Frame, pack, routes
+from cutlayer.wire.messages import AdapterList, SealRequest, ServiceInfo, WireType
 from cutlayer.wire.transports import HttpTransport
 from cutlayer.wire.transports.http import is_loopback
 
@@ -97,6 +99,76 @@ def test_every_byte_is_counted(play: Callable[..., Wire]) -> None:
     assert sum(reply.uplink_bytes for reply in replies) == len(wire.received)
     assert sum(reply.downlink_bytes for reply in replies) == len(wire.answered)
     assert replies[0].uplink_bytes == replies[1].uplink_bytes
+
+
+JOB, RECORD_SET = {"job": "a" * 32}, {"record_set": "b" * 32}
+RELEASE = {"ids": torch.tensor([7, 8, 9], dtype=torch.uint16), "lengths": torch.tensor([[3]], dtype=torch.uint8)}
+JSON, TENSORS = {"content-type": "application/json"}, {"content-type": "application/octet-stream"}
+
+
+@pytest.mark.parametrize(
+    ("frame", "line", "headers"),
+    [
+        (Frame(routes.SERVICE), "GET {}/v1 HTTP/1.1", {}),
+        (Frame(routes.JOB_DELETE, JOB), f"DELETE {{}}/v1/jobs/{'a' * 32} HTTP/1.1", {}),
+        (
+            Frame(routes.SEAL, RECORD_SET, SealRequest(shards=1, records=2)),
+            f"POST {{}}/v1/record-sets/{'b' * 32}/seal HTTP/1.1",
+            {"content-length": "24", **JSON},
+        ),
+        (
+            Frame(routes.STEP, JOB | {"step": 7}, tensors={"records": torch.zeros(8, dtype=torch.uint8)}),
+            f"POST {{}}/v1/jobs/{'a' * 32}/steps/7 HTTP/1.1",
+            {"content-length": "80", **TENSORS},
+        ),
+        (
+            Frame(routes.SHARD_PUT, RECORD_SET | {"shard": 3}, tensors=RELEASE),
+            f"PUT {{}}/v1/record-sets/{'b' * 32}/shards/3 HTTP/1.1",
+            {"content-length": "135", **TENSORS, "x-content-sha256": "digest of the body"},
+        ),
+    ],
+    ids=lambda given: given.route.name if isinstance(given, Frame) else "",
+)
+@pytest.mark.parametrize(
+    ("root", "prefix"), [("", ""), ("/", ""), ("/split/eu/", "/split/eu")], ids=["bare", "slash", "prefix"]
+)
+def test_a_head_holds_nothing_else(
+    frame: Frame, line: str, headers: dict[str, str], root: str, prefix: str, play: Callable[..., Wire]
+) -> None:
+    """Names of headers, their values and the request line, each of which a proxy may log."""
+    wire = play(answer("400 Bad Request"))
+    transport = HttpTransport(wire.url + root, "cl_key")
+    with pytest.raises(VendorError, match="400"):
+        transport.send(frame)
+    transport.close()
+    head, _, body = wire.received.partition(b"\r\n\r\n")
+    first, *rest = head.decode().split("\r\n")
+    expected = headers | {
+        "host": wire.url.removeprefix("http://"),
+        "accept-encoding": "identity",
+        "authorization": "Bearer cl_key",
+        "user-agent": "cutlayer",
+    }
+    if "x-content-sha256" in headers:
+        expected["x-content-sha256"] = hashlib.sha256(body).hexdigest()
+    assert first == line.format(prefix)
+    arrived = [(name.lower(), value) for name, _, value in (each.partition(": ") for each in rest)]
+    assert sorted(arrived) == sorted(expected.items())
+    assert body == frame.encode()
+
+
+def test_an_id_of_a_large_vocabulary_takes_little_more_than_its_four_bytes(play: Callable[..., Wire]) -> None:
+    """All included: header of the block, lengths, and the request's head."""
+    texts, length, size = 2000, 11, 100_000
+    ids = torch.randint(size, (texts * length,), generator=torch.Generator().manual_seed(1))
+    release = pack(Tokens((Ragged(ids, torch.full((texts,), length)),)), vocab_size=size, wire_type=WireType.BF16)
+    wire = play(answer("400 Bad Request"))
+    transport = HttpTransport(wire.url, "cl_key")
+    with pytest.raises(VendorError) as caught:
+        transport.send(Frame(routes.SHARD_PUT, RECORD_SET | {"shard": 0}, tensors=release))
+    transport.close()
+    assert caught.value.uplink_bytes == len(wire.received)
+    assert 4 < len(wire.received) / len(ids) <= 4.2
 
 
 def test_a_dropped_connection_gets_the_same_frame_again(play: Callable[..., Wire]) -> None:

@@ -12,10 +12,11 @@ from cutlayer.customer import Progress
 from cutlayer.recipes.cells import Experiment
 from cutlayer.recipes.recipe import RECIPES, Order, Report, read_config
 from cutlayer.recipes.sap.config import SapConfig
+from cutlayer.recipes.sap.figure import draw_figure_2
 from cutlayer.recipes.sap.findings import Findings
 from cutlayer.recipes.sap.grid import Grid
-from cutlayer.recipes.sap.report import content, panels, tables
-from cutlayer.reports import draw_panels, write_report
+from cutlayer.recipes.sap.report import content, tables
+from cutlayer.reports import write_report
 
 __all__ = ["Sap"]
 
@@ -60,7 +61,7 @@ class Sap:
         }
         drawn = tables(findings)
         plot = order.out / "figure-2.png"
-        draw_panels(panels(findings), plot, title=f"SAP, Figure 2, on {order.model}")
+        draw_figure_2(findings, plot, model=order.model)
         files = write_report(order.out, drawn, written, title=f"Recipe sap: {self.title}", pictures=[plot.name])
         return Report(drawn, written, (*files, plot))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import ConfigDict
 
-from cutlayer.core import Spec
+from cutlayer.core import Deviation, Spec
 from cutlayer.recipes.cells import CellResult, CentralisedCell, Steering
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.reports import Estimate, Gain
@@ -54,13 +54,27 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
+def _deviations(results: Mapping[CentralisedCell, CellResult], grid: Grid) -> Mapping[Deviation, tuple[str, ...]]:
+    """Where cells differ from the paper, and the data sets whose cells do; those on one matter side by side."""
+    found: dict[str, dict[Deviation, dict[str, None]]] = {}
+    for cell, result in results.items():
+        # of the settings as they are told now: a cell may have been finished by an older version
+        settings = cell.training.deviations(grid.family)
+        told = {each.what for each in settings}
+        for each in (*settings, *(each for each in result.deviations if each.what not in told)):
+            found.setdefault(each.what, {}).setdefault(each, {})[cell.task.title] = None
+    return {each: tuple(titles) for same in found.values() for each, titles in same.items()}
+
+
 class Findings:
     """Finished cells, as the points and lines of the paper's tables."""
 
     def __init__(self, grid: Grid, results: Mapping[CentralisedCell, CellResult]) -> None:
         self.config = grid.config
         self.seeds = grid.seeds
+        self.limits = grid.limits
         tasks = self.config.tasks
+        self.training = {task.name: grid.training(task) for task in tasks}
         self.rows = {task.name: results[grid.centralised(task)[0]].rows for task in tasks}
         self.centralised = {
             task.name: Estimate.of([results[cell].ua for cell in grid.centralised(task)]) for task in tasks
@@ -82,8 +96,7 @@ class Findings:
             how: [Point.of(eta, [results[cell] for cell in cells]) for eta, cells in line]
             for how, line in grid.table_3().items()
         }
-        found = {each.what: each for result in results.values() for each in result.deviations}
-        self.deviations = (*self.config.deviations, *found.values())
+        self.deviations = _deviations(results, grid)
 
     def _measured(self, task: str, steering: Steering = Steering.NONE) -> list[tuple[Estimate, Estimate]]:
         """A curve's points for comparison; without noise there is nothing that CTI could change."""

@@ -21,26 +21,28 @@ class Grid:
         self._order = order
         self._model = experiment.model
         self.seeds = order.seeds
-        self._limits = config.sizes[order.size].limits
+        self.family = experiment.family
+        self.limits = config.sizes[order.size].limits
         self.etas = {
             task.name: [
                 point.eta
                 for point in experiment.calibrated(
-                    task, self._limits, config.replaced, max_tokens=self._training(task).max_length
+                    task, self.limits, config.replaced, max_tokens=self.training(task).max_length
                 )
             ]
             for task in config.tasks
         }
 
-    def _training(self, task: Task) -> TrainSpec:
+    def training(self, task: Task) -> TrainSpec:
+        """How a task's cells are trained, at the size ordered."""
         return self.config.training_of(task, self._order.size)
 
     def _base(self, task: Task, seed: int) -> dict[str, Any]:
         return {
             "task": task,
-            "limits": self._limits,
+            "limits": self.limits,
             "model": self._model,
-            "training": self._training(task),
+            "training": self.training(task),
             "seed": seed,
         }
 

@@ -1,17 +1,17 @@
-"""Findings as tables, as JSON and as a plot, the paper's figures beside ours."""
+"""Findings as tables and as JSON, the paper's figures beside ours."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
-from cutlayer.core import Deviation
 from cutlayer.customer import TrainBottom
 from cutlayer.recipes.cells import Steering
 from cutlayer.recipes.sap.config import PaperTable3, SapConfig
 from cutlayer.recipes.sap.findings import Findings, Point
-from cutlayer.recipes.tasks import Task
-from cutlayer.reports import Curve, Estimate, Gain, Panel, Table, percent
+from cutlayer.recipes.tasks import Limits, Task
+from cutlayer.reports import Estimate, Gain, Table, percent
 
 _NAMES = {Steering.BY_CLASS: "CTI", Steering.CLASS_FREE: "CTI class-free"}
 
@@ -26,13 +26,14 @@ def tables(findings: Findings) -> tuple[Table, ...]:
         _figure_2_paper(config),
         _table_3(findings),
         _table_3_paper(config),
-        _deviations(findings.deviations),
+        _deviations(findings),
     )
 
 
 def content(findings: Findings) -> dict[str, Any]:
     """The same for machines, and more."""
     return {
+        "limits": findings.limits.model_dump(),
         "table_1": {name: _plain_row(findings, name) for name in findings.rows},
         "figure_2": {
             task.name: {
@@ -46,13 +47,9 @@ def content(findings: Findings) -> dict[str, Any]:
             how.value: [point.model_dump(mode="json") for point in line] for how, line in findings.table_3.items()
         },
         "paper": findings.config.paper.model_dump(mode="json"),
-        "deviations": [each.model_dump() for each in findings.deviations],
+        "deviations": [each.model_dump() for each in findings.config.deviations]
+        + [each.model_dump() | {"data_sets": titles} for each, titles in findings.deviations.items()],
     }
-
-
-def panels(findings: Findings) -> list[Panel]:
-    """Figure 2: a panel a data set."""
-    return [_panel(findings, task) for task in findings.config.tasks]
 
 
 # ---------------------------------------------------------------- JSON
@@ -60,7 +57,15 @@ def panels(findings: Findings) -> list[Panel]:
 
 def _plain_row(findings: Findings, task: str) -> dict[str, Any]:
     train, dev, test = findings.rows[task]
-    return {"train": train, "dev": dev, "test": test, "centralised": findings.centralised[task].model_dump()}
+    training = findings.training[task]
+    return {
+        "train": train,
+        "dev": dev,
+        "test": test,
+        "max_length": training.max_length,
+        "epochs": training.epochs,
+        "centralised": findings.centralised[task].model_dump(),
+    }
 
 
 def _dumped(gain: Gain | None) -> dict[str, Any] | None:
@@ -76,12 +81,15 @@ def _table_1(findings: Findings) -> Table:
     for task in findings.config.tasks:
         train, dev, test = findings.rows[task.name]
         theirs = paper.table_1[task.name]
+        training = findings.training[task.name]
         unprotected = findings.curves[task.name, Steering.NONE][-1].ua
         rows.append(
             (
                 task.title,
                 f"{train} / {dev} / {test}",
                 f"{theirs.train} / {theirs.dev} / {theirs.test}",
+                "the model's limit" if training.max_length is None else str(training.max_length),
+                str(training.epochs),
                 str(findings.centralised[task.name]),
                 str(unprotected),
                 f"{theirs.accuracy:.2f}",
@@ -93,12 +101,45 @@ def _table_1(findings: Findings) -> Table:
             "data set",
             "train / dev / test",
             "the paper's rows",
+            "tokens of a text, at most",
+            "epochs, at most",
             "centralised",
             "split, no privacy",
             f"the paper's centralised ({paper.model})",
         ),
         rows=tuple(rows),
-        notes=("Centralised is ordinary PEFT in one process; ± is one standard error, over texts and seeds.",),
+        notes=(
+            *_limited(findings.limits),
+            "Centralised is ordinary PEFT in one process; ± is one standard error, over texts and seeds; n is the rows "
+            f"of test{_in_runs(findings)}. The paper states no standard errors.",
+        ),
+    )
+
+
+def _limited(limits: Limits) -> tuple[str, ...]:
+    most = [str(rows or "all") for rows in (limits.train, limits.dev, limits.test)]
+    if set(most) == {"all"}:
+        return ()
+    return (
+        f"At this size {' / '.join(most)} rows of train / dev / test are taken at most, drawn at random within each "
+        "label; where there are fewer, these are all.",
+    )
+
+
+def _in_runs(findings: Findings) -> str:
+    return f", in each of {findings.seeds} runs" if findings.seeds > 1 else ""
+
+
+def _n(findings: Findings, points: Iterable[Point]) -> str:
+    """What the accuracies and attacks of a table were counted over."""
+    points = list(points)
+    texts, tokens = (
+        " or ".join(map(str, sorted({each.n for each in estimates if each is not None})))
+        for estimates in ([point.ua for point in points], [point.ep for point in points])
+    )
+    return (
+        f"n: {texts} test texts for UA; {tokens} training tokens for EP, and for the share replaced, which is a count "
+        f"of what these draws did{_in_runs(findings)}. ± is one standard error."
     )
 
 
@@ -122,6 +163,7 @@ def _figure_2(findings: Findings, task: Task) -> Table:
         rows=tuple(rows),
         notes=(
             f"Centralised accuracy: {centralised}.",
+            _n(findings, (point for curve in curves for point in curve)),
             "EP is 1 - the share of tokens that nearest-neighbour inversion recovers; stronger attacks exist.",
             "CTI scores a training text by its own class and a test text by the largest score over classes; "
             "CTI class-free scores both by the largest.",
@@ -156,16 +198,16 @@ def _figure_2_verdicts(findings: Findings) -> Table:
         rows += [(task.title, name, *_verdict(findings.gains[task.name, how]), theirs) for how, name in _NAMES.items()]
     return Table(
         title="Figure 2: does CTI help?",
-        columns=("data set", "CTI", "UA gained at equal EP (points)", "here", "in the paper"),
+        columns=("data set", "CTI", "UA gained at equal EP (points)", "n (CTI points)", "here", "in the paper"),
         rows=tuple(rows),
         notes=tuple(notes),
     )
 
 
-def _verdict(gain: Gain | None) -> tuple[str, str]:
+def _verdict(gain: Gain | None) -> tuple[str, str, str]:
     if gain is None:
-        return "–", "the curves do not overlap"
-    return f"{100 * gain.value:+.1f} ± {100 * gain.standard_error:.1f}", gain.verdict
+        return "–", "0", "the curves do not overlap"
+    return f"{100 * gain.value:+.1f} ± {100 * gain.standard_error:.1f}", str(gain.points), gain.verdict
 
 
 def _figure_2_paper(config: SapConfig) -> Table:
@@ -183,7 +225,11 @@ def _figure_2_paper(config: SapConfig) -> Table:
             )
             for point in config.paper.figure_2
         ),
-        notes=config.paper.figure_2_claims,
+        notes=(
+            *config.paper.figure_2_claims,
+            "In the plot these points stand where plain SAP's EP here is the paper's: eta0 of different tables do not "
+            "compare.",
+        ),
     )
 
 
@@ -197,7 +243,10 @@ _LINES = {
 def _table_3(findings: Findings) -> Table:
     config = findings.config
     rows = []
-    notes = ["EP of the unfrozen layer counts a token as recovered if the attack on any epoch's release recovers it."]
+    notes = [
+        _n(findings, (point for line in findings.table_3.values() for point in line)),
+        "EP of the unfrozen layer counts a token as recovered if the attack on any epoch's release recovers it.",
+    ]
     for how, line in findings.table_3.items():
         rows.append((_LINES[how], "EP", *(_or_dash(point.ep) for point in line)))
         rows.append((_LINES[how], "UA", *(str(point.ua) for point in line)))
@@ -249,31 +298,15 @@ def _table_3_paper(config: SapConfig) -> Table:
     )
 
 
-def _deviations(deviations: tuple[Deviation, ...]) -> Table:
+def _deviations(findings: Findings) -> Table:
+    everywhere = len(findings.config.tasks)
+    found = [(each, "the recipe") for each in findings.config.deviations]
+    found += [
+        (each, "all data sets" if len(titles) == everywhere else ", ".join(titles))
+        for each, titles in findings.deviations.items()
+    ]
     return Table(
         title="Where this differs from the paper",
-        columns=("what", "in the paper", "here", "why"),
-        rows=tuple((each.what, each.value_in_paper, each.ours, each.why) for each in deviations),
-    )
-
-
-# ---------------------------------------------------------------- plot
-
-
-def _panel(findings: Findings, task: Task) -> Panel:
-    names = {Steering.NONE: "SAP"} | {steering: f"SAP-{name}" for steering, name in _NAMES.items()}
-    curves = [(findings.curves[task.name, steering], name) for steering, name in names.items()]
-    return Panel(
-        title=task.title,
-        ticks=tuple("∞" if math.isinf(p.eta) else f"{p.eta:g}\n({percent(p.replaced, 0)} %)" for p in curves[0][0]),
-        curves=tuple(
-            curve
-            for points, name in curves
-            for curve in (
-                Curve(name=f"UA, {name}", group=name, values=tuple(p.ua for p in points)),
-                Curve(name=f"EP, {name}", group=name, values=tuple(p.ep for p in points), dashed=True),
-            )
-        ),
-        level=findings.centralised[task.name],
-        level_name="centralised accuracy",
+        columns=("what", "where", "in the paper", "here", "why"),
+        rows=tuple((each.what, where, each.value_in_paper, each.ours, each.why) for each, where in found),
     )

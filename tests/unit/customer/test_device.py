@@ -1,0 +1,77 @@
+"""`device`: the same runs with the bottom on the CPU and, where there is one, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cutlayer.customer import Client, FinetuneResult, TrainBottom
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.wire import routes
+from cutlayer.wire.transports import LocalTransport
+from tests.promises.runs import LABELS, TEST, Sent, finetune
+from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures, used by name
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")),
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "frozen, ids": {},
+    "frozen, rows": {"bottom": 1},
+    "frozen, noisy rows": {"mechanism": "vector"},
+    "redraw": {"train_bottom": TrainBottom.REDRAW},
+    "memoised": {"train_bottom": TrainBottom.MEMOISED, "bottom": 1},
+}
+
+
+@contextmanager
+def on(device: str, data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:  # noqa: F811
+    """A customer whose bottoms are computed there, of a vendor in this process."""
+    transport = LocalTransport(create_app(VendorSettings.load(data_dir)), api_key)
+    with closing(Client(transport=transport, home=home, device=device)) as client:
+        assert client.device.type == device
+        yield client
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_and_its_predictions(
+    device: str,
+    settings: dict[str, Any],
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    with on(device, data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, **settings)
+        predictions = client.predict(result.adapter_id, TEST.texts)
+    assert 0 <= result.ua <= 1
+    assert (result.ep is None) == ("bottom" in settings), result.ep_note
+    assert {each.label for each in predictions} <= set(LABELS)
+    # the same draws, and the bottom of the best epoch again: what was measured on test is what is predicted
+    right = sum(each.label == label for each, label in zip(predictions, TEST.labels or (), strict=True))
+    assert right / len(TEST) == result.ua
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_release_of_ids_is_the_cpus_bit_for_bit(
+    device: str,
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    def shards(result: FinetuneResult) -> list[bytes]:
+        return [frame.body for frame in Sent.by(result).frames if frame.route is routes.SHARD_PUT]
+
+    released = []
+    for where in ("cpu", device):
+        with on(where, data_dir, api_key, tmp_path / f"home-{len(released)}") as client:
+            released.append(shards(finetune(client, unsafe_noise_seed=9)))
+    assert released[0]
+    assert released[0] == released[1]
