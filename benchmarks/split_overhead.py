@@ -28,6 +28,7 @@ from benchmarks.results import write
 from cutlayer import vendor
 from cutlayer.attacks import Transcript
 from cutlayer.customer import Client, TrainSpec
+from cutlayer.customer.client import choose_device
 from cutlayer.customer.order import epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
@@ -58,13 +59,14 @@ class Whole:
     def __init__(self, frozen_blocks: int, data: Dataset) -> None:
         settings = TrainSpec()
         whole = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
-        self._model = ordinary_peft(whole, settings, bottom=frozen_blocks, num_labels=2, seed=1)
+        device = choose_device("auto")  # as the split run's parties do
+        self._model = ordinary_peft(whole, settings, bottom=frozen_blocks, num_labels=2, seed=1).to(device)
         self._model.train()
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
         self._schedule = get_linear_schedule_with_warmup(self._optimiser, 0, 10_000)
-        batches = Batches(load_tokenizer("starter"), MAX_LENGTH)
-        labels = torch.tensor([int(label) for label in data.labels or ()])
+        batches = Batches(load_tokenizer("starter"), MAX_LENGTH, device)
+        labels = torch.tensor([int(label) for label in data.labels or ()], device=device)
         order = epoch_batches(batches.lengths(data), batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
         # tokenised before the clock runs, as it is on the other side
         self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in order]
@@ -76,10 +78,13 @@ class Whole:
         batch, labels = self._batches[self._step % len(self._batches)]
         self._step += 1
         began = time.perf_counter()
-        nn.functional.cross_entropy(self._model(**batch).logits, labels).backward()
+        loss = nn.functional.cross_entropy(self._model(**batch).logits, labels)
+        loss.backward()
         self._optimiser.step()
         self._schedule.step()
         self._optimiser.zero_grad()
+        if loss.is_cuda:
+            torch.cuda.synchronize()
         return time.perf_counter() - began
 
 
