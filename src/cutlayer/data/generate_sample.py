@@ -10,12 +10,12 @@ four messages; that is the secret which an attacker may look for.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import io
 import json
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -267,4 +267,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    arguments = argparse.ArgumentParser(description="Make the embedded sample corpus again: the same bytes each time.")
+    arguments.add_argument("folder", type=Path, help="An existing folder for train.csv.gz and test.csv.gz.")
+    main(arguments.parse_args().folder)
