@@ -23,7 +23,7 @@ from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
 from cutlayer.customer import Client, FinetuneResult, Gate
 from cutlayer.customer import finetune as finetuning
 from cutlayer.customer.handout import Offer, choose_model
-from cutlayer.customer.prepare import Corpora, Labelled, Prepared
+from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
@@ -215,7 +215,7 @@ def check_accounted(
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
     rows = Labelled.of(Corpora(train, None, test), state.spec)
-    data = Prepared(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
+    data = LabelledTexts(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
     script = Script(state, offer, data, watched.draw_of).frames()
     due: Due | None = next(script)

@@ -19,11 +19,11 @@ from cutlayer.customer.finetune import form_of
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
 from cutlayer.customer.order import epoch_batches
-from cutlayer.customer.prepare import Prepared
+from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import TrainBottom
-from cutlayer.customer.trainer import Examples, padded_batches
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, Examples, padded_batches
 from cutlayer.wire import Form, Message, Route, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,
@@ -90,7 +90,7 @@ class Script:
         draw_of: The draw under which a text leaves.
     """
 
-    def __init__(self, state: RunState, offer: Offer, data: Prepared, draw_of: Callable[[Key], bytes]) -> None:
+    def __init__(self, state: RunState, offer: Offer, data: LabelledTexts, draw_of: Callable[[Key], bytes]) -> None:
         self.run = state.run
         self.spec: RunSpec = state.spec
         self.model = offer.model
@@ -148,7 +148,7 @@ class Script:
         yield Due(routes.SHARD_PUT, where | {"shard": 0}, texts=tuple(key_of[draw] for draw in draws))
         yield Due(routes.SEAL, where, SealRequest(shards=1, records=len(draws)))
         records = torch.tensor([draws.index(self.draw_of(key)) for key in texts]) + first
-        return replace(examples, texts=Stored(records)), len(draws)
+        return replace(examples, texts=Stored(records, examples.lengths[:, None])), len(draws)
 
     def _trained(self, train: Examples, dev: Examples) -> Generator[Due, RecordedFrame, int]:
         """Epochs until dev accuracy stops rising; returns the step that was best."""
@@ -179,7 +179,7 @@ class Script:
         self, route: Route, where: Mapping[str, str | int], examples: Examples
     ) -> Generator[Due, RecordedFrame, float]:
         right = 0
-        for batch in padded_batches(examples.lengths, self.positions):
+        for batch in padded_batches(examples.lengths, min(self.positions, EVALUATION_POSITIONS)):
             texts, labels = examples.batch(batch)
             answer = yield _carrying(Due(route, where), texts, None)
             right += int((answer.tensors()["output"].argmax(1) == labels).sum())

@@ -52,9 +52,9 @@ def letters() -> Tokenizer:
     return tokenizer
 
 
-def write_model(name: str, folder: Path) -> Path:
+def write_model(name: str, folder: Path, *, head: Head = Head.CLASSIFICATION) -> Path:
     """A tiny random model of a family with a tokenizer, in Hugging Face's format."""
-    make_model(name, Head.CLASSIFICATION).save_pretrained(folder)
+    make_model(name, head).save_pretrained(folder)
     PreTrainedTokenizerFast(
         tokenizer_object=letters() if name.startswith("qwen2") else words(),
         unk_token="[UNK]",

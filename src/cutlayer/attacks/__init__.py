@@ -12,16 +12,28 @@ from cutlayer.attacks.measure import (
     measure_label_recovery,
 )
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour
+from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
 from cutlayer.attacks.scoring import Score, clustered
 from cutlayer.attacks.truth import LabelTruth, TokenTruth, Traffic, Truth
-from cutlayer.attacks.view import Inapplicable, Knowledge, SeenFrame, SeenRelease, SeenStep, Transcript, View
+from cutlayer.attacks.view import (
+    Inapplicable,
+    Knowledge,
+    SeenAnswer,
+    SeenFrame,
+    SeenRelease,
+    SeenStep,
+    Transcript,
+    View,
+)
 
 __all__ = [
     "ATTACKS",
     "Attack",
     "Control",
     "ControlFailed",
+    "ForwardLeak",
+    "GreedyTruth",
     "Guesses",
     "Inapplicable",
     "Knowledge",
@@ -32,15 +44,19 @@ __all__ = [
     "Outcome",
     "OutputGradient",
     "Score",
+    "SeenAnswer",
     "SeenFrame",
     "SeenRelease",
     "SeenStep",
+    "TailGradient",
     "TokenTruth",
     "Traffic",
+    "TrainedTruth",
     "Transcript",
     "Truth",
     "View",
     "clustered",
+    "greedy_texts",
     "measure",
     "measure_empirical_privacy",
     "measure_label_recovery",

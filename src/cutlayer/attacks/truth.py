@@ -73,11 +73,13 @@ class TokenTruth:
         records: By record set, `[n]` int64: the number of the record that holds each text, counted
             through the set's shards. Texts may share a record.
         steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
+        skipped: First tokens of each text that are not counted.
     """
 
     tokens: Tokens
     records: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+    skipped: int = 0
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -96,7 +98,8 @@ class TokenTruth:
             guessed.append(values)
         if not guessed:
             raise DataError("The transcript shows none of the texts that the truth names.", remedy=_OTHER_RUN)
-        seen = looks > 0
+        seen = (looks > 0) & (_within(self.tokens) >= self.skipped)
+        right &= seen
         owners = _owners(self.tokens)
         success = clustered(
             torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, owners, right.long()),
@@ -235,6 +238,13 @@ def _places(tokens: Tokens) -> Tokens:
 def _owners(tokens: Tokens) -> Tensor:
     """For each token its text."""
     return torch.cat([torch.arange(len(tokens)).repeat_interleave(segment.lengths) for segment in tokens.segments])
+
+
+def _within(tokens: Tokens) -> Tensor:
+    """For each token its place in its segment, counted from 0."""
+    starts = [segment.offsets[:-1].repeat_interleave(segment.lengths) for segment in tokens.segments]
+    pairs = zip(tokens.segments, starts, strict=True)
+    return torch.cat([torch.arange(len(segment.values)) - start for segment, start in pairs])
 
 
 def _joined(parts: list[Tokens]) -> Tokens:

@@ -6,7 +6,7 @@ attack is called with a `View` and returns guesses; it never meets the customer'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from cutlayer.wire import Route, routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
 
 if TYPE_CHECKING:
-    from cutlayer.models import Template
+    from cutlayer.models import Bottom, Tail, Template
 
 
 class Inapplicable(Exception):  # noqa: N818 - an answer of an attack, not a fault of anybody's
@@ -76,15 +76,35 @@ class SeenStep:
     Attributes:
         source: `job/ID`.
         number: The step.
-        output: `[texts, labels]` logits, which the vendor computed; `None` if the step's answer is not
-            in the transcript.
-        gradient: `[texts, labels]` d loss / d output, which the customer sent.
+        output: What the vendor computed: logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary;
+            `None` if the step's answer is not in the transcript.
+        gradient: d loss / d output, which the customer sent.
+        lengths: `[texts, segments]` int64, ids or rows of each text that went up for it; `None` if that is not in
+            the transcript.
     """
 
     source: str
     number: int
     output: Tensor | None
     gradient: Tensor
+    lengths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SeenAnswer:
+    """What a query was answered with.
+
+    Attributes:
+        source: `job/ID/infer` or `adapter/ID/infer`.
+        number: The running number of the query.
+        output: As of a step.
+        lengths: As of a step.
+    """
+
+    source: str
+    number: int
+    output: Tensor
+    lengths: Tensor
 
 
 class Transcript:
@@ -105,6 +125,25 @@ class Transcript:
     def __iter__(self) -> Iterator[SeenFrame]:
         return iter(self._frames())
 
+    def first_steps(self, last: int) -> Transcript:
+        """The same up to a step and its gradient; what is no step stays."""
+
+        def frames() -> Iterator[SeenFrame]:
+            for frame in self:
+                if "step" not in frame.where or "job" not in frame.where:
+                    yield frame
+                    continue
+                # the gradient of the last step may ride with the next one
+                carries = frame.route is routes.STEP and frame.direction is Direction.UP
+                if int(frame.where["step"]) <= last + carries:
+                    yield frame
+
+        return Transcript(frames)
+
+    def only_answers(self, queries: Collection[tuple[str, int]]) -> Transcript:
+        """The same with no answers but those of some queries, by source and number."""
+        return _SomeAnswers(self._frames, queries)
+
     def releases(self) -> Iterator[SeenRelease]:
         """The customer's frames that released texts."""
         queries: dict[str, int] = {}
@@ -123,17 +162,66 @@ class Transcript:
     def steps(self) -> Iterator[SeenStep]:
         """The training steps whose gradient was sent, with the output that it belongs to."""
         outputs: dict[tuple[str, int], Tensor] = {}
+        sizes: dict[tuple[str, int], Tensor] = {}
+        stored = _StoredLengths()
         for frame in self:
+            stored.see(frame)
             if frame.route not in (routes.STEP, routes.STEP_GET, routes.GRADIENT):
                 continue
             job, step = f"job/{frame.where['job']}", int(frame.where["step"])
             tensors = frame.tensors()
+            if frame.route is routes.STEP and frame.direction is Direction.UP:
+                sizes[job, step] = stored.of(tensors)
             if "output" in tensors:
                 outputs[job, step] = tensors["output"]
             if "gradient" in tensors:
                 # a step's own frame carries the gradient of the step before
                 of = step - 1 if frame.route is routes.STEP else step
-                yield SeenStep(job, of, outputs.pop((job, of), None), tensors["gradient"])
+                yield SeenStep(job, of, outputs.pop((job, of), None), tensors["gradient"], sizes.pop((job, of), None))
+
+    def answers(self) -> Iterator[SeenAnswer]:
+        """The queries, each with what it was answered."""
+        asked: dict[str, Tensor] = {}
+        numbers: dict[str, int] = {}
+        stored = _StoredLengths()
+        for frame in self._frames():
+            stored.see(frame)
+            if frame.route not in (routes.JOB_INFER, routes.ADAPTER_INFER):
+                continue
+            source = _RELEASED_INTO[frame.route.name][0].format(**frame.where)
+            tensors = frame.tensors()
+            if frame.direction is Direction.UP:
+                asked[source] = stored.of(tensors)
+            else:
+                numbers[source] = numbers.get(source, -1) + 1
+                yield SeenAnswer(source, numbers[source], tensors["output"], asked[source])
+
+
+class _SomeAnswers(Transcript):
+    def __init__(self, frames: Callable[[], Iterable[SeenFrame]], queries: Collection[tuple[str, int]]) -> None:
+        super().__init__(frames)
+        self._queries = frozenset(queries)
+
+    def answers(self) -> Iterator[SeenAnswer]:
+        return (answer for answer in super().answers() if (answer.source, answer.number) in self._queries)
+
+
+class _StoredLengths:
+    """Lengths of stored records, numbered through all sets in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._lengths: list[Tensor] = []
+
+    def see(self, frame: SeenFrame) -> None:
+        """Notes the records that a frame stores."""
+        if frame.route is routes.SHARD_PUT and frame.direction is Direction.UP:
+            self._lengths.append(frame.tensors()["lengths"].to(torch.int64))
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Lengths `[texts, segments]` of the texts in a frame, or of the records that it names."""
+        if "lengths" in tensors:
+            return tensors["lengths"].to(torch.int64)
+        return torch.cat(self._lengths)[tensors["records"].to(torch.int64)]
 
 
 _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {
@@ -151,7 +239,8 @@ def _recorded(folder: Path | str) -> Iterator[SeenFrame]:
             continue
         # the same bytes at the same address are a retry: no second look, and no second step
         key = (frame.direction, frame.route.path.format(**frame.where), frame.sha256)
-        if key not in seen:
+        # a query may be asked twice, and mean another moment
+        if key not in seen or frame.route in (routes.JOB_INFER, routes.ADAPTER_INFER):
             seen.add(key)
             yield SeenFrame(frame.direction, frame.route, frame.where, frame.tensors)
 
@@ -167,12 +256,16 @@ class Knowledge:
         candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
             which is the paper's "nearest neighbour in the embedding space".
         template: Where special tokens stand among boundary rows.
+        bottom: The customer's lower part as it was handed out, before any training.
+        tail: The customer's upper part as it was handed out.
     """
 
     cut: Cut
     table: Tensor | None = None
     candidates: Tensor | None = None
     template: Template | None = None
+    bottom: Bottom | None = None
+    tail: Tail | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

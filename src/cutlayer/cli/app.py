@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from cutlayer.cli import adapter, demo, finetune, ledger, privatize, recipe, vendor
+from cutlayer.cli import adapter, demo, finetune, generate, ledger, privatize, recipe, vendor
 from cutlayer.cli.output import fail
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def cutlayer(
 
 demo.register(app)
 finetune.register(app)
+generate.register(app)
 privatize.register(app)
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(ledger.app, name="ledger")

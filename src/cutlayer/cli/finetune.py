@@ -1,4 +1,4 @@
-"""`cutlayer finetune` and `cutlayer predict`: the customer's two main commands."""
+"""`cutlayer finetune`, `cutlayer predict` and `cutlayer discard`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,7 +39,8 @@ LABEL, PROBABILITY = "predicted_label", "probability"
 """Columns that `predict` adds."""
 
 if TYPE_CHECKING:
-    from cutlayer.customer import FinetuneResult
+    from cutlayer.core import Proportion
+    from cutlayer.customer import FinetuneResult, LanguageResult, RunResult
     from cutlayer.privacy import CtiSpec
 
 
@@ -73,6 +74,13 @@ def finetune(
         str,
         typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
     ] = "label",
+    objective: Annotated[
+        Literal["classification", "lm"],
+        typer.Option(
+            help="What is learnt: a label per text, or (lm) to continue texts; then the head is yours.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "classification",
     vendor: Vendor = None,
     api_key: ApiKey = None,
     ca_cert: CaCertificate = None,
@@ -115,25 +123,60 @@ def finetune(
         typer.Option(help="Noise on the tokens, or on the bottom's output.", rich_help_panel=PRIVACY),
     ] = "tokens",
     bottom: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="K|text",
-            help="Blocks on your side. 0: the embedding table alone; text: no weights at all (eta inf only).",
+            help="Blocks on your side. 0: the embedding table alone; text: no weights at all (eta inf only). "
+            "Default: 0, of a language model 1.",
+            show_default=False,
             rich_help_panel=CUT,
         ),
-    ] = "0",
-    train_bottom: Annotated[
-        Literal["frozen", "redraw", "memoised"],
+    ] = None,
+    tail: Annotated[
+        int | None,
         typer.Option(
-            help="redraw: a fresh, charged release each epoch. memoised: one release of the tokens.",
+            metavar="K",
+            min=0,
+            help="Language models: blocks below the head on your side. 0: final norm and head alone. Default: 0.",
+            show_default=False,
             rich_help_panel=CUT,
         ),
-    ] = "frozen",
+    ] = None,
+    train_bottom: Annotated[
+        Literal["frozen", "redraw", "memoised"] | None,
+        typer.Option(
+            help="redraw: a fresh, charged release each epoch. memoised: one release of the tokens. "
+            "Default: frozen, of a language model memoised where it can be.",
+            show_default=False,
+            rich_help_panel=CUT,
+        ),
+    ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
             metavar="ETA",
             help="Most eta that one text may be charged over all its releases.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    public_first: Annotated[
+        str | None,
+        typer.Option(
+            "--public-first",
+            metavar="FILE|sample",
+            help="Language models: begin with public text, before any private text leaves; `sample` is the embedded "
+            "corpus. Measured, it hides little: see docs/papers/unsplit.md.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    public_iterations: Annotated[
+        int | None,
+        typer.Option(
+            "--public-iterations",
+            min=1,
+            help="Steps on public text; alone it means `--public-first sample`. Default: 1.",
             show_default=False,
             rich_help_panel=PRIVACY,
         ),
@@ -147,16 +190,48 @@ def finetune(
             rich_help_panel=CUT,
         ),
     ] = None,
+    method: Annotated[
+        Literal["lora", "full"],
+        typer.Option(
+            help="Low-rank adapters, or (language models) all weights of both sides.", rich_help_panel=TRAINING
+        ),
+    ] = "lora",
     epochs: Annotated[
         int, typer.Option(help="Epochs at most; early stopping may end sooner.", rich_help_panel=TRAINING)
     ] = 5,
     patience: Annotated[
-        int, typer.Option(help="Epochs without a better dev accuracy before stopping.", rich_help_panel=TRAINING)
+        int, typer.Option(help="Epochs without a better dev value before stopping.", rich_help_panel=TRAINING)
     ] = 2,
-    batch_size: Annotated[int, typer.Option(help="Texts per step.", rich_help_panel=TRAINING)] = 32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Texts per step. Default: 32, of a language model 4 blocks.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    accumulation: Annotated[
+        int, typer.Option(help="Steps whose gradients are added up before an update.", rich_help_panel=TRAINING)
+    ] = 1,
     learning_rate: Annotated[
-        float, typer.Option(help="AdamW's first rate, falling linearly to zero.", rich_help_panel=TRAINING)
-    ] = 3e-4,
+        float | None,
+        typer.Option(
+            help="AdamW's first rate, falling linearly to zero. Default: 3e-4; of a language model 2e-4, "
+            "with --method full 5e-6.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NORM",
+            help="Largest norm of both sides' gradients together; each side tells the other one number an update. "
+            "Default: none.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.", rich_help_panel=TRAINING)] = 0.01,
     rank: Annotated[int, typer.Option(help="LoRA's rank.", rich_help_panel=TRAINING)] = 8,
     alpha: Annotated[float, typer.Option(help="LoRA's scale, times 1/rank.", rich_help_panel=TRAINING)] = 16,
@@ -168,7 +243,7 @@ def finetune(
         typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING),
     ] = "query-value",
     dropout: Annotated[
-        bool, typer.Option(help="The frozen blocks' own dropout while training.", rich_help_panel=TRAINING)
+        bool, typer.Option(help="The blocks' own dropout while training.", rich_help_panel=TRAINING)
     ] = True,
     dev_share: Annotated[
         float, typer.Option(help="Share of train held out where there is no --dev.", rich_help_panel=TRAINING)
@@ -176,11 +251,21 @@ def finetune(
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens per text, special tokens included. Default: the model's limit.",
+            "--max-length",
+            "--block-length",
+            help="Tokens per text, special tokens included; of a language model per block. Default: the model's limit, "
+            "of a block at most 1024.",
             show_default=False,
             rich_help_panel=TRAINING,
         ),
     ] = None,
+    packing: Annotated[
+        bool,
+        typer.Option(
+            help="Language models: join texts and cut them into blocks, or keep each text by itself.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = True,
     group_by_length: Annotated[
         bool, typer.Option(help="Batches of texts of about one length: less padding.", rich_help_panel=TRAINING)
     ] = True,
@@ -190,6 +275,14 @@ def finetune(
             help="Of the vendor's training. bf16: faster where its device multiplies bf16.", rich_help_panel=TRAINING
         ),
     ] = "fp32",
+    gradient_checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--gradient-checkpointing",
+            help="Compute blocks again in the backward pass, on both sides: less memory, more time.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = False,
     wire_type: Annotated[
         Literal["bf16", "fp32"], typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
     ] = "bf16",
@@ -217,22 +310,30 @@ def finetune(
 ) -> None:
     """Fine-tune the vendor's model on your texts.
 
-    Texts are privatized here before they leave; labels never leave. Interrupt it, run it again, and it goes on.
+    Texts are privatized here before they leave; labels are never sent, but the vendor can read much of them from
+    gradients, and the result says how much. Interrupt it, run it again, and it goes on.
     """
     chosen = require_eta(eta)
-    depth = _depth(bottom)
+    language = objective == "lm"
+    depth = _depth(bottom or ("1" if language else "0"))
     choices = _choices(cti_option or (), cti=cti or cti_class_free)
     from cutlayer import core, customer, wire
     from cutlayer.customer.run import Run
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate}
+    own = {name: value for name, value in given.items() if value is not None}
+    if language:
+        own |= {"packing": packing}
     with core.checked():
-        training = customer.TrainSpec(
+        training = (customer.TrainSpec.language if language else customer.TrainSpec)(
+            method=customer.Method(method),
             epochs=epochs,
             patience=patience,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
+            accumulation=accumulation,
+            clip_norm=clip_norm,
+            gradient_checkpointing=gradient_checkpointing,
             weight_decay=weight_decay,
             rank=rank,
             alpha=alpha,
@@ -243,41 +344,67 @@ def finetune(
             max_length=max_length,
             group_by_length=group_by_length,
             precision=wire.Precision(precision),
+            **own,
         )
     client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     finished = out is not None and Run.is_finished(out)
+    common: dict[str, Any] = {
+        "eta": chosen,
+        "text_column": text_column,
+        "dev": dev,
+        "test": test,
+        "mechanism": mechanism,
+        "place": core.Place(place),
+        "bottom": depth,
+        "model": model,
+        "wire_type": wire.WireType(wire_type),
+        "training": training,
+        "budget": budget,
+        "seed": seed,
+        "unsafe_noise_seed": unsafe_noise_seed,
+        "out": out,
+    }
+    if language:
+        _check_language_options(cti=cti or cti_class_free, pair=text_pair_column)
+        with output.progress() as progress:
+            told = client.finetune_language_model(
+                train,
+                tail=tail or 0,
+                train_bottom=None if train_bottom is None else customer.TrainBottom(train_bottom),
+                public_first=_public(public_first, public_iterations),
+                public_iterations=public_iterations or 1,
+                progress=progress,
+                **common,
+            )
+        _show(output, told, language_rows(told), again=out if finished else None)
+        output.result(fields(told))
+        return
+    for option, value in (
+        ("--tail", tail),
+        ("--public-first", public_first),
+        ("--public-iterations", public_iterations),
+    ):
+        if value is not None:
+            raise typer.BadParameter(
+                "it is for language models. Leave it out, or add --objective lm", param_hint=option
+            )
     with output.progress() as progress:
         result = client.finetune(
             train,
-            eta=chosen,
-            text_column=text_column,
             text_pair_column=text_pair_column,
             label_column=label_column,
-            dev=dev,
-            test=test,
-            mechanism=mechanism,
-            place=core.Place(place),
             cti=_cti_spec(choices) if choices else cti,
             cti_class_free=cti_class_free,
-            bottom=depth,
-            train_bottom=customer.TrainBottom(train_bottom),
-            model=model,
-            wire_type=wire.WireType(wire_type),
-            training=training,
-            budget=budget,
-            seed=seed,
-            unsafe_noise_seed=unsafe_noise_seed,
-            out=out,
+            train_bottom=customer.TrainBottom(train_bottom or "frozen"),
             progress=progress,
+            **common,
         )
-    if finished:
-        output.say(f"{out} holds this run, finished; this is its result again. Another --out begins anew.")
     if result.n_dev < FEW:
         output.warn(
             f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
             "Give --dev, or a larger --dev-share."
         )
-    _show(output, result)
+    _show(output, result, classifier_rows(result), again=out if finished else None)
     output.result(fields(result))
 
 
@@ -385,18 +512,55 @@ def _share(value: float | None, standard_error: float | None, n: int) -> str:
     return "-" if value is None else f"{100 * value:.2f} % ± {100 * (standard_error or 0):.2f} (n = {n})"
 
 
-def _show(output: Output, result: FinetuneResult) -> None:
-    claim = result.guarantee
-    promise = f"{claim.claim}, eta {claim.budget:g} per {claim.per}" if math.isfinite(claim.budget) else "none"
-    rows: list[tuple[str, object]] = [
-        ("adapter", result.adapter_id),
+def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
+    """What a classifier's run found, for people."""
+    return [
         ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
-        ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
-        ("tokens replaced", "-" if result.replaced is None else f"{100 * result.replaced:.2f} %"),
         (
             "labels readable from gradients",
             "-" if result.label_recovery is None else f"{100 * result.label_recovery:.2f} %",
         ),
+    ]
+
+
+def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
+    """What a language model's run found, for people."""
+    error = "" if result.perplexity_standard_error is None else f" ± {result.perplexity_standard_error:.2f}"
+    return [
+        (
+            "perplexity",
+            f"{result.perplexity:.2f}{error} per token on {result.perplexity_on} (n = {result.perplexity_n} tokens)",
+        ),
+        ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
+        ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
+        ("dev perplexity before", f"{result.dev_before:.2f}"),
+        ("dev perplexity by epoch", ", ".join(f"{value:.2f}" for value in result.dev)),
+    ]
+
+
+def _read(share: Proportion | None, note: str) -> str:
+    """How many tokens the vendor reads, or why that was not measured."""
+    return f"- ({note})" if share is None else f"{share} of tokens, by the vendor"
+
+
+def _show(output: Output, result: RunResult, own: list[tuple[str, object]], *, again: Path | None) -> None:
+    """A run's result for people.
+
+    Args:
+        output: Where to.
+        result: The result.
+        own: What runs of its objective tell beside it.
+        again: The folder of a run that was finished before.
+    """
+    if again is not None:
+        output.say(f"{again} holds this run, finished; this is its result again. Another --out begins anew.")
+    claim = result.guarantee
+    promise = f"{claim.claim}, eta {claim.budget:g} per {claim.per}" if math.isfinite(claim.budget) else "none"
+    rows: list[tuple[str, object]] = [
+        ("adapter", result.adapter_id),
+        *own,
+        ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
+        ("tokens replaced", "-" if result.replaced is None else f"{100 * result.replaced:.2f} %"),
         ("guarantee", promise),
         ("tokens released", result.tokens_released),
         ("sent", ", ".join(f"{name} {size}" for name, size in result.uplink_bytes.items()) + " bytes"),
@@ -413,10 +577,31 @@ def _show(output: Output, result: FinetuneResult) -> None:
         if line:
             output.show(f"- {line}")
     output.show(
-        f"{len(result.deviations)} settings fill in or differ from the paper (SAP): --json lists each with its reason "
-        "under `deviations`; docs/papers/sap.md explains them."
+        f"{len(result.deviations)} settings fill in or differ from the paper: --json lists each with its reason "
+        "under `deviations`; the pages in docs/papers explain them."
     )
     output.show(f"The run's folder, with the transcript: {result.folder}")
+
+
+def _public(source: str | None, iterations: int | None) -> str | Path | None:
+    """The public text that was asked for."""
+    if source is None and iterations is None:
+        return None
+    from cutlayer.data import sample_path
+
+    return sample_path("train") if source in (None, "sample") else source
+
+
+def _check_language_options(*, cti: bool, pair: str | None) -> None:
+    if cti:
+        raise typer.BadParameter(
+            "contributing tokens are found by class labels, and a language model has none. Leave it out",
+            param_hint="--cti",
+        )
+    if pair is not None:
+        raise typer.BadParameter(
+            "a language model is trained on single texts. Leave it out", param_hint="--text-pair-column"
+        )
 
 
 def _choices(options: Sequence[str], *, cti: bool) -> dict[str, str]:

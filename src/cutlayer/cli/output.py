@@ -113,6 +113,11 @@ class Output:
         """A line of the result for readers."""
         self._out.print(escape(text))
 
+    def stream(self, piece: str) -> None:
+        """A part of the result for readers, as it comes."""
+        self._out.print(escape(piece), end="")
+        self._out.file.flush()
+
     def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:
         """One thing's fields, a line each, whole: what is shown here is copied."""
         self._out.print(f"[bold]{escape(title)}[/]")

@@ -59,6 +59,14 @@ def init(
         int | None,
         typer.Option(min=0, help="Deepest cut that is handed out. Default: half of the blocks.", show_default=False),
     ] = None,
+    max_tail: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Deepest tail of a decoder that is handed out. Default: a quarter of the blocks, at most 2.",
+            show_default=False,
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads. Default: all cores.", show_default=False)
     ] = None,
@@ -73,7 +81,13 @@ def init(
     output = Output(as_json=as_json)
     done = "Updated" if (data_dir / "vendor.json").exists() else "Made"
     settings = vendor.init(
-        data_dir, models=model, db_url=db_url, tls_host=tls_host, max_bottom=max_bottom, threads=threads
+        data_dir,
+        models=model,
+        db_url=db_url,
+        tls_host=tls_host,
+        max_bottom=max_bottom,
+        max_tail=max_tail,
+        threads=threads,
     )
     if tls_host is not None:
         output.show(f"Customers reach it as {tls_host} and pass --ca-cert with this file: {settings.certificate}")

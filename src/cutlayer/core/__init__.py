@@ -17,6 +17,7 @@ from cutlayer.core.errors import (
     VendorError,
 )
 from cutlayer.core.guarantee import Claim, Guarantee
+from cutlayer.core.perplexity import Perplexity
 from cutlayer.core.proportion import Proportion
 from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
 from cutlayer.core.spec import Registry, Spec, checked
@@ -34,6 +35,7 @@ __all__ = [
     "Guarantee",
     "ModelError",
     "Payload",
+    "Perplexity",
     "Place",
     "PrivacyError",
     "Proportion",

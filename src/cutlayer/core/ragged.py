@@ -62,6 +62,20 @@ class Ragged:
         shift = self.offsets[chosen] - (ends - lengths)
         return Ragged(self.values[items + shift.repeat_interleave(lengths)], lengths)
 
+    def first(self, kept: Tensor) -> Ragged:
+        """The first `kept[i]` items of each sequence."""
+        if torch.equal(kept, self.lengths):
+            return self
+        position = torch.arange(len(self.values)) - self.offsets[:-1].repeat_interleave(self.lengths)
+        return Ragged(self.values[position < kept.repeat_interleave(self.lengths)], kept.contiguous())
+
+    def preceded_by(self, items: Tensor) -> Ragged:
+        """Each sequence with the same items `[m, ...]` before it."""
+        if not len(items):
+            return self
+        parts = [torch.cat([items, self[number]]) for number in range(len(self))]
+        return Ragged(torch.cat(parts), self.lengths + len(items))
+
     def with_values(self, values: Tensor) -> Ragged:
         """The same lengths over other items."""
         return Ragged(values, self.lengths)

@@ -2,24 +2,31 @@
 
 from cutlayer.customer.client import Client, Mechanism, Source
 from cutlayer.customer.gate import Gate
+from cutlayer.customer.generate import Sampling
 from cutlayer.customer.home import Home, default_home
 from cutlayer.customer.preview import Preview
 from cutlayer.customer.progress import Progress, Silent
-from cutlayer.customer.results import FinetuneResult, Prediction, PrivatizedText
+from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, PrivatizedText, RunResult
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, TrainSpec
 
 __all__ = [
     "Client",
     "FinetuneResult",
     "Gate",
+    "Generation",
     "Home",
+    "LanguageResult",
     "Mechanism",
+    "Method",
+    "Objective",
     "Prediction",
     "Preview",
     "PrivatizedText",
     "Progress",
+    "RunResult",
     "RunSpec",
+    "Sampling",
     "Session",
     "Silent",
     "Source",

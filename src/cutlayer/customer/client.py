@@ -12,6 +12,7 @@ print(client.predict(result.adapter_id, ["a new note"]))
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import os
@@ -19,26 +20,27 @@ import secrets
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from cutlayer.core import ConfigError, Cut, Fault, Place, VendorError, checked
+from cutlayer.core import ConfigError, Cut, DataError, Fault, Place, VendorError, checked
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
 from cutlayer.customer.forecast import check_releases, drawn
 from cutlayer.customer.gate import Gate
+from cutlayer.customer.generate import OnText, Sampling, generate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
-from cutlayer.customer.prepare import Corpora, Labelled
+from cutlayer.customer.prepare import Corpora, split_rows
 from cutlayer.customer.preview import Preview, preview
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
-from cutlayer.customer.results import FinetuneResult, Prediction
+from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
-from cutlayer.customer.session import Texts
-from cutlayer.customer.settings import RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.trainer import padded_batches
+from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer, table_fingerprint
 from cutlayer.wire import Route, Transport, WireType, routes
@@ -128,7 +130,7 @@ class Client:
         out: Path | None = None,
         progress: Progress | None = None,
     ) -> FinetuneResult:
-        """Fine-tunes the vendor's model on private texts and measures what it cost and bought.
+        """Fine-tunes the vendor's model to label private texts, and measures what it cost and bought.
 
         Args:
             train: Texts to train on.
@@ -164,32 +166,117 @@ class Client:
                 leaves; only where another run charges the same texts meanwhile, some may have left.
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
-        progress = progress or Silent()
         privacy = _privacy(eta, mechanism, place, cti, cti_class_free)
+        columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
+        result = self._begin(
+            _corpora(train, dev, test, **columns),
+            privacy=privacy,
+            train=training or TrainSpec(),
+            objective=Objective.CLASSIFICATION,
+            model=model,
+            bottom=bottom,
+            train_bottom=train_bottom,
+            wire_type=wire_type,
+            budget=budget,
+            seed=seed,
+            unsafe_noise_seed=unsafe_noise_seed,
+            out=out,
+            progress=progress,
+        )
+        return _of_kind(FinetuneResult, result)
 
-        def read(source: Source) -> Dataset:
-            if isinstance(source, Dataset):
-                return source
-            return read_dataset(
-                source, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column
-            )
+    def finetune_language_model(
+        self,
+        train: Source,
+        *,
+        eta: float,
+        text_column: str = "text",
+        dev: Source | None = None,
+        test: Source | None = None,
+        mechanism: Mechanism | None = None,
+        place: Place = Place.TOKENS,
+        bottom: int | None = 1,
+        tail: int = 0,
+        train_bottom: TrainBottom | None = None,
+        model: str | None = None,
+        wire_type: WireType = WireType.BF16,
+        training: TrainSpec | None = None,
+        budget: float | None = None,
+        public_first: Source | None = None,
+        public_iterations: int = 1,
+        seed: int | None = None,
+        unsafe_noise_seed: int | None = None,
+        out: Path | None = None,
+        progress: Progress | None = None,
+    ) -> LanguageResult:
+        """Fine-tunes the vendor's decoder to continue private texts: bottom and tail here, the blocks between there.
 
-        given = Corpora(read(train), None if dev is None else read(dev), None if test is None else read(test))
-        settings = training or TrainSpec()
+        Args:
+            train: Texts to train on.
+            eta: Privacy parameter per token, as in `finetune`. The tokens to be predicted stay the true ones.
+            text_column: Column of the text.
+            dev: Texts to stop on; `training.dev_share` of train where it is left out.
+            test: Texts to measure perplexity on; dev where it is left out.
+            mechanism: How texts are privatized; text-to-text for a finite eta.
+            place: Whether noise acts on tokens or on the bottom's output.
+            bottom: Blocks below the cut at the customer; `None` is the text cut.
+            tail: Blocks above the upper cut at the customer, below the head; 0 is the final norm and the head.
+            train_bottom: Whether and how the bottom is trained. By default it is, above one memoised release of the
+                tokens, where it has something to train and the mechanism allows it.
+            model: The vendor's model, or its default one.
+            wire_type: Element type of rows and their gradients on the wire.
+            training: How the model is tuned; `TrainSpec.language()` by default.
+            budget: Largest sum of eta that a block of text may be charged over all its releases.
+            public_first: Public text to begin with, before any private text leaves: the split fine-tuning paper's
+                defence, which did little where it was measured (see `docs/papers/unsplit.md`).
+            public_iterations: Steps on it.
+            seed: Data order, initialisation and dropout; drawn where it is left out. Never noise.
+            unsafe_noise_seed: Draws the noise from this seed. It then protects nothing; for tests.
+            out: Folder of the run, as in `finetune`.
+            progress: Where to show progress.
+
+        Raises:
+            As `finetune`.
+        """
+        privacy = _privacy(eta, mechanism, place, False, False)
+        settings = training or TrainSpec.language()
+        given = _corpora(train, dev, test, text_column=text_column)
+        if public_first is not None:
+            public = _corpora(public_first, None, None, text_column=text_column).train
+            given = dataclasses.replace(given, public=public)
+        result = self._begin(
+            given,
+            privacy=privacy,
+            train=settings,
+            objective=Objective.LM,
+            model=model,
+            bottom=bottom,
+            tail=tail,
+            train_bottom=train_bottom or _default_train_bottom(bottom, privacy, settings),
+            public_iterations=0 if public_first is None else public_iterations,
+            wire_type=wire_type,
+            budget=budget,
+            seed=seed,
+            unsafe_noise_seed=unsafe_noise_seed,
+            out=out,
+            progress=progress,
+        )
+        return _of_kind(LanguageResult, result)
+
+    def _begin(
+        self,
+        given: Corpora,
+        *,
+        model: str | None,
+        seed: int | None,
+        out: Path | None,
+        progress: Progress | None,
+        **settings: Any,
+    ) -> RunResult:
+        """The run of these settings on these texts, begun, continued, or shown again."""
         chosen = choose_model(self._gate(), model)
-
         with checked():
-            spec = RunSpec(
-                privacy=privacy,
-                train=settings,
-                model=chosen.model.name,
-                bottom=bottom,
-                train_bottom=train_bottom,
-                wire_type=wire_type,
-                budget=budget,
-                seed=seed or 0,
-                unsafe_noise_seed=unsafe_noise_seed,
-            )
+            spec = RunSpec(model=chosen.model.name, seed=seed or 0, **settings)
         check_spec(spec)
         digest = given.digest(self.home.secret.derive("data digest"))
         folder = self._default_folder(spec, seed, digest) if out is None else out.expanduser()
@@ -197,13 +284,13 @@ class Client:
             if seed is None:
                 found = Run.seed_in(folder)
                 spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
-            return self._run(folder, spec, given, chosen, digest=digest, progress=progress)
+            return self._run(folder, spec, given, chosen, digest=digest, progress=progress or Silent())
 
     def _run(
         self, folder: Path, spec: RunSpec, given: Corpora, chosen: Offer, *, digest: str, progress: Progress
-    ) -> FinetuneResult:
+    ) -> RunResult:
         """The run in a folder, begun, continued, or shown again."""
-        rows = Labelled.of(given, spec)  # what is wrong with the data is told before anything is begun
+        rows = split_rows(given, spec)  # what is wrong with the data is told before anything is begun
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
         if run.state.adapter is not None:
             if not self.home.adapter(run.state.adapter).exists():
@@ -268,40 +355,26 @@ class Client:
         """
         progress = progress or Silent()
         profile = Profile.load(self.home, adapter)
+        if profile.spec.objective is not Objective.CLASSIFICATION:
+            raise ConfigError(f"Adapter {adapter} is a language model's: it gives no labels.", remedy="Use generate.")
         dataset = _dataset(texts, text_column, text_pair_column)
         if dataset.segments != profile.segments:
             raise ConfigError(
                 f"The adapter was trained on {'pairs' if profile.segments == 2 else 'single texts'}.",
                 remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
             )
-        offer = choose_model(self._gate(), profile.spec.model)
-        gate = Gate(
-            self._transport,
-            self.home.ledger,
-            run=f"predict/{adapter}",
-            vocab_size=offer.model.vocab_size,
-            wire_type=profile.spec.wire_type,
-            budget=profile.spec.budget,
-            unsafe=profile.spec.unsafe_noise_seed is not None,
-        )
-        archive = fetch_archive(gate, self.home, offer.model, Cut(bottom=profile.spec.bottom), progress)
-        session = build_session(
-            archive,
-            self.home,
-            profile.spec,
-            profile.importance(self.home),
-            AdapterLink(gate, adapter),
-            self.device,
-        )
-        session.load_trained(profile.bottom(self.home))
+        session, gate, offer = self._asking(profile, f"predict/{adapter}", progress)
+        session.link = AdapterLink(gate, adapter)
+        archive = session.archive
         session.eval()
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
         if profile.spec.budget is not None:
             releases = drawn(session, Texts(tokens), width=offer.model.width)
             check_releases(self.ledger, releases, budget=profile.spec.budget, total=len(dataset), progress=progress)
+        most = min(offer.positions, EVALUATION_POSITIONS)
         predictions: list[Prediction] = []
         with torch.no_grad():
-            for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), offer.positions):
+            for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), most):
                 probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
                 predictions += [
                     Prediction(label=profile.labels[label], probability=probability)
@@ -309,6 +382,68 @@ class Client:
                 ]
                 progress.update("predict", int(indices[-1]) + 1, len(dataset))
         return predictions
+
+    def generate(
+        self,
+        adapter: str,
+        prompts: str | Sequence[str],
+        *,
+        sampling: Sampling | None = None,
+        on_text: OnText | None = None,
+        progress: Progress | None = None,
+    ) -> list[Generation]:
+        """Has an adapter continue texts, privatized in the way it was trained.
+
+        Prompts and the tokens that are chosen leave through the same gate as texts to train on. The vendor reads
+        most of the tokens that are chosen from its own output all the same: see `docs/explanation/threat-model.md`.
+
+        Args:
+            adapter: The adapter's identifier, as `finetune_language_model` returned it.
+            prompts: One text, or several that are continued together.
+            sampling: How tokens are chosen.
+            on_text: Told of text as it comes: the prompt's number and what was added.
+            progress: Where to show the fetching of the bottom.
+
+        Raises:
+            ConfigError: This customer's folder does not know the adapter, it gives labels, or a text may become
+                longer than the model takes.
+            DataError: A prompt has no token.
+        """
+        profile = Profile.load(self.home, adapter)
+        if profile.spec.objective is Objective.CLASSIFICATION:
+            raise ConfigError(f"Adapter {adapter} is a classifier's: it gives no text.", remedy="Use predict.")
+        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        if not given:
+            raise DataError("There are no prompts.", remedy="Give one at least.")
+        session, gate, offer = self._asking(profile, f"generate/{adapter}", progress or Silent())
+        dataset = Dataset(tuple((prompt,) for prompt in given))
+        (tokens,) = tokenise(dataset, session.archive.tokenizer, max_content=2**31).segments
+        return generate(
+            session,
+            gate,
+            adapter,
+            tokens,
+            sampling or Sampling(),
+            limit=offer.model.max_length,
+            on_text=on_text or (lambda number, piece: None),
+        )
+
+    def _asking(self, profile: Profile, run: str, progress: Progress) -> tuple[Session, Gate, Offer]:
+        """The road to an adapter, as it was trained, with the door on it."""
+        offer = choose_model(self._gate(), profile.spec.model)
+        gate = Gate(
+            self._transport,
+            self.home.ledger,
+            run=run,
+            vocab_size=offer.model.vocab_size,
+            wire_type=profile.spec.wire_type,
+            budget=profile.spec.budget,
+            unsafe=profile.spec.unsafe_noise_seed is not None,
+        )
+        archive = fetch_archive(gate, self.home, offer.model, profile.spec.cut, progress)
+        session = build_session(archive, self.home, profile.spec, profile.importance(self.home), None, self.device)
+        session.load_trained(profile.trained(self.home))
+        return session, gate, offer
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         """The tenant's adapters at the vendor."""
@@ -451,6 +586,32 @@ def choose_device(name: str) -> torch.device:
     if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
         raise ConfigError([Fault("device", name, "must be auto, cpu, or cuda where there is a GPU")])
     return torch.device(name)
+
+
+def _corpora(train: Source, dev: Source | None, test: Source | None, **columns: str | None) -> Corpora:
+    """Train, dev and test, read from wherever they come."""
+
+    def read(source: Source) -> Dataset:
+        return source if isinstance(source, Dataset) else read_dataset(source, **columns)  # type: ignore[arg-type]
+
+    return Corpora(read(train), None if dev is None else read(dev), None if test is None else read(test))
+
+
+R = TypeVar("R", bound=RunResult)
+
+
+def _of_kind(kind: type[R], result: RunResult) -> R:
+    if not isinstance(result, kind):
+        raise TypeError(f"the run has a {type(result).__name__}")
+    return result
+
+
+def _default_train_bottom(bottom: int | None, privacy: PrivacySpec, settings: TrainSpec) -> TrainBottom:
+    """Trained, as the tail is, where there is something to train without a second look at a text."""
+    if bottom and privacy.mechanism != "vector":
+        return TrainBottom.MEMOISED
+    whole_table = bottom == 0 and privacy.mechanism == "none" and settings.method is Method.FULL
+    return TrainBottom.REDRAW if whole_table else TrainBottom.FROZEN
 
 
 def _privacy(

@@ -17,19 +17,20 @@ from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink, Link, Stored
-from cutlayer.customer.measure import Measures
-from cutlayer.customer.prepare import Labelled, Prepared, check_batches
+from cutlayer.customer.measure import MEASURES
+from cutlayer.customer.prepare import Labelled, Plain, check_batches, prepare
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
-from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import OPTIMISER, Run
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import RunSpec, TrainBottom
+from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, Trainer
+from cutlayer.customer.tuning import tune
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.models import FAMILIES, Archive
-from cutlayer.models.optimiser import Optimiser
-from cutlayer.privacy import CustomerSecret, UtilityImportance, build_privatizer, table_fingerprint
+from cutlayer.models.optimiser import Optimiser, updates_in
+from cutlayer.privacy import CustomerSecret, PrivacySpec, UtilityImportance, build_privatizer, table_fingerprint
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -71,8 +72,34 @@ def check_spec(spec: RunSpec) -> None:
         )
     if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
+    faults += _objective_faults(spec)
     if faults:
         raise ConfigError(faults)
+
+
+def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
+    """Settings that do not go with what is learnt."""
+    if spec.objective is Objective.CLASSIFICATION:
+        if spec.tail is not None:
+            yield Fault("tail", spec.tail, "must be left out: a classifier's head is the vendor's")
+        if spec.train.method is Method.FULL:
+            yield Fault("method", "full", 'must be "lora": a classifier is tuned with adapters and a head')
+        if spec.train.packing:
+            yield Fault("packing", True, "must be off: each text has a label of its own")
+        if spec.public_iterations:
+            yield Fault("public_iterations", spec.public_iterations, "must be 0: a classifier needs labels to train on")
+        return
+    if spec.tail is None:
+        yield Fault("tail", None, "must be 0 or more: a language model's labels are its text, so its head stays here")
+    if spec.privacy.cti is not None:
+        yield Fault("cti", "set", "must be left out: contributing tokens are found by class labels, and there are none")
+    if spec.public_iterations and spec.train_bottom is TrainBottom.FROZEN:
+        yield Fault(
+            "public_iterations", spec.public_iterations, "must be 0 with a frozen bottom, which they cannot change"
+        )
+    redraws = spec.train_bottom is TrainBottom.REDRAW
+    if redraws and spec.train.method is Method.LORA and not spec.bottom:
+        yield Fault("train_bottom", "redraw", 'trains the table: use method "full", or leave the bottom frozen')
 
 
 @contextmanager
@@ -100,24 +127,25 @@ def build_session(
     device: torch.device,
 ) -> Session:
     """The road for these settings."""
+    secret = noise_secret(home, spec.unsafe_noise_seed)
     privatizer = build_privatizer(
         spec.privacy,
-        secret=noise_secret(home, spec.unsafe_noise_seed),
+        secret=secret,
         table=None if archive.table is None else archive.table.detach().cpu().clone(),
         candidates=archive.candidates,
         table_fingerprint=table_fingerprint(archive.table),
-        boundary=f"{archive.fingerprint}/{archive.manifest.cut.slug}",
+        boundary=f"{archive.fingerprint}/{Cut(bottom=spec.bottom).slug}",
         importance=importance,
     )
     return Session(
         archive=archive,
+        parts=tune(archive, spec),
         privatizer=privatizer,
+        public=build_privatizer(PrivacySpec.no_privacy(), secret=secret),
         link=link,
         form=form_of(spec),
         wire_type=spec.wire_type,
         vault=home.vault,
-        train_bottom=spec.train_bottom is not TrainBottom.FROZEN,
-        dropout=spec.train.dropout,
         seed=spec.seed,
         device=device,
     )
@@ -141,7 +169,7 @@ class Finetuning:
         home: Home,
         gate: Gate,
         offer: Offer,
-        rows: Labelled,
+        rows: Labelled | Plain,
         run: Run,
         progress: Progress,
         device: torch.device,
@@ -154,10 +182,10 @@ class Finetuning:
         self.spec = run.state.spec
         self.progress = progress
         self.form = form_of(self.spec)
-        self.archive = fetch_archive(gate, home, self.model, Cut(bottom=self.spec.bottom), progress)
-        if self._trains_bottom and not self.spec.bottom:
-            self.archive.check_trainable()  # the table is trained; deeper bottoms train their blocks alone
-        self.data = Prepared(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
+        self.archive = fetch_archive(gate, home, self.model, self.spec.cut, progress)
+        if (self._trains_bottom and not self.spec.bottom) or self.spec.train.method is Method.FULL:
+            self.archive.check_trainable()  # the table is trained; deeper bottoms may train their blocks alone
+        self.data = prepare(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
         self._forecast = Forecast(
@@ -175,7 +203,12 @@ class Finetuning:
     def _trains_bottom(self) -> bool:
         return self.spec.train_bottom is not TrainBottom.FROZEN
 
-    def execute(self) -> FinetuneResult:
+    @property
+    def _trains(self) -> bool:
+        """Whether the customer has weights of its own to train, and to keep in step with the vendor's."""
+        return bool(self.session.trained())
+
+    def execute(self) -> RunResult:
         """Runs to the end, from wherever an earlier try stopped.
 
         Raises:
@@ -185,7 +218,7 @@ class Finetuning:
         if not self.run.state.accepted:
             self._begin()
         try:
-            with _threads(self.run.state.threads if self._trains_bottom else torch.get_num_threads()):
+            with _threads(self.run.state.threads if self._trains else torch.get_num_threads()):
                 return self._execute(started)
         except KeyboardInterrupt as error:
             raise Stopped(
@@ -210,7 +243,7 @@ class Finetuning:
         self.run.state.accepted = True
         self.run.save()
 
-    def _execute(self, started: float) -> FinetuneResult:
+    def _execute(self, started: float) -> RunResult:
         spec = self._job_spec()
         train, dev, uploaded = self._examples()
         job = self._job(spec)
@@ -222,6 +255,7 @@ class Finetuning:
             train,
             dev,
             self.run,
+            public=self.data.public,
             optimiser=None if job.state is JobState.FINISHED else self._optimiser(link),
             positions=self.positions,
             progress=self.progress,
@@ -230,21 +264,21 @@ class Finetuning:
         adapter = self.gate.send(routes.FINISH, {"job": link.job}, control=SnapshotRequest(step=best)).expect(
             AdapterInfo
         )
-        bottom = self._best_bottom(best)
+        trained = self._best_trained(best)
         profile = Profile(
             adapter=adapter.adapter,
             segments=self.data.segments,
             max_content=self.data.max_content,
-            labels=self.data.rows.names.names,
+            labels=self.data.label_names,
             spec=self.spec,
         )
-        profile.save(self.home, self.data.importance, bottom)
-        self.session.load_trained(bottom)
+        profile.save(self.home, self.data.importance, trained)
+        self.session.load_trained(trained)
         self.session.link = AdapterLink(self.gate, adapter.adapter)
-        measures = Measures(self.data, self.session, self.run, trainer, uploaded)
+        measures = MEASURES[self.spec.objective](self.data, self.session, self.run, trainer, uploaded)
         utility = measures.utility(positions=self.positions, progress=self.progress)
         seconds = self.run.state.seconds + time.monotonic() - started
-        result = measures.result(
+        result: RunResult = measures.result(
             adapter,
             utility,
             self._knowledge(),
@@ -301,13 +335,13 @@ class Finetuning:
 
     @property
     def job_cut(self) -> Cut:
-        """The cut as the vendor sees it: ids make every cut a text cut."""
-        return Cut(bottom=None if self.form is Form.IDS else self.spec.bottom)
+        """The cut as the vendor sees it: ids make every bottom a text cut's."""
+        return Cut(bottom=None if self.form is Form.IDS else self.spec.bottom, tail=self.spec.tail)
 
     @property
     def _total_steps(self) -> int:
         settings = self.spec.train
-        return -(-len(self.data.rows.train) // settings.batch_size) * settings.epochs
+        return self.spec.public_iterations + -(-len(self.data.train) // settings.batch_size) * settings.epochs
 
     def _job_spec(self) -> JobSpec:
         """What the vendor is told."""
@@ -321,34 +355,39 @@ class Finetuning:
             wire_type=self.spec.wire_type,
             segments=self.data.segments,
             record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if frozen else (),
-            num_labels=len(self.data.rows.names),
+            num_labels=len(self.data.label_names) or None,
             trainable_bottom=not frozen,
-            lora=LoraSpec(
+            lora=None
+            if settings.method is Method.FULL
+            else LoraSpec(
                 rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
             ),
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,
                 total_steps=self._total_steps,
+                accumulation=settings.accumulation,
+                clip_norm=settings.clip_norm,
             ),
             dropout=settings.dropout,
+            gradient_checkpointing=settings.gradient_checkpointing,
             precision=settings.precision,
             seed=self.spec.seed,
-            checkpoint_every=settings.checkpoint_every,
+            checkpoint_every=settings.checkpoint_steps,
         )
 
     def _job(self, spec: JobSpec) -> JobInfo:
         """The job, started or found, at a step from which both parties can go on."""
         job = self.run.identifier("job")
         info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec).expect(JobInfo)
-        if spec.trainable_bottom and info.state is not JobState.FINISHED:
+        if self._trains and info.state is not JobState.FINISHED:
             common = max(set(info.checkpoints) & set(self.run.checkpoints()))
             info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)
         return info
 
     def _optimiser(self, link: Link) -> Optimiser | None:
-        """The customer's own optimiser and bottom, as they were at the link's step."""
-        if not self._trains_bottom:
+        """The customer's own optimiser and weights, as they were at the link's step."""
+        if not self._trains:
             return None
         settings = self.spec.train
         optimiser = Optimiser(
@@ -356,7 +395,7 @@ class Finetuning:
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             warmup_steps=0,
-            total_steps=self._total_steps,
+            total_steps=updates_in(self._total_steps, settings.accumulation),
         )
         if link.step:
             kept = self.run.read_checkpoint(link.step)
@@ -364,19 +403,21 @@ class Finetuning:
             optimiser.load({name.removeprefix(OPTIMISER): kept[name] for name in kept if name.startswith(OPTIMISER)})
         return optimiser
 
-    def _best_bottom(self, step: int) -> dict[str, Tensor]:
-        if not self._trains_bottom:
+    def _best_trained(self, step: int) -> dict[str, Tensor]:
+        if not self._trains:
             return {}
         kept = self.run.read_checkpoint(step)
         return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
 
     def _knowledge(self) -> Knowledge:
-        """What the vendor knows: the bottom as it was handed out, not as the customer trained it."""
-        initial = fetch_archive(self.gate, self.home, self.model, Cut(bottom=self.spec.bottom), self.progress)
+        """What the vendor knows: the parts as they were handed out, not as the customer trained them."""
+        initial = fetch_archive(self.gate, self.home, self.model, self.spec.cut, self.progress)
         return Knowledge(
             cut=self.job_cut,
             table=initial.table,
             # without noise a row of any token may have left, one for unknown words too
             candidates=None if self.spec.privacy.mechanism == "none" else initial.candidates,
             template=initial.template,
+            bottom=initial.bottom,
+            tail=initial.tail,
         )

@@ -69,6 +69,8 @@ class Gate:
         release: Release | None = None,
         records: Tensor | None = None,
         gradient: Tensor | None = None,
+        norm: Tensor | None = None,
+        parents: Tensor | None = None,
     ) -> Reply:
         """Writes the ledger, then sends one frame and returns the answer.
 
@@ -78,13 +80,15 @@ class Gate:
             control: The JSON body, for routes that have one.
             release: What a privatizer returned, to be sent whole.
             records: `[texts]`, numbers of records that the vendor holds.
-            gradient: `[texts, labels]`, d loss / d output of the step before.
+            gradient: d loss / d output of the step before, in the output's shape and element type.
+            norm: `[1]`, squared norm of the customer's own gradients.
+            parents: `[sequences]`, which sequence each one goes on from.
 
         Raises:
             BudgetError: The release would exceed a text's budget; nothing was written or sent.
             VendorError: The vendor refused or could not be reached.
         """
-        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient))
+        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient, norm, parents))
         entry = self._ledger.open_frame(
             run=self._run,
             vendor=self._transport.peer,
@@ -117,16 +121,27 @@ class Gate:
 
     def digest(self, release: Release) -> str:
         """SHA-256 of the body that `release` would travel in; nothing is sent."""
-        return hashlib.sha256(encode_tensors(self._tensors(release, None, None))).hexdigest()
+        return hashlib.sha256(encode_tensors(self._tensors(release))).hexdigest()
 
-    def _tensors(self, release: Release | None, records: Tensor | None, gradient: Tensor | None) -> dict[str, Tensor]:
+    def _tensors(
+        self,
+        release: Release | None,
+        records: Tensor | None = None,
+        gradient: Tensor | None = None,
+        norm: Tensor | None = None,
+        parents: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
         if release is not None:
             tensors |= pack(release.payload, vocab_size=self._vocab_size, wire_type=self._wire_type)
         if records is not None:
             tensors["records"] = records.to(smallest_index(int(records.max())))
         if gradient is not None:
-            tensors["gradient"] = gradient.detach().float().cpu()
+            tensors["gradient"] = gradient
+        if norm is not None:
+            tensors["norm"] = norm
+        if parents is not None:
+            tensors["parents"] = parents.to(smallest_index(len(parents)))
         return tensors
 
     def spent(self) -> RunBytes:

@@ -73,6 +73,15 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
             f"not {cut.bottom}.",
             remedy=f"Use --bottom {model.max_bottom} or less.",
         )
+    if cut.tail is not None and (model.max_tail is None or cut.tail > model.max_tail):
+        none = model.max_tail is None
+        raise ModelError(
+            f"The vendor hands out no tail of {model.name}, which a language model needs."
+            if none
+            else f"The vendor hands out tails of at most {model.max_tail} of the {model.blocks} blocks of "
+            f"{model.name}, not {cut.tail}.",
+            remedy="Choose a decoder." if none else f"Use --tail {model.max_tail} or less.",
+        )
     where: dict[str, str | int] = {"model": model.name, "cut": cut.slug}
     manifest = gate.send(routes.ARCHIVE, where).expect(ArchiveManifest)
     folder = home.archives / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]

@@ -2,23 +2,28 @@
 
 With a frozen bottom there is one round trip a step: the frame of step n names n's records and
 carries the gradient of step n - 1. With a trainable bottom the frame carries the step's own release
-and a second trip brings the gradient of the boundary. Steps are numbered and repeating one is
+and a second trip brings the gradient of the boundary; where gradients are clipped, it brings their
+norm too, and the next frame carries the customer's. Steps are numbered and repeating one is
 harmless, so after a crash on either side the run goes on from the last accepted step.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError
+from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.privacy import Release
-from cutlayer.wire import routes
-from cutlayer.wire.messages import JobInfo
+from cutlayer.wire import Reply, WireType, routes
+from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
+
+_REPLAYS = 5
+"""Times that a session is started anew for one token."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +32,19 @@ class Stored:
 
     Attributes:
         records: `[n]` int64, their numbers over the job's record sets.
+        segment_lengths: `[n, segments]` int64, positions of each text, special tokens included: where rows of an
+            upper boundary belong.
     """
 
     records: Tensor
+    segment_lengths: Tensor
 
     def __len__(self) -> int:
         return len(self.records)
 
     def select(self, indices: Tensor) -> Stored:
         """The texts at `indices`, in that order."""
-        return Stored(self.records[indices])
+        return Stored(self.records[indices], self.segment_lengths[indices])
 
 
 class Link:
@@ -46,14 +54,24 @@ class Link:
         gate: The door.
         job: The job as the vendor holds it. If its last step still waits for a gradient, that step
             is asked for again instead of being sent again: its frame carried a gradient that is gone.
+
+    Attributes:
+        step: The last step whose forward pass was taken.
+        vendor_norm: `[1]`, squared norm of the vendor's gradients that the next update takes; where they are clipped.
     """
 
     def __init__(self, gate: Gate, job: JobInfo) -> None:
         self.gate = gate
         self.job = job.job
-        self.returns_gradient = job.spec.trainable_bottom
+        self.clips = job.spec.optimiser.clip_norm is not None
+        self.two_trips = job.spec.trainable_bottom or self.clips
+        as_rows = job.spec.cut.tail is not None and job.spec.wire_type is WireType.BF16
+        self._gradient_type = torch.bfloat16 if as_rows else torch.float32
         self._accepted = job.step
-        self._pending: Tensor | None = None
+        self._gradient: Tensor | None = None
+        # only a customer without gradients of its own goes on with a job that waits for their norm
+        self._norm = torch.zeros(1) if job.norm_missing else None
+        self.vendor_norm = torch.zeros(1)
         self.step = job.step if job.gradient_applied or job.step == 0 else job.step - 1
 
     @property
@@ -65,30 +83,54 @@ class Link:
         return {"job": self.job, "step": self.step}
 
     def forward(self, sent: Release | Stored) -> Tensor:
-        """Takes the next step's forward pass and returns the top's output `[texts, labels]`."""
+        """Takes the next step's forward pass and returns the top's output.
+
+        Returns:
+            Logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary, fp32.
+        """
         self.step += 1
         if self.step <= self._accepted:
             reply = self.gate.send(routes.STEP_GET, self._where())
         elif isinstance(sent, Stored):
-            reply = self.gate.send(routes.STEP, self._where(), records=sent.records, gradient=self._pending)
+            reply = self.gate.send(
+                routes.STEP, self._where(), records=sent.records, gradient=self._gradient, norm=self._norm
+            )
         else:
-            reply = self.gate.send(routes.STEP, self._where(), release=sent)
-        self._pending = None
-        return reply.tensors["output"]
+            reply = self.gate.send(routes.STEP, self._where(), release=sent, norm=self._norm)
+        self._gradient = self._norm = None
+        return reply.tensors["output"].float()
 
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output; returns d loss / d boundary where the bottom is trainable."""
-        if self.returns_gradient:
-            reply = self.gate.send(routes.GRADIENT, self._where(), gradient=gradient)
-            return reply.tensors["boundary_gradient"].float()
-        self._pending = gradient
-        return None
+        self._gradient = gradient.detach().to("cpu", self._gradient_type)
+        if not self.two_trips:
+            return None
+        reply = self._send_gradient()
+        if self.clips:
+            self.vendor_norm = reply.tensors["norm"]
+        boundary = reply.tensors["boundary_gradient"].float()
+        return boundary if len(boundary) else None
+
+    def clipped(self, norm: Tensor) -> None:
+        """Has the vendor take its update, clipped, with the next frame.
+
+        Args:
+            norm: `[1]`, squared norm of the customer's own gradients.
+        """
+        self._norm = norm
 
     def flush(self) -> None:
-        """Sends the gradient that no further step will carry: the end of an epoch."""
-        if self._pending is not None:
-            self.gate.send(routes.GRADIENT, self._where(), gradient=self._pending)
-            self._pending = None
+        """Sends what no further step will carry: the end of an epoch."""
+        if self._gradient is not None:
+            self._send_gradient()
+        if self._norm is not None:
+            self.gate.send(routes.NORM, self._where(), norm=self._norm)
+            self._norm = None
+
+    def _send_gradient(self) -> Reply:
+        reply = self.gate.send(routes.GRADIENT, self._where(), gradient=self._gradient)
+        self._gradient = None
+        return reply
 
     def infer(self, sent: Release | Stored) -> Tensor:
         """The top's output in evaluation mode, with the job's weights as they are."""
@@ -96,7 +138,7 @@ class Link:
             reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, records=sent.records)
         else:
             reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, release=sent)
-        return reply.tensors["output"]
+        return reply.tensors["output"].float()
 
 
 class AdapterLink:
@@ -112,14 +154,89 @@ class AdapterLink:
         return self.adapter
 
     def infer(self, sent: Release | Stored) -> Tensor:
-        """The adapted top's output `[texts, labels]`.
+        """The adapted top's output, logits or rows of the upper boundary.
 
         Raises:
             ConfigError: Stored records belong to a job; a query carries its own release.
         """
         if isinstance(sent, Stored):
             raise ConfigError("A query carries its own release.", remedy="Pass the texts.")
-        return self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent).tensors["output"]
+        reply = self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent)
+        return reply.tensors["output"].float()
+
+
+class GenerationLink:
+    """The frames of one generation session, each of which the vendor can be told again.
+
+    Sessions are in the vendor's memory alone. Where one is gone (the vendor was restarted, or it was idle for too
+    long), it is started anew and all frames are sent again, the same bytes in the same order: the vendor then
+    computes the same bits, and the text goes on unchanged.
+
+    Args:
+        gate: The door.
+        spec: What to ask for.
+
+    Attributes:
+        round_trips: Frames that brought a text further.
+        replays: How many times the session was started anew.
+    """
+
+    def __init__(self, gate: Gate, spec: GenerationSpec) -> None:
+        self.gate = gate
+        self.name = secrets.token_hex(16)
+        self.spec = spec
+        self.round_trips = 0
+        self.replays = 0
+        self._frames: list[tuple[Release, Tensor | None]] = []
+        self._open()
+
+    @property
+    def moment(self) -> str:
+        """A name for what the next frame meets."""
+        return f"{self.name}/{self.round_trips}"
+
+    def infer(self, sent: Release, parents: Tensor | None) -> Tensor:
+        """Rows of the upper boundary for the new positions.
+
+        Args:
+            sent: The new positions' release, of every sequence.
+            parents: `[sequences]` which sequence each one goes on from; `None`: from itself.
+        """
+        self._frames.append((sent, parents))
+        tries = 0
+        while True:
+            try:
+                output = self._send(len(self._frames) if not tries else 1)
+                break
+            except VendorError as error:
+                tries += 1
+                if error.status not in (404, 409) or tries > _REPLAYS:
+                    raise
+                self.replays += 1
+                self._open()
+        self.round_trips += 1
+        return output
+
+    def close(self) -> None:
+        """Ends the session; one that is gone has ended."""
+        try:
+            self.gate.send(routes.GENERATION_DELETE, {"generation": self.name})
+        except VendorError as error:
+            if error.status != 404:
+                raise
+
+    def _open(self) -> None:
+        self.gate.send(routes.GENERATION_PUT, {"generation": self.name}, control=self.spec).expect(GenerationInfo)
+
+    def _send(self, first: int) -> Tensor:
+        """Sends frames from the `first`, counted from 1; returns what the last one was answered."""
+        output = torch.empty(0)
+        for step in range(first, len(self._frames) + 1):
+            release, parents = self._frames[step - 1]
+            where: dict[str, str | int] = {"generation": self.name, "step": step}
+            reply = self.gate.send(routes.GENERATION_STEP, where, release=release, parents=parents)
+            output = reply.tensors["output"].float()
+        return output
 
 
 class Exchange(torch.autograd.Function):

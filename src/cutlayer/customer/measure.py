@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from cutlayer.attacks import (
+    GreedyTruth,
     Knowledge,
     LabelTruth,
     Measured,
     Outcome,
     TokenTruth,
+    TrainedTruth,
+    Transcript,
+    greedy_texts,
+    measure,
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.core import Deviation, Guarantee, Proportion
+from cutlayer.core import Deviation, Guarantee, Proportion, Ragged, Tokens
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
-from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.trainer import Trainer, evaluate
+from cutlayer.customer.settings import Objective
+from cutlayer.customer.trainer import Score, Trainer, evaluate, evaluation_batches
 from cutlayer.customer.upload import Uploaded
 from cutlayer.privacy import RunBytes
 from cutlayer.wire.messages import AdapterInfo
 
+R = TypeVar("R", bound=RunResult)
 
-class Measures:
+_MEASURED_TOKENS = 4096
+"""Tokens on which the attacks on a tail are measured: a standard error of less than a point, in seconds."""
+
+
+class Measures(ABC, Generic[R]):
     """The numbers of one run.
 
     Args:
@@ -47,26 +62,22 @@ class Measures:
         self._trainer = trainer
         self._uploaded = uploaded
 
-    def utility(self, *, positions: int, progress: Progress) -> tuple[Proportion, str]:
-        """Accuracy on test, through the published adapter; or the best epoch's on dev, already measured.
+    def utility(self, *, positions: int, progress: Progress) -> Score | None:
+        """What the published adapter reaches on test; `None` where there is none, as dev was measured already.
 
         Args:
             positions: Of one frame at most, as the vendor says.
             progress: Where to show progress.
-
-        Returns:
-            The accuracy, and `test` or `dev`.
         """
         test = self._data.test
         if test is None:
-            best, rows = max(self._run.state.dev), len(self._trainer.dev)
-            return Proportion.of(round(best * rows), rows), "dev"
-        return evaluate(self._session, test, positions=positions, progress=progress, stage="test"), "test"
+            return None
+        return evaluate(self._session, test, positions=positions, progress=progress, stage="test")
 
     def result(
         self,
         adapter: AdapterInfo,
-        utility: tuple[Proportion, str],
+        utility: Score | None,
         knowledge: Knowledge,
         *,
         spent: RunBytes,
@@ -74,7 +85,7 @@ class Measures:
         deviations: tuple[Deviation, ...],
         seconds: float,
         caveats: tuple[str, ...],
-    ) -> FinetuneResult:
+    ) -> R:
         """All that a run tells.
 
         Args:
@@ -87,29 +98,25 @@ class Measures:
             seconds: How long it took.
             caveats: What the run's guarantee does not cover, beside what the privatizer says.
         """
-        accuracy, measured_on = utility
-        inversion, labels = self._inversion(knowledge), self._label_recovery()
+        inversion = self._inversion(knowledge)
         measured = inversion if isinstance(inversion, Measured) else None
         privatizer = self._session.privatizer
-        state, spec, rows = self._run.state, self._spec, self._data.rows
+        state, spec, data = self._run.state, self._spec, self._data
         # every draw is a look of its own, and looks at one text add up, wherever it stands in train, dev and test
         guarantee = functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks)
-        return FinetuneResult(
+        return self._told(
+            utility,
+            knowledge,
             adapter_id=adapter.adapter,
             adapter_sha256=adapter.sha256,
-            ua=accuracy.value,
-            ua_on=measured_on,
-            ua_n=accuracy.n,
-            ua_standard_error=accuracy.standard_error,
             ep=measured.privacy.value if measured else None,
             ep_n=measured.privacy.n if measured else 0,
             ep_standard_error=measured.privacy.standard_error if measured else None,
             ep_note=_note(inversion),
             replaced=self._replaced(),
-            label_recovery=labels.success.value if isinstance(labels, Measured) else None,
-            n_train=len(rows.train),
-            n_dev=len(rows.dev),
-            n_test=len(rows.test or ()),
+            n_train=len(data.train),
+            n_dev=len(data.dev),
+            n_test=0 if data.test is None else len(data.test),
             uplink_bytes={**spent.uplink, "total": sum(spent.uplink.values())},
             downlink_bytes=spent.downlink,
             tokens_released=spent.tokens,
@@ -129,6 +136,10 @@ class Measures:
             folder=self._run.folder,
         )
 
+    @abstractmethod
+    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> R:
+        """The result of this objective, from what all have in common."""
+
     def _replaced(self) -> float | None:
         """Share of tokens that the (first epoch's) draws replaced; `None` for rows of noise."""
         changed = self._replaced_in_steps() if self._uploaded is None else self._uploaded.replaced
@@ -137,7 +148,7 @@ class Measures:
     def _replaced_in_steps(self) -> int | None:
         """The first epoch's draws are made again, not charged again."""
         changed = 0
-        for step, batch in enumerate(self._trainer.batches(0), start=1):
+        for step, batch in self._trainer.numbered_batches(0):
             texts, _ = self._trainer.train.batch(batch)
             if isinstance(texts, Texts):
                 drawn = self._session.count_replaced(texts, look=self._trainer.look(0, step))
@@ -148,12 +159,9 @@ class Measures:
 
     def _texts_of_steps(self) -> dict[tuple[str, int], Tensor]:
         """Which texts each step was about: the customer knows, an attack does not."""
-        batches = [batch for epoch in range(len(self._run.state.dev)) for batch in self._trainer.batches(epoch)]
-        return {(self._trainer.link.job, step): batch for step, batch in enumerate(batches, start=1)}
-
-    def _label_recovery(self) -> Outcome:
-        truth = LabelTruth(self._data.rows.labels, len(self._data.rows.names), self._texts_of_steps())
-        return measure_label_recovery(self._run.transcript, truth=truth)
+        epochs = range(len(self._run.state.dev))
+        numbered = (pair for epoch in epochs for pair in self._trainer.numbered_batches(epoch))
+        return {(self._trainer.link.job, step): batch for step, batch in numbered}
 
     def _inversion(self, knowledge: Knowledge) -> Outcome:
         """Embedding inversion of what was recorded (SAP §5.1; for a trainable bottom, Appendix A)."""
@@ -163,6 +171,109 @@ class Measures:
         else:
             truth = TokenTruth(self._data.tokens, steps=self._texts_of_steps())
         return measure_empirical_privacy(self._run.transcript, knowledge=knowledge, truth=truth)
+
+
+class ClassifierMeasures(Measures[FinetuneResult]):
+    """The numbers of a run with labels."""
+
+    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> FinetuneResult:
+        dev = len(self._trainer.dev)
+        accuracy = utility or Proportion.of(round(max(self._run.state.dev) * dev), dev)
+        labels = self._label_recovery()
+        return FinetuneResult(
+            ua=accuracy.value,
+            ua_on="dev" if utility is None else "test",
+            ua_n=accuracy.n,
+            ua_standard_error=accuracy.standard_error,
+            label_recovery=labels.success.value if isinstance(labels, Measured) else None,
+            **common,
+        )
+
+    def _label_recovery(self) -> Outcome:
+        labels = self._data.train.labels
+        if not isinstance(labels, Tensor):
+            raise TypeError("a classifier's labels are numbers")
+        truth = LabelTruth(labels, len(self._data.label_names), self._texts_of_steps())
+        return measure_label_recovery(self._run.transcript, truth=truth)
+
+
+class LanguageMeasures(Measures[LanguageResult]):
+    """The numbers of a language model's run."""
+
+    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
+        state = self._run.state
+        predicted = int((self._trainer.dev.lengths - 1).sum())
+        transcript = Transcript.recorded(self._run.transcript)
+        trained, said = self._tokens_trained_on(transcript, knowledge), self._tokens_said(transcript, knowledge)
+        return LanguageResult(
+            perplexity=min(state.dev) if utility is None else utility.value,
+            perplexity_on="dev" if utility is None else "test",
+            perplexity_n=predicted if utility is None else utility.n,
+            perplexity_standard_error=None if utility is None else utility.standard_error,
+            dev_before=state.untrained or math.nan,
+            read_in_training=trained.success if isinstance(trained, Measured) else None,
+            read_in_training_note=_reason(trained),
+            read_from_answers=said.success if isinstance(said, Measured) else None,
+            read_from_answers_note=_reason(said),
+            **common,
+        )
+
+    @property
+    def _skipped(self) -> int:
+        """First tokens of each text that nothing precedes, so that nobody predicts them."""
+        return 0 if self._session.archive.template.opening else 1
+
+    def _tokens_trained_on(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
+        """Share of the first steps' tokens that the vendor reads from gradients."""
+        chosen: dict[tuple[str, int], Tensor] = {}
+        tokens = last = 0
+        for (job, step), batch in self._texts_of_steps().items():
+            if tokens >= _MEASURED_TOKENS:
+                break
+            chosen[job, step] = batch
+            tokens, last = tokens + int(self._data.train.lengths[batch].sum()), step
+        texts = torch.cat(list(chosen.values())).unique()
+        numbers = {int(text): place for place, text in enumerate(texts)}
+        steps = {key: torch.tensor([numbers[int(text)] for text in batch]) for key, batch in chosen.items()}
+        truth = TrainedTruth(self._data.tokens.select(texts), steps=steps, skipped=self._skipped)
+        first = self._spec.public_iterations
+        return measure("tail-gradient", transcript.first_steps(max(last, first)), knowledge=knowledge, truth=truth)
+
+    def _tokens_said(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
+        """Share of the customer's most probable tokens that the vendor reads from what it sent down itself.
+
+        Measured on the evaluation that the result's perplexity is of, where the true tokens stand before each.
+        """
+        tail = self._session.tail
+        if tail is None:
+            raise TypeError("a language model's customer holds the tail")
+        source, first = f"adapter/{self._trainer.link.job}/infer", 0
+        if self._data.test is None:
+            frames = len(list(evaluation_batches(self._trainer.dev, self._trainer.positions)))
+            source, first = f"job/{self._trainer.link.job}/infer", frames * self._run.state.best_epoch
+        said: list[Tokens] = []
+        queries: dict[tuple[str, int], Tensor] = {}
+        texts = tokens = 0
+        for answer in transcript.answers():
+            if answer.source != source or answer.number < first or tokens >= _MEASURED_TOKENS:
+                continue
+            said.append(greedy_texts(tail, answer, knowledge))
+            queries[answer.source, answer.number] = torch.arange(texts, texts + len(said[-1]))
+            texts, tokens = texts + len(said[-1]), tokens + said[-1].total
+        joined = Tokens((Ragged.concatenate([each.segments[0] for each in said]),))
+        truth = GreedyTruth(joined, skipped=self._skipped, queries=queries)
+        return measure("forward-leak", transcript.only_answers(queries), knowledge=knowledge, truth=truth)
+
+
+def _reason(outcome: Outcome) -> str:
+    return "" if isinstance(outcome, Measured) else outcome.reason
+
+
+MEASURES: Mapping[Objective, type[Measures[Any]]] = {
+    Objective.CLASSIFICATION: ClassifierMeasures,
+    Objective.LM: LanguageMeasures,
+}
+"""How a run of each objective is measured."""
 
 
 def _note(outcome: Outcome) -> str:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, DataError, Fault
+from cutlayer.core import ConfigError, DataError, Fault, ModelError, Ragged, Tokens
 from cutlayer.customer.session import Texts
-from cutlayer.customer.settings import RunSpec
+from cutlayer.customer.settings import BLOCK_LENGTH, Objective, RunSpec
 from cutlayer.customer.trainer import Examples
 from cutlayer.data import Dataset, LabelNames, tokenise
-from cutlayer.models import Archive
+from cutlayer.models import Archive, Template
 from cutlayer.privacy import UtilityImportance
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """The customer's data: what to train on, to stop on, and to measure on."""
+    """The customer's data: what to train on, to stop on, and to measure on; and public text to begin with."""
 
     train: Dataset
     dev: Dataset | None
     test: Dataset | None
+    public: Dataset | None = None
 
     def split(self, *, dev_share: float, seed: int) -> tuple[Dataset, Dataset]:
         """Train and dev; a share of train is held out where no dev was given.
@@ -52,6 +55,8 @@ class Corpora:
             for row, label in zip(dataset.texts, dataset.labels or (), strict=False) if dataset else ():
                 state.update("\x1f".join((*row, label)).encode() + b"\x1e")
             state.update(b"\x1d")
+        for row in self.public.texts if self.public else ():
+            state.update("\x1f".join(row).encode() + b"\x1e")
         return state.hexdigest()
 
 
@@ -99,8 +104,98 @@ class Labelled:
         )
 
 
-class Prepared:
+@dataclass(frozen=True)
+class Plain:
+    """A language model's rows, split.
+
+    Attributes:
+        train: What to train on.
+        dev: What to stop on.
+        test: What to measure on, if given.
+        public: What to begin with, if given; anybody may read it.
+    """
+
+    train: Dataset
+    dev: Dataset
+    test: Dataset | None
+    public: Dataset | None
+
+    @classmethod
+    def of(cls, corpora: Corpora, spec: RunSpec) -> Plain:
+        """Splits.
+
+        Raises:
+            ConfigError: No row is left for train or dev.
+        """
+        train, dev = corpora.split(dev_share=spec.train.dev_share, seed=spec.seed)
+        return cls(train, dev, corpora.test, corpora.public)
+
+
+def split_rows(corpora: Corpora, spec: RunSpec) -> Labelled | Plain:
+    """The rows of a run, as its objective needs them; see `Labelled.of` and `Plain.of`."""
+    return Labelled.of(corpora, spec) if spec.objective is Objective.CLASSIFICATION else Plain.of(corpora, spec)
+
+
+class Prepared(ABC):
     """A run's texts as tokens.
+
+    Attributes:
+        max_content: Content tokens per text; longer texts are cut.
+        tokens: Train's.
+        importance: What CTI knows of each token; `None` without CTI.
+        label_names: Labels in the order of the head's outputs; none where tokens are predicted.
+        public: Texts to begin with, which anybody may read.
+    """
+
+    max_content: int
+    tokens: Tokens
+    importance: UtilityImportance | None = None
+    label_names: tuple[str, ...] = ()
+    public: Examples | None = None
+
+    @property
+    def segments(self) -> int:
+        """Texts a row: 1, or 2 for pairs."""
+        return len(self.tokens.segments)
+
+    @property
+    @abstractmethod
+    def train(self) -> Examples:
+        """Train as it is released for training."""
+
+    @property
+    @abstractmethod
+    def dev(self) -> Examples:
+        """Dev as it is queried."""
+
+    @property
+    @abstractmethod
+    def test(self) -> Examples | None:
+        """Test as it is queried."""
+
+    def check(self) -> None:
+        """Refuses, before anything leaves, texts that the vendor would refuse in the middle of an upload.
+
+        Raises:
+            DataError: A text has no token at all, special ones included; or no text of train has one of its own,
+                from which nothing can be learned and on which nothing can be measured.
+        """
+        if not self.tokens.total:
+            raise DataError(
+                f"None of the {len(self.tokens)} texts of train has a token: they are all empty.",
+                remedy="Name the column that holds the texts: --text-column, in Python text_column.",
+            )
+        for name, examples in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            empty = 0 if examples is None else int((examples.lengths == 0).sum())
+            if empty:
+                raise DataError(
+                    f"{empty} texts of {name} are empty, and this model adds no special tokens to them.",
+                    remedy="Leave empty texts out.",
+                )
+
+
+def prepare(rows: Labelled | Plain, spec: RunSpec, archive: Archive, *, vocab_size: int) -> Prepared:
+    """The rows of a run as tokens.
 
     Args:
         rows: The data.
@@ -109,33 +204,33 @@ class Prepared:
         vocab_size: Rows of the model's table.
 
     Raises:
-        ConfigError: `max_length` leaves no room for a text.
+        ConfigError: `max_length` leaves no room for a text, or is beyond the model's limit.
+        DataError: There are no tokens to train on, or none to measure on.
+        ModelError: The tokenizer has no mark to join texts with.
+    """
+    if isinstance(rows, Plain):
+        return LanguageTexts(rows, spec, archive)
+    return LabelledTexts(rows, spec, archive, vocab_size=vocab_size)
+
+
+class LabelledTexts(Prepared):
+    """Texts with a label each.
 
     Attributes:
         rows: The data.
-        max_content: Content tokens per text; longer texts are cut.
-        tokens: Train's.
-        importance: What CTI knows of each token; `None` without CTI.
     """
 
     def __init__(self, rows: Labelled, spec: RunSpec, archive: Archive, *, vocab_size: int) -> None:
         self._archive = archive
         self._cti = spec.privacy.cti
         self.rows = rows
-        self.max_content = archive.template.max_content(self.segments, spec.train.max_length)
+        self.label_names = rows.names.names
+        self.max_content = archive.template.max_content(rows.train.segments, spec.train.max_length)
         self.tokens = tokenise(rows.train, archive.tokenizer, max_content=self.max_content)
-        self.importance = (
-            None
-            if self._cti is None
-            else UtilityImportance.fit(
+        if self._cti is not None:
+            self.importance = UtilityImportance.fit(
                 self.tokens, rows.labels, vocab_size=vocab_size, num_labels=len(rows.names), spec=self._cti
             )
-        )
-
-    @property
-    def segments(self) -> int:
-        """Texts a row: 1, or 2 for pairs."""
-        return self.rows.train.segments
 
     @cached_property
     def train(self) -> Examples:
@@ -161,25 +256,90 @@ class Prepared:
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
         return Examples(texts, labels, self._archive.template.segment_lengths(texts.tokens).sum(1))
 
-    def check(self) -> None:
-        """Refuses, before anything leaves, texts that the vendor would refuse in the middle of an upload.
 
-        Raises:
-            DataError: A text has no token at all, special ones included; or no text of train has one of its own,
-                from which nothing can be learned and on which nothing can be measured.
-        """
-        if not self.tokens.total:
-            raise DataError(
-                f"None of the {len(self.tokens)} texts of train has a token: they are all empty.",
-                remedy="Name the column that holds the texts: --text-column, in Python text_column.",
-            )
-        for name, examples in (("train", self.train), ("dev", self.dev), ("test", self.test)):
-            empty = 0 if examples is None else int((examples.lengths == 0).sum())
-            if empty:
-                raise DataError(
-                    f"{empty} texts of {name} are empty, and this model adds no special tokens to them.",
-                    remedy="Leave empty texts out.",
-                )
+class LanguageTexts(Prepared):
+    """Texts of which each token is the label of those before it.
+
+    Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, which are
+    what the ledger then calls texts; the last block may be shorter. The marks count as content: they are privatized
+    like other tokens, so that they do not tell how long texts are.
+    """
+
+    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+        self._archive = archive
+        self._packing = spec.train.packing
+        end = archive.tokenizer.eos_token_id
+        if end is None:
+            raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
+        self._end = int(end)
+        self.max_content = _block_length(archive.template, spec.train.max_length)
+        self.tokens = self._tokenise(rows.train, "train")
+        self._dev = self._tokenise(rows.dev, "dev")
+        self._test = None if rows.test is None else self._tokenise(rows.test, "test")
+        if rows.public is not None:
+            public = self._tokenise(rows.public, "the public text")
+            self.public = replace(self._examples(public), texts=Texts(public, public=True))
+
+    @cached_property
+    def train(self) -> Examples:
+        """Train, in blocks."""
+        return self._examples(self.tokens)
+
+    @cached_property
+    def dev(self) -> Examples:
+        """Dev, in blocks."""
+        return self._examples(self._dev)
+
+    @cached_property
+    def test(self) -> Examples | None:
+        """Test, in blocks."""
+        return None if self._test is None else self._examples(self._test)
+
+    def _examples(self, tokens: Tokens) -> Examples:
+        return Examples(Texts(tokens), tokens, self._archive.template.segment_lengths(tokens).sum(1))
+
+    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
+        if dataset.segments != 1:
+            raise ConfigError("A language model is trained on single texts.", remedy="Leave --text-pair-column out.")
+        (texts,) = tokenise(dataset, self._archive.tokenizer, max_content=2**31).segments
+        closed = _closed(texts, self._end)
+        specials = self._archive.template.special_count(1)
+        if self._packing:
+            total = len(closed.values)
+            ends = [*range(self.max_content, total, self.max_content), total]
+            lengths = torch.tensor([end - start for start, end in pairwise([0, *ends])])
+            closed = Ragged(closed.values, lengths)
+        else:
+            closed = closed.first(closed.lengths.clamp(max=self.max_content))
+        # a block of one position predicts nothing
+        kept = closed.select((closed.lengths + specials > 1).nonzero()[:, 0])
+        if not len(kept):
+            raise DataError(f"{name} has no text of two tokens or more.", remedy="Give longer texts, or more of them.")
+        return Tokens((kept,))
+
+
+def _block_length(template: Template, given: int | None) -> int:
+    """Content tokens of a block.
+
+    Raises:
+        ConfigError: More than the model takes were asked for.
+    """
+    limit = template.max_length
+    if given is not None and limit is not None and given > limit:
+        raise ConfigError([Fault("max_length", given, f"must be at most {limit}, the model's limit")])
+    return template.max_content(1, given or min(BLOCK_LENGTH, limit or BLOCK_LENGTH))
+
+
+def _closed(texts: Ragged, end: int) -> Ragged:
+    """Each text with the end mark behind it; empty texts are left out."""
+    texts = texts.select(texts.lengths.nonzero()[:, 0])
+    lengths = texts.lengths + 1
+    values = torch.full((int(lengths.sum()),), end)
+    marks = lengths.cumsum(0) - 1
+    kept = torch.ones(len(values), dtype=torch.bool)
+    kept[marks] = False
+    values[kept] = texts.values
+    return Ragged(values, lengths)
 
 
 def check_batches(lengths: Tensor, *, batch_size: int, positions: int) -> None:

@@ -1,7 +1,7 @@
 """How to query an adapter: what the customer must keep to ask in the way it was trained.
 
-Label names, privacy settings, utility importance and a trained bottom stay at the customer; the
-vendor holds the adapter and nothing of this.
+Label names, privacy settings, utility importance and the customer's own trained weights stay at the
+customer; the vendor holds the adapter and nothing of this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Profile(BaseModel):
         adapter: The adapter's identifier.
         segments: 1 for texts, 2 for pairs.
         max_content: Content tokens per text; longer texts are cut.
-        labels: Label names in the order of the head's outputs.
+        labels: Label names in the order of the head's outputs; none for a language model.
         spec: The run that made it: model, cut and privacy.
     """
 
@@ -39,13 +39,13 @@ class Profile(BaseModel):
     labels: tuple[str, ...]
     spec: RunSpec
 
-    def save(self, home: Home, importance: UtilityImportance | None, bottom: dict[str, Tensor]) -> None:
-        """Writes the profile to the customer's folder; `bottom` is empty where it was not trained."""
+    def save(self, home: Home, importance: UtilityImportance | None, trained: dict[str, Tensor]) -> None:
+        """Writes the profile to the customer's folder; `trained` holds the customer's own weights, if any."""
         folder = home.adapter(self.adapter)
         if importance is not None:
             write_bytes(folder / "importance.safetensors", importance.to_bytes())
-        if bottom:
-            write_bytes(folder / "bottom.safetensors", safetensors.torch.save(bottom))
+        if trained:
+            write_bytes(folder / "trained.safetensors", safetensors.torch.save(trained))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
 
     @classmethod
@@ -86,18 +86,18 @@ class Profile(BaseModel):
         file = home.adapter(self.adapter) / "importance.safetensors"
         return UtilityImportance.load(file) if file.exists() else None
 
-    def bottom(self, home: Home) -> dict[str, Tensor]:
-        """The trained bottom's tensors; empty where it was frozen.
+    def trained(self, home: Home) -> dict[str, Tensor]:
+        """The customer's own trained weights; empty where it trained none.
 
         Raises:
             StorageError: Their file is damaged.
         """
-        file = home.adapter(self.adapter) / "bottom.safetensors"
+        file = home.adapter(self.adapter) / "trained.safetensors"
         try:
             return safetensors.torch.load(file.read_bytes()) if file.exists() else {}
         except (OSError, safetensors.SafetensorError) as error:
             raise StorageError(
-                f"{file} cannot be read as a trained bottom.", remedy="Train again, or restore the file."
+                f"{file} cannot be read as trained weights.", remedy="Train again, or restore the file."
             ) from error
 
 

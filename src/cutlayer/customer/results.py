@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Deviation, Guarantee
-from cutlayer.customer.settings import RunSpec
+from cutlayer.core import Deviation, Guarantee, Proportion
+from cutlayer.customer.settings import Objective, RunSpec
 
 
-class FinetuneResult(BaseModel):
-    """A finished fine-tuning run; `model_dump()` is what `finetune --json` prints.
+class RunResult(BaseModel):
+    """What every finished fine-tuning run tells; `model_dump()` is what `finetune --json` prints.
 
     Attributes:
         adapter_id: The adapter, in this tenant's namespace at the vendor.
         adapter_sha256: Digest of its weights.
-        ua: Utility accuracy: share of texts labelled right (SAP §5.1).
-        ua_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch.
-        ua_n: How many texts.
-        ua_standard_error: Its standard error.
         ep: Empirical privacy: 1 - share of tokens that nearest-neighbour inversion of the recorded
             transcript recovered; `None` where that attack does not apply, with the reason in `ep_note`.
         ep_n: How many tokens.
         ep_standard_error: Its standard error, clustered by text.
         ep_note: What the number covers, or why there is none.
         replaced: Share of tokens that the text-to-text draw replaced; `None` for rows of noise.
-        label_recovery: Share of training labels that the vendor can read from output gradients.
+        n_train: Texts (of a language model: blocks) to train on.
+        n_dev: To stop on.
+        n_test: To measure on.
         uplink_bytes: What was sent, by `release`, `gradient` and `control`, and `total`.
         downlink_bytes: What was received.
         tokens_released: Content tokens in distinct releases of this run.
@@ -40,23 +39,18 @@ class FinetuneResult(BaseModel):
         no_privacy: Whether texts were released as they are.
         unsafe_noise: Whether the noise came from a seed that was given, which protects nothing.
         deviations: Where the run differs from the paper.
-        dev: Dev accuracy after each epoch.
+        dev: Dev accuracy or perplexity after each epoch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     adapter_id: str
     adapter_sha256: str
-    ua: float
-    ua_on: str
-    ua_n: int
-    ua_standard_error: float
     ep: float | None
     ep_n: int
     ep_standard_error: float | None
     ep_note: str
     replaced: float | None
-    label_recovery: float | None
     n_train: int
     n_dev: int
     n_test: int
@@ -79,6 +73,59 @@ class FinetuneResult(BaseModel):
     folder: Path
 
 
+class FinetuneResult(RunResult):
+    """A finished run of a classifier.
+
+    Attributes:
+        ua: Utility accuracy: share of texts labelled right (SAP §5.1).
+        ua_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch.
+        ua_n: How many texts.
+        ua_standard_error: Its standard error.
+        label_recovery: Share of training labels that the vendor can read from output gradients.
+    """
+
+    ua: float
+    ua_on: str
+    ua_n: int
+    ua_standard_error: float
+    label_recovery: float | None
+
+
+class LanguageResult(RunResult):
+    """A finished run of a language model.
+
+    Attributes:
+        perplexity: Per predicted token, of the tuned model.
+        perplexity_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch.
+        perplexity_n: How many tokens were predicted.
+        perplexity_standard_error: Its standard error, clustered by block.
+        dev_before: Dev perplexity before the first step.
+        read_in_training: Share of tokens of the first training steps that the vendor reads from the gradients that go
+            up, by means of the tail that it handed out; `None` with the reason in the note.
+        read_in_training_note: Why there is no number.
+        read_from_answers: Share of the customer's own most probable next tokens that the vendor reads from the hidden
+            states that it sends down: of greedily generated tokens, and much of sampled ones.
+        read_from_answers_note: Why there is no number.
+    """
+
+    perplexity: float
+    perplexity_on: str
+    perplexity_n: int
+    perplexity_standard_error: float | None
+    dev_before: float
+    read_in_training: Proportion | None
+    read_in_training_note: str
+    read_from_answers: Proportion | None
+    read_from_answers_note: str
+
+
+RESULTS: Mapping[Objective, type[RunResult]] = {
+    Objective.CLASSIFICATION: FinetuneResult,
+    Objective.LM: LanguageResult,
+}
+"""What a run of each objective tells."""
+
+
 class Prediction(BaseModel):
     """An adapter's answer to one text.
 
@@ -91,6 +138,28 @@ class Prediction(BaseModel):
 
     label: str
     probability: float
+
+
+class Generation(BaseModel):
+    """A text that an adapter continued.
+
+    Attributes:
+        text: What was added to the prompt.
+        tokens: How many tokens that is.
+        ended: Why it ended: `end mark`, `stop string` or `length`.
+        seconds: How long all prompts of the call took together.
+        round_trips: Frames that brought them further: one for the prompts, one for each further token.
+        replays: How many times the vendor had lost the session and was told it again.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    tokens: int
+    ended: str
+    seconds: float
+    round_trips: int
+    replays: int
 
 
 class PrivatizedText(BaseModel):

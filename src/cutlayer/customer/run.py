@@ -1,8 +1,8 @@
 """What a run must remember to be resumed: little, because the vendor keeps the steps.
 
-With a frozen bottom the customer holds no trained tensor, so its state is the epoch and the best dev
-accuracy so far. With a trainable bottom it also keeps the last checkpoints of the bottom, at the
-steps at which the vendor keeps its own.
+Where the customer trains nothing itself, its state is the epoch and the best dev value so far. Where it
+trains a bottom or a tail, it also keeps the last checkpoints of what it trains, at the steps at which the
+vendor keeps its own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
 from cutlayer.customer.home import read_json, write_bytes, write_json
-from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.results import RESULTS, RunResult
 from cutlayer.customer.settings import RunSpec
 from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 
 KEPT_CHECKPOINTS = 2
 OPTIMISER = "optimiser/"
-"""Prefix of the optimiser's tensors in a checkpoint; the others are the bottom's."""
+"""Prefix of the optimiser's tensors in a checkpoint; the others are the trained weights."""
 _OWN_FILES = (
     *(f"transcript/{name}" for name in (INDEX_FILE, BODY_FILE)),
-    *("bottom-[0-9]*.safetensors", ".bottom-[0-9]*.safetensors.*"),
+    *("trained-[0-9]*.safetensors", ".trained-[0-9]*.safetensors.*"),
     *("losses.jsonl", "result.json", ".result.json.*", ".run.json.*"),
     # by it the run is found, hence behind the others
     *("run.json", ".lock"),
@@ -51,7 +51,8 @@ class RunState(BaseModel):
         asked: Whether the vendor may know of the job; before that the folder is free for another run.
         accepted: Whether the vendor has taken the job; before that no text leaves.
         given_up: Whether the vendor was asked to delete the job.
-        dev: Dev accuracy after each epoch that was trained and evaluated.
+        untrained: A language model's dev perplexity before the first step.
+        dev: Dev accuracy or perplexity after each epoch that was trained and evaluated.
         seconds: Time spent so far.
         adapter: The published adapter, once there is one.
     """
@@ -63,14 +64,15 @@ class RunState(BaseModel):
     asked: bool = False
     accepted: bool = False
     given_up: bool = False
+    untrained: float | None = None
     dev: list[float] = []
     seconds: float = 0
     adapter: str | None = None
 
     @property
     def best_epoch(self) -> int:
-        """The epoch with the best dev accuracy, the first of equals; 0 before the first."""
-        return 1 + self.dev.index(max(self.dev)) if self.dev else 0
+        """The epoch with the best dev value, the first of equals; 0 before the first."""
+        return 1 + self.dev.index(self.spec.objective.best(self.dev)) if self.dev else 0
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -219,19 +221,20 @@ class Run:
             with suppress(OSError):  # not there, or not empty
                 folder.rmdir()
 
-    def finish(self, result: FinetuneResult) -> None:
+    def finish(self, result: RunResult) -> None:
         """Keeps what the run found. From then on it is finished."""
         write_json(self._result, result.model_dump() | {"folder": str(self.folder)})
         self.state.adapter = result.adapter_id
 
-    def result(self) -> FinetuneResult:
+    def result(self) -> RunResult:
         """What a finished run found.
 
         Raises:
             StorageError: It is damaged.
         """
         try:
-            return FinetuneResult.model_validate(read_json(self._result) | {"folder": self.folder})
+            kind = RESULTS[self.state.spec.objective]
+            return kind.model_validate(read_json(self._result) | {"folder": self.folder})
         except (ValidationError, ConfigError, TypeError):
             raise StorageError(
                 f"{self._result} does not hold the result of a run.",
@@ -280,15 +283,15 @@ class Run:
         """The identifier of one of the run's things at the vendor: the same at every try."""
         return hashlib.blake2b(f"{self.state.run}/{purpose}".encode(), digest_size=16).hexdigest()
 
-    # ------------------------------------------------------------ a trainable bottom's tensors
+    # ------------------------------------------------------------ the customer's own trained tensors
 
     def checkpoints(self) -> list[int]:
-        """Steps whose bottom is kept, ascending; 0 is the bottom as it was handed out."""
-        found = [int(file.stem.split("-")[1]) for file in self.folder.glob("bottom-*.safetensors")]
+        """Steps whose weights are kept, ascending; 0 is what was handed out."""
+        found = [int(file.stem.split("-")[1]) for file in self.folder.glob("trained-*.safetensors")]
         return sorted({0, *found})
 
     def write_checkpoint(self, step: int, tensors: dict[str, Tensor], *, keep: int) -> None:
-        """Writes the bottom after `step`; of the others only the newest and `keep` stay."""
+        """Writes the weights after `step`; of the others only the newest and `keep` stay."""
         write_bytes(self._checkpoint(step), safetensors.torch.save(tensors))
         newest = self.checkpoints()[-KEPT_CHECKPOINTS:]
         for old in self.checkpoints():
@@ -296,7 +299,7 @@ class Run:
                 self._checkpoint(old).unlink()
 
     def read_checkpoint(self, step: int) -> dict[str, Tensor]:
-        """The bottom after `step`."""
+        """The weights after `step`."""
         try:
             return safetensors.torch.load(self._checkpoint(step).read_bytes())
         except (OSError, safetensors.SafetensorError) as error:
@@ -305,4 +308,4 @@ class Run:
             ) from error
 
     def _checkpoint(self, step: int) -> Path:
-        return self.folder / f"bottom-{step}.safetensors"
+        return self.folder / f"trained-{step}.safetensors"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from cutlayer.core import ModelError, Payload, Rows, Tokens, VendorError
-from cutlayer.customer.link import AdapterLink, Exchange, Link, Stored
-from cutlayer.models import Archive, seed_dropout, set_dropout
+from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
+from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
+from cutlayer.customer.tuning import Tuned
+from cutlayer.models import Archive, Bottom, Decoding, Inputs, Tail, seed_dropout
 from cutlayer.privacy import Privatizer, Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes, unpack
@@ -32,10 +33,12 @@ class Texts:
         tokens: Their token ids.
         cti_classes: `[n]` int64, the class whose utility importance sets each text's eta (SAP eq. 6);
             `None` where noise must not depend on the label: without CTI, at inference, class-free.
+        public: Whether anybody may read them: they leave as they are.
     """
 
     tokens: Tokens
     cti_classes: Tensor | None = None
+    public: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -43,7 +46,42 @@ class Texts:
     def select(self, indices: Tensor) -> Texts:
         """The texts at `indices`, in that order."""
         classes = None if self.cti_classes is None else self.cti_classes[indices]
-        return Texts(self.tokens.select(indices), classes)
+        return Texts(self.tokens.select(indices), classes, self.public)
+
+
+class Growing:
+    """Texts of one generation session, on the customer's side of the gate.
+
+    Args:
+        link: The session's frames.
+        bottom: The customer's lower part; its blocks keep their keys and values here.
+        tail: The upper part.
+
+    Attributes:
+        decoding: Which positions are real.
+        release: The prompts', once they have left: under its names the texts are charged.
+        identities: Of what the next tokens go on from.
+    """
+
+    def __init__(self, link: GenerationLink, bottom: Bottom | None, tail: Tail | None) -> None:
+        self.link = link
+        self.decoding = Decoding(link.spec.sequences)
+        self.bottom_cache, self.tail_cache = (
+            part.new_cache() if part is not None and any(True for _ in part.block_parameters()) else None
+            for part in (bottom, tail)
+        )
+        self.release: Release | None = None
+        self.identities: tuple[bytes, ...] | None = None
+
+    def reorder(self, parents: Tensor) -> None:
+        """Has text `i` go on from what text `parents[i]` was."""
+        self.decoding.reorder(parents)
+        for cache in (self.bottom_cache, self.tail_cache):
+            if cache is not None:
+                cache.reorder_cache(parents)  # type: ignore[arg-type]  # any integers will do
+        if self.release is not None and self.identities is not None:
+            self.release = self.release.select(parents)
+            self.identities = tuple(self.identities[parent] for parent in parents.tolist())
 
 
 @dataclass(frozen=True)
@@ -71,49 +109,47 @@ def replaced_tokens(original: Tokens, drawn: Release) -> int | None:
 
 
 class Session(nn.Module):
-    """Bottom, privatizer and gate of one customer, as a module.
+    """Bottom, privatizer, gate and tail of one customer, as a module.
 
     Args:
-        archive: What the vendor handed out: bottom, table, template.
+        archive: What the vendor handed out: tokenizer, template.
+        parts: The bottom and tail that came with it, made ready for training.
         privatizer: Where and how releases are privatized.
+        public: The same for public texts, which leave as they are.
         link: A job's steps, or a published adapter.
         form: What a release is made of on the wire.
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
-        train_bottom: Whether the bottom's parameters are trained; then rows are never kept.
-        dropout: Whether a trained bottom's own dropout is on while training.
-        seed: Seed of that dropout.
-        device: Where the bottom is computed.
+        seed: Seed of the parts' dropout.
+        device: Where they are computed.
     """
 
     def __init__(
         self,
         *,
         archive: Archive,
+        parts: Tuned,
         privatizer: Privatizer,
+        public: Privatizer,
         link: Link | AdapterLink | None,
         form: Form,
         wire_type: WireType,
         vault: Vault,
-        train_bottom: bool = False,
-        dropout: bool = True,
         seed: int = 0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.archive = archive
         self.privatizer = privatizer
+        self._public = public
         self.link = link
         self.form = form
         self.wire_type = wire_type
         self.vault = vault
-        self.train_bottom = train_bottom
+        self.train_bottom = parts.trains_bottom
         self.device = device or torch.device("cpu")
-        self.bottom = None if archive.bottom is None else archive.bottom.to(self.device)
-        if self.bottom is not None:
-            set_dropout(self.bottom, dropout)
-        for parameter in self.trained().values():
-            parameter.requires_grad_(True)
+        self.bottom = None if parts.bottom is None else parts.bottom.to(self.device)
+        self.tail = None if parts.tail is None else parts.tail.to(self.device)
         self._seed = seed
         self.train(False)
 
@@ -125,14 +161,14 @@ class Session(nn.Module):
         return self
 
     def forward(self, texts: Texts | Stored, *, look: tuple[int, int] | None = None) -> Tensor:
-        """The vendor's output for texts, or for records that it already holds.
+        """What the model computes for texts, or for records that the vendor already holds.
 
         Args:
             texts: `n` texts.
             look: (epoch, step) of a fresh release; `None` takes the memoised one.
 
         Returns:
-            Logits `[n, labels]`.
+            Logits `[n, labels]`, or `[n, positions, vocabulary]` where the customer holds the tail.
         """
         sent: Release | Stored
         boundary = None
@@ -144,15 +180,41 @@ class Session(nn.Module):
         if self.link is None:
             raise VendorError("This session has no vendor to ask.", remedy="Give it a link.")
         if not self.training:
-            return self.link.infer(sent)
+            return self._finish(self.link.infer(sent), self.segment_lengths(texts))
         if boundary is None:
             boundary = torch.zeros((), requires_grad=True)  # frozen: see Exchange.forward
         output: Tensor = Exchange.apply(boundary, self.link, sent)  # type: ignore[no-untyped-call]
-        return output
+        return self._finish(output, self.segment_lengths(texts))
 
-    def loss(self, texts: Texts | Stored, labels: Tensor, *, look: tuple[int, int] | None = None) -> Tensor:
-        """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass."""
-        return nn.functional.cross_entropy(self(texts, look=look), labels)
+    def loss(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: tuple[int, int] | None = None) -> Tensor:
+        """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass.
+
+        Args:
+            texts: `n` texts.
+            labels: `[n]` int64, or the true tokens, of which each is to be predicted from those before it.
+            look: As in `forward`.
+        """
+        output = self(texts, look=look)
+        if isinstance(labels, Tensor):
+            return nn.functional.cross_entropy(output, labels)
+        return next_token_losses(output, self.archive.template.assemble(labels)).values.mean()
+
+    def segment_lengths(self, texts: Texts | Stored) -> Tensor:
+        """`[n, segments]` int64: positions of each text, special tokens included."""
+        if isinstance(texts, Stored):
+            return texts.segment_lengths
+        return self.archive.template.segment_lengths(texts.tokens)
+
+    def _finish(self, output: Tensor, segment_lengths: Tensor) -> Tensor:
+        """The tail, where there is one: from rows of the upper boundary to logits, padding on the right."""
+        if self.tail is None:
+            return output
+        if self.training and isinstance(self.link, Link):
+            seed_dropout(self._seed, self.link.step, part="tail")
+        rows = Rows(Ragged(output, segment_lengths.sum(1)), segment_lengths)
+        hidden, inputs = self.archive.template.from_rows(rows)
+        logits: Tensor = self.tail(hidden.to(self.device), inputs.to(self.device))
+        return logits.cpu()
 
     @torch.no_grad()
     def release(self, texts: Texts, *, look: tuple[int, int] | None = None) -> Drawn:
@@ -166,7 +228,8 @@ class Session(nn.Module):
 
     def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
-        drawn = self.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        privatizer = self._public if texts.public else self.privatizer
+        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
         replaced = replaced_tokens(texts.tokens, drawn)
         if self.form is Form.IDS:
             return Drawn(drawn, replaced)
@@ -226,15 +289,69 @@ class Session(nn.Module):
             draws=tuple(kept[key][:IDENTITY_BYTES] for key in keys),
         )
 
-    # ------------------------------------------------------------ a trained bottom
+    # ------------------------------------------------------------ texts that grow
+
+    @torch.no_grad()
+    def grow(self, texts: Growing, new: Ragged, *, parents: Tensor | None = None) -> Tensor:
+        """The same road for the next tokens of texts: tokens → privatize → bottom → privatize → wire → top → tail.
+
+        Args:
+            texts: The texts so far; they grow by this.
+            new: Ids of each text's next tokens, of the whole prompt at first; none for a text that has ended.
+            parents: `[n]`, which text each one goes on from; `None`: from itself.
+
+        Returns:
+            Logits `[n, vocabulary]` of the token that follows; arbitrary for a text that has ended.
+        """
+        if parents is not None:
+            texts.reorder(parents)
+        drawn = self.privatizer.tokens(Tokens((new,)), labels=None, after=texts.identities)
+        opening = torch.tensor(() if texts.release is not None else self.archive.template.opening, dtype=torch.int64)
+        inputs = texts.decoding.grow(new.lengths + len(opening))
+        sent = drawn if self.form is Form.IDS else self._grown_rows(texts, drawn, opening, inputs)
+        # the tokens of one text leave one after the other, each noised once: no further look at it
+        sent = sent.continuing(texts.release)
+        texts.release = texts.release or sent
+        texts.identities = drawn.identities
+        output = texts.link.infer(sent, parents)
+        if self.tail is None:
+            raise ModelError("Texts grow at the customer, who needs the tail for it.")
+        if texts.tail_cache is None:
+            hidden = output.new_zeros(len(new), output.shape[1])
+            hidden[new.lengths > 0] = output
+            ended = torch.zeros(len(new), 1, dtype=torch.int64)
+            logits: Tensor = self.tail(hidden[:, None].to(self.device), Inputs(ended + 1, ended).to(self.device))
+        else:
+            hidden = texts.decoding.pad(Ragged(output, new.lengths + len(opening)), inputs)
+            logits = self.tail(hidden.to(self.device), inputs.to(self.device), texts.tail_cache)
+        return logits[:, -1].cpu()
+
+    def _grown_rows(self, texts: Growing, drawn: Release, opening: Tensor, inputs: Inputs) -> Release:
+        """The bottom's rows of drawn tokens, with its keys and values of what stands before."""
+        if self.bottom is None or not isinstance(drawn.payload, Tokens):
+            raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
+        (new,) = drawn.payload.segments
+        table = self.bottom.table.detach()
+        rows = new.with_values(new.values if new.values.is_floating_point() else table.cpu()[new.values])
+        rows = rows.preceded_by(table.cpu()[opening])
+        embedded = replace(inputs, inputs_embeds=texts.decoding.pad(rows, inputs)).to(self.device)
+        hidden = self.bottom(embedded, texts.bottom_cache).cpu()
+        packed = Ragged(hidden[texts.decoding.new(inputs)], rows.lengths)
+        made = self.privatizer.activations(drawn, Rows(packed, rows.lengths[:, None]))
+        return made.carried_as(made.payload, texts.link.moment.encode())
+
+    # ------------------------------------------------------------ trained parts
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The bottom's parameters that training changes: the table at depth 0, else the blocks alone."""
-        if self.bottom is None or not self.train_bottom:
-            return {}
-        parameters = dict(self.bottom.model.named_parameters())
-        blocks = f"{self.bottom.stack.path}.{self.bottom.stack.blocks}."
-        return {name: value for name, value in parameters.items() if name.startswith(blocks)} or parameters
+        """The customer's parameters that training changes, by whole-model name; tied ones once."""
+        found: dict[str, nn.Parameter] = {}
+        seen: set[int] = set()
+        for part in (self.bottom, self.tail):
+            for name, value in () if part is None else part.model.named_parameters():
+                if value.requires_grad and id(value) not in seen:
+                    seen.add(id(value))
+                    found[name] = value
+        return found
 
     def load_trained(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts back what `trained` held at some step."""
@@ -242,3 +359,22 @@ class Session(nn.Module):
         with torch.no_grad():
             for name, tensor in tensors.items():
                 parameters[name].copy_(tensor)
+
+
+def next_token_losses(logits: Tensor, inputs: Inputs) -> Ragged:
+    """Negative log-likelihood of every real token but the first of each text, in nats.
+
+    Args:
+        logits: `[n, positions, vocabulary]`.
+        inputs: The true tokens, padded on the right.
+
+    Returns:
+        Losses of `n` texts.
+    """
+    if inputs.input_ids is None:
+        raise ModelError("Losses need the true token ids.")
+    predicted = inputs.attention_mask[:, 1:].bool()
+    losses = nn.functional.cross_entropy(
+        logits[:, :-1][predicted], inputs.input_ids[:, 1:][predicted], reduction="none"
+    )
+    return Ragged(losses, predicted.sum(1))

@@ -5,15 +5,19 @@ A reviewer compares two runs' `PrivacySpec`s; changing anything else here cannot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from cutlayer.core import Deviation, Spec
+from cutlayer.core import Cut, Deviation, Spec
 from cutlayer.models import Family
 from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import Precision, WireType
+
+BLOCK_LENGTH = 1024
+"""Tokens of a block of packed texts (Yao & Li, §3.3.2)."""
 
 
 class TrainBottom(StrEnum):
@@ -27,12 +31,35 @@ class TrainBottom(StrEnum):
     """Trainable blocks above one memoised token release: no second look at the text."""
 
 
+class Objective(StrEnum):
+    """What is learnt. The vendor is not told: it returns what its blocks compute."""
+
+    CLASSIFICATION = "classification"
+    """One label per text; the head is the vendor's."""
+    LM = "lm"
+    """The next token of every token; the head is the customer's."""
+
+    def best(self, values: Sequence[float]) -> float:
+        """The best of several dev values: the highest accuracy, or the lowest perplexity."""
+        return max(values) if self is Objective.CLASSIFICATION else min(values)
+
+
+class Method(StrEnum):
+    """Which weights are trained."""
+
+    LORA = "lora"
+    """Low-rank adapters on each party's blocks."""
+    FULL = "full"
+    """Each party's own weights."""
+
+
 class TrainSpec(Spec):
-    """How the adapter is trained.
+    """How the model is tuned.
 
     Attributes:
+        method: Low-rank adapters, or all weights.
         epochs: Epochs at most.
-        patience: Epochs without a better dev accuracy after which training stops.
+        patience: Epochs without a better dev value after which training stops.
         batch_size: Texts per step.
         learning_rate: AdamW's initial rate, falling linearly to zero.
         weight_decay: AdamW's decoupled weight decay.
@@ -40,15 +67,22 @@ class TrainSpec(Spec):
         alpha: LoRA's scale, times 1/rank.
         lora_dropout: Dropout before LoRA's first matrix.
         targets: Which linear maps LoRA adapts.
-        dropout: Whether the frozen blocks' own dropout is on while training.
+        dropout: Whether the blocks' own dropout is on while training.
         dev_share: Share of train held out for early stopping where there is no dev file.
-        max_length: Tokens of a text, special tokens included; `None` takes the model's limit.
+        max_length: Tokens of a text, special tokens included; `None` takes the model's limit. With `packing`, of a
+            block; `None` takes 1,024 of the model's limit.
+        packing: Whether texts are joined and cut into blocks of `max_length`, as language models are trained.
+        accumulation: Steps whose gradients are added up before an update.
+        clip_norm: Largest norm of both parties' gradients together, or `None`. For it each tells the other one number
+            an update.
+        gradient_checkpointing: Computes blocks again in the backward pass, on both sides: less memory, more time.
         group_by_length: Batches of texts of about one length: less padding.
         precision: Element type of the vendor's matrix products while training; weights, optimiser
             and answers stay fp32.
         checkpoint_every: Steps between two checkpoints.
     """
 
+    method: Method = Method.LORA
     epochs: int = Field(default=5, ge=1)
     patience: int = Field(default=2, ge=1)
     batch_size: int = Field(default=32, ge=1)
@@ -61,9 +95,36 @@ class TrainSpec(Spec):
     dropout: bool = True
     dev_share: float = Field(default=0.01, gt=0, lt=1)
     max_length: int | None = Field(default=None, ge=1)
+    packing: bool = False
+    accumulation: int = Field(default=1, ge=1)
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gradient_checkpointing: bool = False
     group_by_length: bool = True
     precision: Precision = Precision.FP32
     checkpoint_every: int = Field(default=50, ge=1)
+
+    @classmethod
+    def language(cls, *, method: Method = Method.LORA, **changes: Any) -> TrainSpec:
+        """Settings for a language model: those of the split fine-tuning study where it states them.
+
+        Ref: Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA, batches of 4, blocks of 1,024.
+
+        Args:
+            method: Which weights are trained.
+            **changes: Other settings.
+        """
+        stated: dict[str, Any] = {
+            "method": method,
+            "learning_rate": 2e-4 if method is Method.LORA else 5e-6,
+            "batch_size": 4,
+            "packing": True,
+        }
+        return cls(**(stated | changes))
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between two checkpoints, at which no gradient waits for its update."""
+        return -(-self.checkpoint_every // self.accumulation) * self.accumulation
 
     def deviations(self, family: Family) -> tuple[Deviation, ...]:
         """Where these settings differ from SAP §5.1 or fill in what it leaves open.
@@ -107,12 +168,15 @@ class RunSpec(Spec):
 
     Attributes:
         privacy: What is promised.
-        train: How the adapter is trained.
+        train: How the model is tuned.
+        objective: What is learnt.
         model: The vendor's model.
         bottom: Blocks at the customer; `None` is the text cut.
+        tail: Blocks below the head at the customer; `None` leaves the head at the vendor.
         train_bottom: Whether and how the bottom is trained.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta per text, or `None`.
+        public_iterations: Steps on public text before any private text leaves (Yao & Li, §5).
         seed: Data order, initialisation, dropout. Never privacy noise.
         unsafe_noise_seed: What noise was drawn from instead of the customer's secret; protects nothing.
     """
@@ -121,13 +185,21 @@ class RunSpec(Spec):
 
     privacy: PrivacySpec
     train: TrainSpec
+    objective: Objective = Objective.CLASSIFICATION
     model: str
     bottom: int | None
+    tail: int | None = None
     train_bottom: TrainBottom
     wire_type: WireType
     budget: float | None = Field(gt=0, allow_inf_nan=False)
+    public_iterations: int = Field(default=0, ge=0)
     seed: int = Field(ge=0, lt=2**63)
     unsafe_noise_seed: int | None = None
+
+    @property
+    def cut(self) -> Cut:
+        """Where the customer's parts end."""
+        return Cut(bottom=self.bottom, tail=self.tail)
 
     def deviations(self, family: Family) -> tuple[Deviation, ...]:
         """Where these settings differ from the paper, beside the privatizer's own."""

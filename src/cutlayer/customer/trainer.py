@@ -8,19 +8,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.core import Proportion
+from cutlayer.core import Perplexity, Proportion, Tokens
 from cutlayer.customer.link import Link, Stored
 from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
-from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.session import Session, Texts, next_token_losses
 from cutlayer.customer.settings import RunSpec, TrainBottom
-from cutlayer.models.optimiser import Optimiser
+from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
 EVALUATION_POSITIONS = 2**15
 """Positions of one evaluation frame, padding included, where the vendor takes as many: enough to hide headers."""
+LANGUAGE_POSITIONS = 2**12
+"""The same where each position is answered with a row, and becomes scores of a whole vocabulary."""
+
+Score = Proportion | Perplexity
+"""How good a model is: the share of texts labelled right, or how surprised it is by a token."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +34,25 @@ class Examples:
 
     Attributes:
         texts: `n` texts.
-        labels: `[n]` int64.
+        labels: `[n]` int64; or the true tokens, of which each is the label of those before it.
         lengths: `[n]` int64, positions of each text with its special tokens.
     """
 
     texts: Texts | Stored
-    labels: Tensor
+    labels: Tensor | Tokens
     lengths: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, indices: Tensor) -> tuple[Texts | Stored, Tensor]:
+    def batch(self, indices: Tensor) -> tuple[Texts | Stored, Tensor | Tokens]:
         """The examples at `indices`."""
-        return self.texts.select(indices), self.labels[indices]
+        labels = self.labels
+        return self.texts.select(indices), labels[indices] if isinstance(labels, Tensor) else labels.select(indices)
 
 
 def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
-    """Consecutive texts' numbers whose padded batch stays within `most` and `EVALUATION_POSITIONS`."""
-    most = min(most, EVALUATION_POSITIONS)
+    """Consecutive texts' numbers whose padded batch stays within `most` positions, or is one text."""
     start = longest = 0
     for number, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
@@ -58,9 +63,20 @@ def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
         yield torch.arange(start, len(lengths))
 
 
+def evaluation_batches(examples: Examples, positions: int) -> Iterator[Tensor]:
+    """Numbers of the texts of each evaluation frame.
+
+    Args:
+        examples: What is evaluated.
+        positions: Of one frame at most, as the vendor says.
+    """
+    most = EVALUATION_POSITIONS if isinstance(examples.labels, Tensor) else LANGUAGE_POSITIONS
+    return padded_batches(examples.lengths, min(positions, most))
+
+
 @torch.no_grad()
-def evaluate(session: Session, examples: Examples, *, positions: int, progress: Progress, stage: str) -> Proportion:
-    """Utility accuracy (SAP §5.1) of the vendor's answers, with its standard error.
+def evaluate(session: Session, examples: Examples, *, positions: int, progress: Progress, stage: str) -> Score:
+    """Utility accuracy (SAP §5.1) of the vendor's answers, or perplexity per token, with its standard error.
 
     Args:
         session: The road.
@@ -71,23 +87,33 @@ def evaluate(session: Session, examples: Examples, *, positions: int, progress: 
     """
     session.eval()
     right = 0
-    for indices in padded_batches(examples.lengths, positions):
+    losses, counts = [torch.zeros(0)], [torch.zeros(0)]
+    for indices in evaluation_batches(examples, positions):
         texts, labels = examples.batch(indices)
-        right += int((session(texts).argmax(1) == labels).sum())
+        output = session(texts)
+        if isinstance(labels, Tensor):
+            right += int((output.argmax(1) == labels).sum())
+        else:
+            found = next_token_losses(output, session.archive.template.assemble(labels))
+            counts.append(found.lengths.double())
+            losses += [text.double().sum()[None] for text in found.values.split(found.lengths.tolist())]
         progress.update(stage, int(indices[-1]) + 1, len(examples))
-    return Proportion.of(right, len(examples))
+    if isinstance(examples.labels, Tensor):
+        return Proportion.of(right, len(examples))
+    return Perplexity.of(torch.cat(losses), torch.cat(counts))
 
 
 class Trainer:
-    """Trains one job to its best dev accuracy.
+    """Trains one job to its best dev value.
 
     Args:
         session: The road, with the job's link.
         link: The job's steps.
         train: What to train on.
         dev: What to stop on.
+        public: What to begin with, before any of it leaves; `None` begins with `train`.
         run: The run's state and folder.
-        optimiser: The customer's own, for a trainable bottom.
+        optimiser: The customer's own, where it has weights to train.
         positions: Of one frame at most, as the vendor says.
         progress: Where to show progress.
     """
@@ -100,6 +126,7 @@ class Trainer:
         dev: Examples,
         run: Run,
         *,
+        public: Examples | None,
         optimiser: Optimiser | None,
         positions: int,
         progress: Progress,
@@ -108,6 +135,7 @@ class Trainer:
         self.link = link
         self.train = train
         self.dev = dev
+        self.public = public
         self.run = run
         self.spec = run.state.spec
         self.optimiser = optimiser
@@ -122,26 +150,40 @@ class Trainer:
     @property
     def best_step(self) -> int:
         """The step whose adapter was best on dev."""
-        return self.run.state.best_epoch * self.steps_per_epoch
+        best = self.run.state.best_epoch
+        return self._steps_before(best) if best else 0
+
+    def _steps_before(self, epoch: int) -> int:
+        """Steps that come before an epoch, counted from 0."""
+        return self.spec.public_iterations + epoch * self.steps_per_epoch
+
+    def numbered_batches(self, epoch: int) -> Iterator[tuple[int, Tensor]]:
+        """The batches of an epoch with the numbers of their steps."""
+        return enumerate(self.batches(epoch), start=self._steps_before(epoch) + 1)
 
     def fit(self) -> int:
-        """Trains until dev accuracy stops rising; returns the step of the best adapter.
+        """Trains until the dev value stops getting better; returns the step of the best adapter.
 
         Epochs that end after the link's step are forgotten: they will be trained again.
         """
         state, settings = self.run.state, self.spec.train
-        del state.dev[self.link.step // self.steps_per_epoch :]
+        self._begin_with_public()
+        del state.dev[(self.link.step - self.spec.public_iterations) // self.steps_per_epoch :]
+        if not isinstance(self.dev.labels, Tensor) and state.untrained is None:
+            state.untrained = self._dev_value("dev before training")
+            self.run.save()
         while len(state.dev) < settings.epochs and len(state.dev) - state.best_epoch < settings.patience:
             self._epoch(len(state.dev))
             stage = f"dev after epoch {len(state.dev) + 1}"
-            accuracy = evaluate(
-                self.session, self.dev, positions=self.positions, progress=self.progress, stage=stage
-            ).value
-            if not state.dev or accuracy > max(state.dev):
+            value = self._dev_value(stage)
+            if value not in state.dev and value == self.spec.objective.best([*state.dev, value]):
                 self._keep()
-            state.dev.append(accuracy)
+            state.dev.append(value)
             self.run.save()
         return self.best_step
+
+    def _dev_value(self, stage: str) -> float:
+        return evaluate(self.session, self.dev, positions=self.positions, progress=self.progress, stage=stage).value
 
     def batches(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch, the same after a resume."""
@@ -151,23 +193,48 @@ class Trainer:
         """Which fresh release a step takes; `None` for the memoised one."""
         return (epoch, step) if self.spec.train_bottom is TrainBottom.REDRAW else None
 
-    def _epoch(self, epoch: int) -> None:
-        batches = self.batches(epoch)
+    def _begin_with_public(self) -> None:
+        """The steps on public text, as far as they were not taken."""
+        if self.public is None:
+            return
         self.session.train()
-        for number in range(self.link.step - epoch * self.steps_per_epoch, len(batches)):
-            texts, labels = self.train.batch(batches[number])
-            loss = self.session.loss(texts, labels, look=self.look(epoch, self.link.step + 1))
-            loss.backward()
-            if self.optimiser is not None:
-                self.optimiser.step()
-                if self.link.step % self.spec.train.checkpoint_every == 0:
-                    self._checkpoint()
-            value = float(loss.detach())
-            self.run.log_loss(self.link.step, value)
-            self.progress.update(
-                f"epoch {epoch + 1}/{self.spec.train.epochs}", number + 1, len(batches), f"loss {value:.3f}"
-            )
+        iterations, size = self.spec.public_iterations, min(self.spec.train.batch_size, len(self.public))
+        for number in range(self.link.step, iterations):
+            batch = torch.arange(number * size, (number + 1) * size) % len(self.public)
+            value = self._step(*self.public.batch(batch), look=None)
+            self.progress.update("public text first", number + 1, iterations, f"loss {value:.3f}")
         self.link.flush()
+
+    def _epoch(self, epoch: int) -> None:
+        batches, epochs = self.batches(epoch), self.spec.train.epochs
+        self.session.train()
+        for number in range(self.link.step - self._steps_before(epoch), len(batches)):
+            texts, labels = self.train.batch(batches[number])
+            value = self._step(texts, labels, look=self.look(epoch, self.link.step + 1))
+            self.progress.update(f"epoch {epoch + 1}/{epochs}", number + 1, len(batches), f"loss {value:.3f}")
+        self.link.flush()
+
+    def _step(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: tuple[int, int] | None) -> float:
+        settings = self.spec.train
+        loss = self.session.loss(texts, labels, look=look)
+        (loss / settings.accumulation).backward()
+        if is_update(self.link.step, settings.accumulation, self._steps_before(settings.epochs)):
+            self._update()
+        if self.optimiser is not None and self.link.step % settings.checkpoint_steps == 0:
+            self._checkpoint()
+        value = float(loss.detach())
+        self.run.log_loss(self.link.step, value)
+        return value
+
+    def _update(self) -> None:
+        """The customer's part of an update; both parties clip by the norm of all gradients together."""
+        trained, limit = self.session.trained().values(), self.spec.train.clip_norm
+        if limit is not None:
+            norm = squared_norm(trained)
+            scale_gradients(trained, norm, self.link.vendor_norm, limit=limit)
+            self.link.clipped(norm)
+        if self.optimiser is not None:
+            self.optimiser.step()
 
     def _checkpoint(self) -> None:
         if self.optimiser is None:

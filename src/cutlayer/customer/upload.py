@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from cutlayer.core import PrivacyError, Tokens
 from cutlayer.customer.gate import Gate
@@ -34,6 +35,7 @@ class Uploaded:
     Attributes:
         record_of: For each text, the number of the record that holds its release.
         first_text: For each record, the first text that it holds.
+        segment_lengths: Positions of all texts `[n, segments]`, special tokens included, in pieces.
         tokens: Content tokens of all texts.
         released: Content tokens of all records (repeated texts counted once).
         replaced: How many of `tokens` were replaced by another token; `None` where rows of noise
@@ -42,13 +44,14 @@ class Uploaded:
 
     record_of: list[int] = field(default_factory=list)
     first_text: list[int] = field(default_factory=list)
+    segment_lengths: list[Tensor] = field(default_factory=list)
     tokens: int = 0
     released: int = 0
     replaced: int | None = 0
 
     def stored(self, first_record: int) -> Stored:
         """The texts, by number over a job's sets, this set's first record being `first_record`."""
-        return Stored(torch.tensor(self.record_of) + first_record)
+        return Stored(torch.tensor(self.record_of) + first_record, torch.cat(self.segment_lengths))
 
 
 def blocks(tokens: Tokens, size: int) -> Iterator[torch.Tensor]:
@@ -96,7 +99,8 @@ def upload(
     number_of: dict[bytes, int] = {}
     shard = 0
     for chosen in blocks(texts.tokens, size):
-        drawn = session.release(texts.select(chosen))
+        some = texts.select(chosen)
+        drawn = session.release(some)
         release = drawn.release
         new = []
         for place, identity in enumerate(release.identities):
@@ -105,6 +109,7 @@ def upload(
                 uploaded.first_text.append(int(chosen[place]))
                 new.append(place)
             uploaded.record_of.append(number_of[identity])
+        uploaded.segment_lengths.append(session.archive.template.segment_lengths(some.tokens))
         uploaded.tokens += int(release.tokens.sum())
         if drawn.replaced is None or uploaded.replaced is None:
             uploaded.replaced = None

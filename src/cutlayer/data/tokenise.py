@@ -38,7 +38,7 @@ def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_conten
     segments = [_ids([row[side] for row in dataset.texts], tokenizer) for side in range(dataset.segments)]
     lengths = torch.stack([segment.lengths for segment in segments], dim=1)
     kept = lengths.clamp(max=max_content) if len(segments) == 1 else _longest_first(lengths, max_content)
-    return Tokens(tuple(_head(segment, kept[:, side]) for side, segment in enumerate(segments)))
+    return Tokens(tuple(segment.first(kept[:, side]) for side, segment in enumerate(segments)))
 
 
 def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
@@ -66,11 +66,3 @@ def _longest_first(lengths: Tensor, most: int) -> Tensor:
     cut_first = torch.where(first > second, most - shorter, shorter)
     cut = torch.stack([cut_first, most - cut_first], dim=1)
     return torch.where((first + second <= most)[:, None], lengths, cut)
-
-
-def _head(segment: Ragged, kept: Tensor) -> Ragged:
-    """The first `kept[i]` items of each sequence."""
-    if torch.equal(kept, segment.lengths):
-        return segment
-    position = torch.arange(len(segment.values)) - segment.offsets[:-1].repeat_interleave(segment.lengths)
-    return Ragged(segment.values[position < kept.repeat_interleave(segment.lengths)], kept.contiguous())

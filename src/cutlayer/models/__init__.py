@@ -8,6 +8,8 @@ from cutlayer.models.adapters import (
     load_adapter,
     load_adapter_state,
     save_adapter,
+    tune_whole,
+    weights_file,
 )
 from cutlayer.models.anatomy import FAMILIES, Family, Kind, family_of
 from cutlayer.models.archive import (
@@ -22,7 +24,18 @@ from cutlayer.models.archive import (
     read_seq2seq_archive,
     write_archive,
 )
-from cutlayer.models.cutting import Bottom, Part, Parts, Tail, Top, seed_dropout, set_dropout, split
+from cutlayer.models.cutting import (
+    Bottom,
+    Part,
+    Parts,
+    Tail,
+    Top,
+    seed_dropout,
+    set_checkpointing,
+    set_dropout,
+    split,
+)
+from cutlayer.models.decoding import Decoding, cache_bytes
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
 from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
@@ -36,7 +49,7 @@ from cutlayer.models.seq2seq import (
     Seq2SeqTop,
     split_seq2seq,
 )
-from cutlayer.models.twin import twin
+from cutlayer.models.twin import share_base, twin
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.
@@ -49,6 +62,7 @@ __all__ = [
     "Archive",
     "Bottom",
     "Boundary",
+    "Decoding",
     "Family",
     "FileEntry",
     "Head",
@@ -70,6 +84,7 @@ __all__ = [
     "Top",
     "adapter_state",
     "attach_lora",
+    "cache_bytes",
     "candidate_tokens",
     "family_of",
     "fingerprint",
@@ -84,9 +99,13 @@ __all__ = [
     "save_adapter",
     "seed_dropout",
     "seeded",
+    "set_checkpointing",
     "set_dropout",
+    "share_base",
     "split",
     "split_seq2seq",
+    "tune_whole",
     "twin",
+    "weights_file",
     "write_archive",
 ]

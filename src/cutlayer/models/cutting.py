@@ -276,13 +276,30 @@ def set_dropout(part: Part, on: bool) -> None:
     part.train(part.training)
 
 
-def seed_dropout(seed: int, step: int) -> None:
+def set_checkpointing(part: Part, on: bool) -> None:
+    """Says whether a part in training computes its blocks again in the backward pass, with the same dropout."""
+    model: Any = part.model
+    newer = hasattr(model, "activation_checkpointing_enable")  # the older name is deprecated where there is a newer
+    if on:
+        enable = model.activation_checkpointing_enable if newer else model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    elif model.is_gradient_checkpointing:
+        disable = model.activation_checkpointing_disable if newer else model.gradient_checkpointing_disable
+        disable()
+
+
+def seed_dropout(seed: int, step: int, *, part: str = "") -> None:
     """Makes a step's dropout a function of the job's seed and the step, and of nothing before.
 
     Dropout draws from the process-wide generator, so callers hold it to themselves from here to the
     end of the forward pass. Never for privacy noise.
+
+    Args:
+        seed: The job's.
+        step: Counted from 1.
+        part: Which part, where one party computes two: they drop out on their own.
     """
-    digest = hashlib.blake2b(f"dropout/{seed}/{step}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"dropout/{seed}/{step}{part and f'/{part}'}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little") % 2**63)
 
 

@@ -40,6 +40,10 @@ class Inputs:
         present = {name: value for name, value in vars(self).items() if value is not None}
         return replace(self, **{name: value.to(device) for name, value in present.items()})
 
+    def with_ids(self, ids: Tensor) -> Inputs:
+        """The same positions with token ids `[batch, seq]`."""
+        return replace(self, input_ids=ids)
+
 
 class Layout(BaseModel):
     """Where special tokens stand around the segments of a text, and each position's type.
@@ -134,6 +138,11 @@ class Template(BaseModel):
     def special_count(self, segments: int) -> int:
         """How many special tokens a text of so many segments gets."""
         return self.layout(segments).special_count
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """Special ids before a single text, which a text to be continued begins with; those behind it would end it."""
+        return self.single.specials[0]
 
     def max_content(self, segments: int, limit: int | None = None) -> int:
         """How many content tokens of all segments together fit beside the specials.

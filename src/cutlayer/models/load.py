@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from transformers.utils import logging as transformers_logging
 
 from cutlayer.core import ModelError, StorageError
-from cutlayer.models.anatomy import Positions, family_of
+from cutlayer.models.anatomy import Kind, Positions, family_of
 from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, model_class
 
 STARTER = "starter"
@@ -33,15 +33,19 @@ _STARTER_SHA256 = {
 }
 
 
+class _HeadMissingError(ModelError):
+    """The checkpoint has no language head, and none can be drawn for it."""
+
+
 def load_model(
-    source: str, *, head: Head, num_labels: int | None = None, dtype: torch.dtype = torch.float32
+    source: str, *, head: Head | None, num_labels: int | None = None, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
     """Loads a model, frozen and in evaluation mode.
 
     Args:
         source: `starter`, a local folder or a hub id. Only safetensors weights are read.
         head: What the model shall compute. A classification head that the checkpoint lacks is drawn
-            the same on every machine.
+            the same on every machine. `None` takes the checkpoint's language head, and classifies if it has none.
         num_labels: Size of a classification head; the checkpoint's own by default.
         dtype: Element type of the weights.
 
@@ -51,6 +55,22 @@ def load_model(
     """
     path = _resolve(source)
     config = _config(source, path)
+    if head is not None:
+        return _load(source, path, config, head, num_labels, dtype)
+    if family_of(config).kind is Kind.DECODER:
+        with contextlib.suppress(_HeadMissingError):
+            return _load(source, path, config, Head.LANGUAGE, num_labels, dtype)
+    return _load(source, path, config, Head.CLASSIFICATION, num_labels, dtype)
+
+
+def _load(
+    source: str,
+    path: str,
+    config: PretrainedConfig,
+    head: Head,
+    num_labels: int | None,
+    dtype: torch.dtype,
+) -> PreTrainedModel:
     kind = model_class(config, head)
     if num_labels is not None:
         config.num_labels = num_labels
@@ -184,7 +204,9 @@ def _settle_missing(source: str, model: PreTrainedModel, missing: set[str]) -> N
     fresh = tuple(path for path in allowed if any(key.startswith(f"{path}.") for key in missing))
     strange = sorted(key for key in missing if not key.startswith(tuple(f"{path}." for path in allowed)))
     if strange:
-        raise ModelError(
+        base = tuple(f"{stack.path}." for stack in family.stacks)
+        kind = ModelError if any(key.startswith(base) for key in strange) else _HeadMissingError
+        raise kind(
             f"The checkpoint of {source!r} lacks {len(strange)} weights of the model, the first is {strange[0]}.",
             remedy="Use a complete checkpoint.",
         )

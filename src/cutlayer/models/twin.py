@@ -7,6 +7,9 @@ from itertools import chain
 from typing import TypeVar
 
 from torch import nn
+from transformers import PreTrainedModel
+
+from cutlayer.models.anatomy import family_of
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -19,3 +22,20 @@ def twin(model: M) -> M:
     jobs at once. Costs a few milliseconds and no weights.
     """
     return copy.deepcopy(model, memo={id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+
+
+def share_base(model: PreTrainedModel, other: PreTrainedModel) -> None:
+    """Has `model` use the base weights of `other`, in place: two heads over one checkpoint, loaded twice.
+
+    Args:
+        model: Whose own copy of the base is let go.
+        other: A model of the same base weights, with another head.
+    """
+    for stack in family_of(model.config).stacks:
+        theirs = other.get_submodule(stack.path)
+        for name, parameter in theirs.named_parameters(remove_duplicate=False):
+            owner, _, leaf = f"{stack.path}.{name}".rpartition(".")
+            mine = model.get_submodule(owner)
+            if getattr(mine, leaf, None) is not None:
+                setattr(mine, leaf, parameter)
+    model.tie_weights()

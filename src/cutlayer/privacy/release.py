@@ -88,6 +88,17 @@ class Release:
         """
         return replace(self.carried_as(payload, context), draws=draws, pending=None)
 
+    def continuing(self, first: Release | None) -> Release:
+        """The same, as a further part of texts that began with `first`.
+
+        A text that grows leaves in parts, in each of which other tokens are drawn. No token is drawn
+        twice, so the parts together are one look at the text, and are named and charged as such.
+
+        Args:
+            first: The release of the texts' beginnings; `None` where this is it.
+        """
+        return self if first is None else replace(self, contents=first.contents, draws=first.draws)
+
     def select(self, indices: Tensor) -> Release:
         """The texts at `indices` `[m]`, in that order."""
         chosen = indices.tolist()

@@ -21,7 +21,7 @@ from cutlayer.vendor.files import removed
 from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import compute, prepare
-from cutlayer.wire import decode_tensors, encode_tensors, routes
+from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 
 
@@ -74,7 +74,7 @@ class Adapters:
 
     def infer(self, tenant: str, name: str, body: bytes) -> bytes:
         """The adapted top's output for a release."""
-        info, part = self._touch(tenant, name)
+        info, part = self.touch(tenant, name)
         use_threads(self._settings.compute_threads)
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
@@ -82,9 +82,11 @@ class Adapters:
         device = self._catalogue.device
         with torch.no_grad():
             output = compute(part, card.template, prepare(payload, device), device)
-        return encode_tensors({"output": output.float().cpu()})
+        bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
+        return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
-    def _touch(self, tenant: str, name: str) -> tuple[AdapterInfo, Top]:
+    def touch(self, tenant: str, name: str) -> tuple[AdapterInfo, Top]:
+        """An adapter in memory, loaded if need be. Runs in the compute thread."""
         live = self._live.get((tenant, name))
         if live is None:
             info = self.info(tenant, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
@@ -21,6 +22,7 @@ from cutlayer.vendor.compute import ComputeThread
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.door import Door
 from cutlayer.vendor.files import remove_leftovers
+from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import Doorkeeper
 from cutlayer.vendor.lock import lock
@@ -34,6 +36,8 @@ from cutlayer.wire.messages import (
     AdapterList,
     ArchiveManifest,
     Digest,
+    GenerationInfo,
+    GenerationSpec,
     Identifier,
     JobInfo,
     JobSpec,
@@ -52,6 +56,7 @@ from cutlayer.wire.messages import (
 from cutlayer.wire.transports.answer import DIGEST_HEADER, TENSOR_MEDIA_TYPE
 
 _WRITE_BYTES = 2**20
+_SECONDS_BETWEEN_EXPIRIES = 10.0
 
 
 class Vendor:
@@ -79,10 +84,14 @@ class Vendor:
         self.store = RecordStore(settings, self.database, self.catalogue)
         self.jobs = Jobs(settings, self.database, self.catalogue, self.store)
         self.adapters = Adapters(settings, self.database, self.catalogue)
+        self.generations = Generations(settings, self.adapters, self.catalogue)
         self.compute = ComputeThread(settings.compute_threads, executor)
         self.doorkeeper = Doorkeeper(self.database)
         self.metrics = Metrics()
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
+        self.metrics.generations.set_function(lambda: self.generations.live)
+        self.metrics.generation_bytes.set_function(lambda: self.generations.size)
+        self.metrics.graph_bytes.set_function(lambda: self.jobs.graph_bytes)
 
     def close(self) -> None:
         """Writes jobs to disk and lets go of everything."""
@@ -102,7 +111,10 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
+        async with asyncio.TaskGroup() as group:
+            expiry = group.create_task(_expire(vendor))
+            yield
+            expiry.cancel()
         await run_in_threadpool(vendor.close)
 
     app = FastAPI(
@@ -119,6 +131,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     _add_control(app, vendor)
     _add_records(app, vendor)
     _add_jobs(app, vendor)
+    _add_generations(app, vendor)
     _add_operations(app, vendor)
     app.add_middleware(Door, doorkeeper=vendor.doorkeeper, limits=settings.limits, metrics=vendor.metrics)
     return app
@@ -174,6 +187,7 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
         """Deletes an adapter."""
         await run_in_threadpool(vendor.adapters.delete, _tenant(request), adapter)
         await vendor.compute.run(vendor.adapters.forget, _tenant(request), adapter)
+        await vendor.compute.run(vendor.generations.forget, _tenant(request), adapter)
 
     @app.api_route(**_at(routes.ADAPTER_INFER))
     async def infer(request: Request, adapter: Identifier) -> Response:
@@ -284,6 +298,11 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         """Takes the gradient of the last step alone."""
         return _tensors(await run(jobs.gradient, _tenant(request), job, step, await request.body()))
 
+    @app.api_route(**_at(routes.NORM))
+    async def norm(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
+        """Takes the update that waits for the customer's norm."""
+        return await run(jobs.norm, _tenant(request), job, step, await request.body())
+
     @app.api_route(**_at(routes.JOB_INFER))
     async def infer(request: Request, job: Identifier) -> Response:
         """A job's output in evaluation mode."""
@@ -305,6 +324,37 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         info = await run(jobs.finish, _tenant(request), job, at.step)
         await run(vendor.adapters.forget, _tenant(request), job)
         return info
+
+
+# ---------------------------------------------------------------- generation
+
+
+def _add_generations(app: FastAPI, vendor: Vendor) -> None:
+    run, generations = vendor.compute.run, vendor.generations
+
+    @app.api_route(**_at(routes.GENERATION_PUT))
+    async def put(request: Request, generation: Identifier, spec: GenerationSpec) -> GenerationInfo:
+        """Starts a session, or finds it started."""
+        return await run(generations.put, _tenant(request), generation, spec)
+
+    @app.api_route(**_at(routes.GENERATION_STEP))
+    async def step(request: Request, generation: Identifier, step: StepNumber) -> Response:
+        """Takes the next positions of a session's texts, or answers a repetition."""
+        return _tensors(await run(generations.step, _tenant(request), generation, step, await request.body()))
+
+    @app.api_route(**_at(routes.GENERATION_DELETE))
+    async def delete(request: Request, generation: Identifier) -> None:
+        """Ends a session."""
+        await run(generations.delete, _tenant(request), generation)
+
+
+async def _expire(vendor: Vendor) -> None:
+    """Ends idle sessions also where nobody asks for anything."""
+    seconds = vendor.settings.limits.generation_seconds
+    while True:
+        await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, seconds))
+        if vendor.generations.live:
+            await vendor.compute.run(vendor.generations.expire)
 
 
 # ---------------------------------------------------------------- operations

@@ -24,6 +24,7 @@ from cutlayer.models import (
     load_tokenizer,
     max_length,
     read_manifest,
+    share_base,
     split,
     write_archive,
 )
@@ -56,20 +57,24 @@ class ModelCard(BaseModel):
     tokenizer: Digest
 
     @classmethod
-    def draw_up(cls, name: str, source: str, *, max_bottom: int | None) -> ModelCard:
+    def draw_up(cls, name: str, source: str, *, max_bottom: int | None, max_tail: int | None) -> ModelCard:
         """Loads a model once and writes down what matters.
 
         Raises:
             ModelError: It cannot be loaded, or cannot be cut.
-            ConfigError: `max_bottom` leaves no block to the vendor.
+            ConfigError: `max_bottom` and `max_tail` leave no block to the vendor.
         """
-        model = load_model(source, head=Head.CLASSIFICATION)
+        model = load_model(source, head=None)
         (stack,) = family_of(model.config).stacks
         blocks = len(block_list(model, stack))
-        if max_bottom is not None and max_bottom >= blocks:
+        has_tail = Head.of(model) is Head.LANGUAGE
+        bottom, tail = _depths(blocks, max_bottom, max_tail)
+        if bottom + tail * has_tail >= blocks:
             raise ConfigError(
-                f"max_bottom = {max_bottom}, but {source} has {blocks} blocks, and the vendor must keep at least one.",
-                remedy=f"Choose at most {blocks - 1} with --max-bottom; {blocks // 2} is usual.",
+                f"max_bottom = {bottom}{f' and max_tail = {tail}' if has_tail else ''}, but {source} has {blocks} "
+                "blocks, and the vendor must keep at least one.",
+                remedy=f"Choose at most {blocks - 1}{' together' if has_tail else ''} with --max-bottom"
+                f"{' and --max-tail' if has_tail else ''}; {blocks // 2} is usual for a bottom.",
             )
         table = embedding_table(model)
         tokenizer = load_tokenizer(source)
@@ -82,7 +87,8 @@ class ModelCard(BaseModel):
             width=model.config.hidden_size,
             vocab_size=len(table),
             max_length=template.max_content(1) + template.special_count(1),
-            max_bottom=blocks // 2 if max_bottom is None else max_bottom,
+            max_bottom=bottom,
+            max_tail=tail if has_tail else None,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         return cls(
@@ -93,6 +99,11 @@ class ModelCard(BaseModel):
             tokenizer=tokenizer_fingerprint(tokenizer),
         )
 
+    def describes(self, max_bottom: int | None, max_tail: int | None) -> bool:
+        """Whether the card hands out what these settings say."""
+        bottom, tail = _depths(self.info.blocks, max_bottom, max_tail)
+        return (self.info.max_bottom, self.info.max_tail) in ((bottom, tail), (bottom, None))
+
     def row_width(self, cut: Cut) -> int:
         """Elements of one boundary row at a cut."""
         return self.table_width if cut.bottom == 0 else self.info.width
@@ -101,13 +112,17 @@ class ModelCard(BaseModel):
         """Refuses cuts that this vendor does not offer.
 
         Raises:
-            Refusal: The cut is too deep, has a tail, or does not go with the form of its releases.
+            Refusal: The cut is too deep, or does not go with the form of its releases.
         """
-        if cut.tail is not None:
+        if cut.tail is not None and (self.info.max_tail is None or cut.tail > self.info.max_tail):
+            none = self.info.max_tail is None
             raise unacceptable(
                 "cut-not-offered",
-                f"cut.tail = {cut.tail}: classification jobs keep their head in the top.",
-                remedy="Leave the tail out.",
+                f"cut.tail = {cut.tail}: no tails of {self.info.name} are handed out."
+                if none
+                else f"cut.tail = {cut.tail}: tails of {self.info.name} are handed out up to depth "
+                f"{self.info.max_tail}.",
+                remedy="Leave the tail out." if none else "Choose a shallower tail.",
             )
         if cut.bottom is not None and cut.bottom > self.info.max_bottom:
             raise unacceptable(
@@ -141,7 +156,7 @@ class Catalogue:
         self._settings = settings
         self.device = device
         self.cards: Mapping[str, ModelCard] = {name: read_card(settings, name) for name in sorted(settings.models)}
-        self._models: dict[str, PreTrainedModel] = {}
+        self._models: dict[tuple[str, Head], PreTrainedModel] = {}
         self._tops: dict[tuple[str, str], Top] = {}
 
     def card(self, name: str) -> ModelCard:
@@ -158,7 +173,7 @@ class Catalogue:
         """The vendor's part of a model; shared, so callers adapt a twin of it."""
         key = name, cut.slug
         if key not in self._tops:
-            self._tops[key] = split(self._model(name), cut).top
+            self._tops[key] = split(self._model(name, _head(cut)), cut).top
         return self._tops[key]
 
     def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
@@ -169,7 +184,7 @@ class Catalogue:
         archive = f"{cut.slug}-{card.info.fingerprint[:16]}-{card.tokenizer[:16]}"
         folder = self._settings.model(name) / "archives" / archive
         if not folder.is_dir():
-            model, tokenizer = self._model(name), self._tokenizer(name)
+            model, tokenizer = self._model(name, _head(cut)), self._tokenizer(name)
             with whole_folder(folder) as temporary:
                 write_archive(model, tokenizer, cut, temporary, name=name)
         written = read_manifest(folder)
@@ -187,16 +202,20 @@ class Catalogue:
         )
         return manifest, folder
 
-    def _model(self, name: str) -> PreTrainedModel:
-        if name not in self._models:
+    def _model(self, name: str, head: Head) -> PreTrainedModel:
+        """The model with a head; all its heads stand on one base."""
+        if (name, head) not in self._models:
             card = self.card(name)
             with _source_untold(name):
-                model = load_model(card.source, head=Head.CLASSIFICATION)
+                model = load_model(card.source, head=head)
             if fingerprint(model) != card.info.fingerprint:
                 raise _unavailable(name, "has other weights than those that the vendor was set up with")
             torch.nn.Module.to(model, self.device)
-            self._models[name] = model
-        return self._models[name]
+            for (other, _), loaded in self._models.items():
+                if other == name:
+                    share_base(model, loaded)
+            self._models[name, head] = model
+        return self._models[name, head]
 
     def _tokenizer(self, name: str) -> PreTrainedTokenizerBase:
         card = self.card(name)
@@ -205,6 +224,17 @@ class Catalogue:
         if tokenizer_fingerprint(tokenizer) != card.tokenizer:
             raise _unavailable(name, "has another tokenizer than that which the vendor was set up with")
         return tokenizer
+
+
+def _head(cut: Cut) -> Head:
+    """What the parts of a cut compute together: with a tail there is nothing for the vendor to classify."""
+    return Head.CLASSIFICATION if cut.tail is None else Head.LANGUAGE
+
+
+def _depths(blocks: int, max_bottom: int | None, max_tail: int | None) -> tuple[int, int]:
+    """The deepest bottom and tail on offer, with what is left out filled in."""
+    bottom = blocks // 2 if max_bottom is None else max_bottom
+    return bottom, min(2, blocks // 4) if max_tail is None else max_tail
 
 
 @contextlib.contextmanager

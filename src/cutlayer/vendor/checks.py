@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Payload
+from cutlayer.core import Payload, Ragged
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.problems import unacceptable
 from cutlayer.wire import Form, WireType, unpack
@@ -203,9 +203,7 @@ def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *
     Raises:
         Refusal: It is not what was agreed, or too large.
     """
-    names = {torch.bfloat16: "BF16", torch.float32: "F32"}
-    header = {role: (names.get(t.dtype, str(t.dtype)), tuple(t.shape)) for role, t in tensors.items()}
-    check_shapes(card, spec, header)
+    check_shapes(card, spec, _header(tensors))
     check_count(len(tensors["lengths"]), limit)
     lengths = tensors["lengths"].to(torch.int64).numpy()
     values = tensors[spec.form.value]
@@ -215,3 +213,49 @@ def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *
     added = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
     check_positions(len(lengths), int(lengths.sum(1).max()) + added, limit)
     return unpack(tensors)
+
+
+def read_growth(
+    card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, sequences: int, first: bool, limit: int
+) -> Ragged:
+    """The new positions of growing texts in a frame, checked, special tokens of ids added. Runs in the compute thread.
+
+    Args:
+        card: The model it is for.
+        spec: What was agreed.
+        tensors: A frame's tensors, decoded.
+        sequences: How many texts grow.
+        first: Whether these are the prompts, each of which has a position at least.
+        limit: Most positions of a padded batch.
+
+    Returns:
+        Ids, or rows, of each text's new positions.
+
+    Raises:
+        Refusal: It is not what was agreed, or too large.
+    """
+    check_shapes(card, spec, _header(tensors))
+    lengths = tensors["lengths"].to(torch.int64)
+    values = tensors[spec.form.value]
+    if lengths.shape != (sequences, 1) or int(lengths.sum()) != len(values) or not len(values):
+        raise unacceptable(
+            "wrong-lengths",
+            f"lengths is {list(lengths.shape)} and adds up to {int(lengths.sum())}; there are {len(values)} "
+            f"{spec.form} for {sequences} sequences.",
+            remedy="Send one length per sequence, 0 for those that have ended.",
+        )
+    new = lengths[:, 0]
+    opening = card.template.opening if spec.form is Form.IDS and first else ()
+    if first and int(new.min()) + len(opening) == 0:
+        raise unacceptable("empty-prompt", "A prompt has no position.", remedy="Give each prompt a token at least.")
+    check_positions(sequences, int(new.max()) + len(opening), limit)
+    if spec.form is Form.IDS:
+        values = values.to(torch.int64)
+        check_ids(card, values.numpy())
+        return Ragged(values, new).preceded_by(torch.tensor(opening, dtype=torch.int64))
+    return Ragged(values, new)
+
+
+def _header(tensors: Mapping[str, Tensor]) -> Header:
+    names = {torch.bfloat16: "BF16", torch.float32: "F32"}
+    return {role: (names.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)) for role, tensor in tensors.items()}

@@ -19,17 +19,17 @@ from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_count, check_positions, read_release
 from cutlayer.vendor.files import write_whole
-from cutlayer.vendor.log import GRADIENT, STEP, Entry, FrameLog
-from cutlayer.vendor.problems import conflict, log, unacceptable
+from cutlayer.vendor.log import GRADIENT, NORM, STEP, Entry, FrameLog
+from cutlayer.vendor.problems import Refusal, conflict, log, unacceptable
 from cutlayer.vendor.records import Records
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
 
-_ROUTES = {STEP: routes.STEP, GRADIENT: routes.GRADIENT}
-_UPDATES = 200
-"""Most updates that are taken again when a job is resumed, which all other jobs wait for."""
+_ROUTES = {STEP: routes.STEP, GRADIENT: routes.GRADIENT, NORM: routes.NORM}
+_STEPS = 200
+"""Most steps that are taken again when a job is resumed, which all other jobs wait for."""
 _DEATHS = 8
 """Replays of a frame that the process did not outlive, after which it is not replayed again. An operator's
 kill -9, or what another program takes of the memory, looks the same, and may come at the same frame some times."""
@@ -50,10 +50,11 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Parsed:
-    """An entry's content: the gradient it applies and the release it passes forward."""
+    """An entry's content: the gradient it brings back, the norm it clips by and the release it passes forward."""
 
-    gradient: Tensor | None
-    payload: Payload | None
+    gradient: Tensor | None = None
+    norm: Tensor | None = None
+    payload: Payload | None = None
 
 
 class LiveJob:
@@ -134,6 +135,7 @@ class LiveJob:
             state=JobState.RUNNING,
             step=self._trainer.step,
             gradient_applied=not self._trainer.waits,
+            norm_missing=self._trainer.norm_missing,
             checkpoints=(0, *self._checkpoints.steps()),
             snapshots=tuple(self._snapshots.steps()),
             threads=self.threads,
@@ -143,7 +145,7 @@ class LiveJob:
         """Takes a numbered frame, or gives the answer again that it got before.
 
         Args:
-            kind: `log.STEP` or `log.GRADIENT`.
+            kind: `log.STEP`, `log.GRADIENT` or `log.NORM`.
             step: The step's number.
             body: The frame's bytes.
 
@@ -197,12 +199,21 @@ class LiveJob:
                 f"Step {self._trainer.step} waits for its gradient, so the weights are between two steps.",
                 remedy=f"POST the gradient of step {self._trainer.step} first.",
             )
+        if self._trainer.norm_missing:
+            raise self._norm_missing()
         tensors = decode_tensors(routes.JOB_INFER, body)
         payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
-        return encode_tensors({"output": self._finite(self._trainer.infer(payload))})
+        return encode_tensors({"output": self._output(self._trainer.infer(payload))})
 
     def _check_order(self, kind: int, step: int) -> None:
         at, waits = self._trainer.step, self._trainer.waits
+        if kind == NORM and not (self._trainer.norm_missing and step == at):
+            wanted = f"waits for that of step {at}" if self._trainer.norm_missing else "waits for none"
+            raise conflict(
+                "wrong-step",
+                f"The norm after step {step} was sent; the job stands at step {at} and {wanted}.",
+                remedy="GET the job and go on from there.",
+            )
         if kind == GRADIENT and not (waits and step == at):
             wanted = f"takes the gradient of step {at}" if waits else "waits for no gradient"
             raise conflict(
@@ -223,10 +234,18 @@ class LiveJob:
                 remedy="Finish the job, or start one with more steps.",
             )
 
+    def _norm_missing(self) -> Refusal:
+        at = self._trainer.step
+        return conflict(
+            "norm-missing",
+            f"The update after step {at} waits for the norm of the customer's gradients.",
+            remedy="Send it with the next step, or alone.",
+        )
+
     def _parse(self, entry: Entry) -> _Parsed:
         """Decodes and checks a frame against the job and where it stands."""
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
-        gradient = tensors.get("gradient")
+        gradient, norm = tensors.get("gradient"), tensors.get("norm")
         if entry.kind == STEP:
             if ("records" in tensors) == self.spec.trainable_bottom:
                 raise unacceptable(
@@ -243,19 +262,34 @@ class LiveJob:
                     f"Step {at} {'waits for its gradient' if gradient is None else 'has its gradient already'}.",
                     remedy="Send the gradient of each step once: with the next step, or alone.",
                 )
+            if norm is None and self._trainer.norm_missing:
+                raise self._norm_missing()
+            if norm is not None and not self._trainer.norm_missing:
+                raise conflict(
+                    "norm-not-expected",
+                    f"No update after step {self._trainer.step} waits for a norm.",
+                    remedy="Send it once after each update's last gradient, and only where clip_norm is set.",
+                )
+        if norm is not None and (len(norm) != 1 or float(norm) < 0):
+            raise unacceptable(
+                "wrong-shape",
+                "norm is not one number of 0 or more.",
+                remedy="Send the squared norm of all gradients that the customer holds.",
+            )
         if gradient is not None:
             expected = self._trainer.output_shape
-            if tuple(gradient.shape) != expected:
+            if tuple(gradient.shape) != expected or gradient.dtype is not self._output_type:
                 raise unacceptable(
                     "wrong-shape",
-                    f"gradient is {list(gradient.shape)}; the output of step {self._trainer.step} is {list(expected)}.",
-                    remedy="Send d loss / d output in the output's own shape.",
+                    f"gradient is {gradient.dtype} {list(gradient.shape)}; "
+                    f"the output of step {self._trainer.step} is {self._output_type} {list(expected)}.",
+                    remedy="Send d loss / d output in the output's own shape and element type.",
                 )
-        if entry.kind == GRADIENT:
-            return _Parsed(gradient, None)
+        if entry.kind != STEP:
+            return _Parsed(gradient, norm)
         payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
         self._check_graph(payload)
-        return _Parsed(gradient, payload)
+        return _Parsed(gradient, norm, payload)
 
     def _check_graph(self, payload: Payload) -> None:
         """Refuses a step before it is logged if its graph would not fit."""
@@ -285,20 +319,36 @@ class LiveJob:
         boundary_gradient = None
         if parsed.gradient is not None:
             boundary_gradient = self._trainer.backward(parsed.gradient)
+        if parsed.norm is not None:
+            self._trainer.clip(parsed.norm)
+        tensors: dict[str, Tensor] = {}
         if parsed.payload is not None:
             self._make_room(self, self._trainer.estimate(parsed.payload))
-            tensors = {"output": self._finite(self._trainer.forward(parsed.payload))}
-        else:
+            tensors = {"output": self._output(self._trainer.forward(parsed.payload))}
+        elif entry.kind == GRADIENT:
             tensors = {"boundary_gradient": self._boundary_gradient(boundary_gradient)}
+            if self.spec.optimiser.clip_norm is not None:
+                tensors["norm"] = self._finite(self._trainer.norm())
         body = encode_tensors(tensors)
         self._answers[entry.kind] = _Answer(entry.step, entry.digest, body)
         return body
 
+    @property
+    def _row_type(self) -> torch.dtype:
+        return torch.bfloat16 if self.spec.wire_type is WireType.BF16 else torch.float32
+
+    @property
+    def _output_type(self) -> torch.dtype:
+        """Logits are fp32; rows of an upper boundary travel like those of a lower one."""
+        return torch.float32 if self.spec.cut.tail is None else self._row_type
+
+    def _output(self, output: Tensor) -> Tensor:
+        return self._finite(output).to(self._output_type)
+
     def _boundary_gradient(self, gradient: Tensor | None) -> Tensor:
-        dtype = torch.bfloat16 if self.spec.wire_type is WireType.BF16 else torch.float32
         if gradient is None:
-            return torch.empty(0, self._card.row_width(self.spec.cut), dtype=dtype)
-        return self._finite(gradient).to(dtype)
+            return torch.empty(0, self._card.row_width(self.spec.cut), dtype=self._row_type)
+        return self._finite(gradient).to(self._row_type)
 
     def _finite(self, tensor: Tensor) -> Tensor:
         tensor = tensor.detach().float().cpu()
@@ -354,17 +404,22 @@ class LiveJob:
 
     def _replay(self, entry: Entry) -> None:
         """Takes a logged frame again, as far as the checkpoint does not hold it already."""
-        updates = self._trainer.updates
+        taken = self._trainer.taken
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
-        applies = entry.step if entry.kind == GRADIENT else entry.step - 1
-        gradient = tensors.get("gradient") if applies > updates else None
-        forwards = entry.kind == STEP and entry.step > max(updates, self._trainer.step)
-        if gradient is None and not forwards:
+        completes = entry.step - 1 if entry.kind == STEP else entry.step
+        gradient = tensors.get("gradient") if completes > taken else None
+        norm = tensors.get("norm") if completes == taken and self._trainer.norm_missing else None
+        forwards = entry.kind == STEP and entry.step > max(taken, self._trainer.step)
+        if gradient is None and norm is None and not forwards:
             return
         payload = None
         if forwards:
             payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
-        in_turn = self._trainer.step == applies and self._trainer.waits == (gradient is not None)
+        in_turn = (
+            self._trainer.step == completes
+            and self._trainer.waits == (gradient is not None)
+            and self._trainer.norm_missing == (norm is not None)
+        )
         if not in_turn:
             raise StorageError(
                 f"The log of job {self.name} has a gap before step {entry.step}.", remedy="Roll the job back."
@@ -374,27 +429,28 @@ class LiveJob:
             self._give_up(entry)
             return
         with self._log.replaying(entry):
-            self._apply(entry, _Parsed(gradient, payload))
+            self._apply(entry, _Parsed(gradient, norm, payload))
 
     def _checkpoint_if_due(self, entry: Entry) -> None:
-        """Makes a checkpoint after every `checkpoint_every` gradients, and shortens a log that is too long.
+        """Makes a checkpoint after every `checkpoint_every` steps, and shortens a log that is too long.
 
         For the log's sake a checkpoint is made out of turn, which is none to roll back to: those are at
-        the steps that the customer chose, and keeps its own state of.
+        the steps that the customer chose, and keeps its own state of. It may hold gradients that wait for an
+        update; one to roll back to is put off until there are none.
 
         A checkpoint that cannot be written loses nothing, as the log goes on; the next frame tries again.
         """
-        updates = self._trainer.updates
+        taken = self._trainer.taken
         last = max(self._checkpoints.steps(), default=0)
-        due = updates // self.spec.checkpoint_every > last // self.spec.checkpoint_every
+        due = taken // self.spec.checkpoint_every > last // self.spec.checkpoint_every and self._trainer.at_update
         too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
-        too_many = updates - self._log.base >= _UPDATES
+        too_many = taken - self._log.base >= _STEPS
         if not due and not too_long and not too_many:
             return
         try:
-            self._checkpoints.save(updates, self._state(), recent=not due)
-            self._log.begin_segment(updates, entry if self._trainer.waits else None)
-            oldest = self._checkpoints.keep_last(self._settings.keep_checkpoints) if due else updates
+            self._checkpoints.save(taken, self._state(), recent=not due)
+            self._log.begin_segment(taken, entry if self._trainer.waits else None)
+            oldest = self._checkpoints.keep_last(self._settings.keep_checkpoints) if due else taken
             self._log.forget_before(oldest)
         except OSError as error:
             log.warning("job %s: no checkpoint (%s); its log goes on", self.name, error.strerror)
@@ -403,7 +459,7 @@ class LiveJob:
         tensors = self._trainer.state()
         notes: dict[str, object] = {"threads": self.threads}
         known = self._answers.get(GRADIENT)
-        if known is not None and known.step == self._trainer.updates and not self._trainer.waits:
+        if known is not None and known.step == self._trainer.taken and not self._trainer.waits:
             # A repetition of this frame may still come, and its graph is gone.
             tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
             notes["answer"] = {"step": known.step, "digest": known.digest.hex()}
@@ -412,7 +468,7 @@ class LiveJob:
     def leave(self) -> None:
         """Writes a checkpoint out of turn, so that the job comes back without replaying, and closes the log."""
         try:
-            self._checkpoints.save(self._trainer.updates, self._state(), recent=True)
+            self._checkpoints.save(self._trainer.taken, self._state(), recent=True)
         except OSError as error:
             log.warning("job %s leaves memory without a checkpoint (%s)", self.name, type(error).__name__)
         self.close()
@@ -430,15 +486,15 @@ class LiveJob:
         return sum(tensor.nbytes for tensor in self._trainer.adapter().values())
 
     def snapshot(self, step: int) -> None:
-        """Keeps the adapter as it is after `step` gradients."""
+        """Keeps the adapter as it is after `step` steps."""
         # At the present step also where there is one: a roll-back cut short may have left it of another branch.
-        if self._trainer.updates == step or step not in self._snapshots.steps():
+        if self._trainer.taken == step or step not in self._snapshots.steps():
             self._check_at(step)
             self._snapshots.save(step, State(self._trainer.adapter()))
 
     def trainer_at(self, step: int) -> Trainer:
-        """The adapter after `step` gradients: the current one, or a snapshot."""
-        if self._trainer.updates == step:
+        """The adapter after `step` steps: the current one, or a snapshot."""
+        if self._trainer.taken == step:
             return self._trainer
         if step not in self._snapshots.steps():
             self._check_at(step)
@@ -447,13 +503,15 @@ class LiveJob:
         return trainer
 
     def _check_at(self, step: int) -> None:
-        if self._trainer.updates != step:
+        if self._trainer.taken != step:
             raise conflict(
                 "wrong-step",
-                f"The adapter after step {step} was asked for; {self._trainer.updates} gradients have been applied, "
-                f"and there are snapshots at {list(self.info.snapshots)}.",
+                f"The adapter after step {step} was asked for; the gradients of {self._trainer.taken} steps have been "
+                f"taken, and there are snapshots at {list(self.info.snapshots)}.",
                 remedy="Name the present step or one with a snapshot.",
             )
+        if self._trainer.norm_missing:
+            raise self._norm_missing()
 
 
 def roll_back(folder: Path, step: int) -> None:

@@ -10,22 +10,19 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from cutlayer.core import ConfigError, Fault, StorageError
-from cutlayer.models import save_adapter
+from cutlayer.models import save_adapter, weights_file
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back
-from cutlayer.vendor.log import GRADIENT, STEP
+from cutlayer.vendor.log import GRADIENT, NORM, STEP
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import RecordStore
 from cutlayer.vendor.trainer import adapter_parameters
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
-
-WEIGHTS = "adapter_model.safetensors"
-"""PEFT's name for an adapter's tensors."""
 
 _PARAMETER_BYTES = 4
 """Adapters are kept in fp32."""
@@ -63,6 +60,11 @@ class Jobs:
     def live(self) -> int:
         """How many jobs are in memory."""
         return len(self._live)
+
+    @property
+    def graph_bytes(self) -> int:
+        """About how many bytes the steps take that wait for their gradients."""
+        return sum(live.graph_bytes for live in list(self._live.values()))
 
     def put(self, tenant: str, name: str, spec: JobSpec) -> JobInfo:
         """Starts a job, or finds it started.
@@ -131,6 +133,11 @@ class Jobs:
         """Takes the gradient of the last step alone."""
         return self._accept(tenant, name, GRADIENT, step, body)
 
+    def norm(self, tenant: str, name: str, step: int, body: bytes) -> JobInfo:
+        """Takes the update that waits for the customer's norm."""
+        self._accept(tenant, name, NORM, step, body)
+        return self._touch(tenant, name).info
+
     def output(self, tenant: str, name: str, step: int) -> bytes:
         """The output of the last step again."""
         return self._touch(tenant, name).output(step)
@@ -185,7 +192,7 @@ class Jobs:
         with whole_folder(folder) as temporary:
             notes = {"cut": spec.cut.model_dump(), "fingerprint": spec.fingerprint, "model": spec.model, "step": step}
             save_adapter(trainer.part, temporary, notes)
-        content = (folder / WEIGHTS).read_bytes()
+        content = weights_file(folder).read_bytes()
         adapter = AdapterInfo(
             adapter=name,
             model=spec.model,
@@ -345,13 +352,19 @@ class Jobs:
             for path, value in (
                 ("optimiser.learning_rate", spec.optimiser.learning_rate),
                 ("optimiser.weight_decay", spec.optimiser.weight_decay),
-                ("lora.alpha", spec.lora.alpha),
+                ("lora.alpha", 0 if spec.lora is None else spec.lora.alpha),
             )
             if not value <= _LARGEST
         ]
         rate = spec.optimiser.learning_rate
         if rate < _LEAST:
             faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
+        if (spec.num_labels is None) != (spec.cut.tail is not None):
+            faults.append(
+                Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
+            )
+        if spec.lora is None and spec.num_labels is not None:
+            faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         if spec.trainable_bottom == bool(spec.record_sets):
@@ -382,7 +395,7 @@ class Jobs:
             Refusal: The adapter is larger than this vendor allows, or there is no room to keep it.
         """
         labels = self._settings.limits.max_labels
-        if spec.num_labels > labels:
+        if spec.num_labels is not None and spec.num_labels > labels:
             raise unacceptable(
                 "too-many-labels",
                 f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
@@ -393,11 +406,19 @@ class Jobs:
         if count > limit:
             raise unacceptable(
                 "adapter-too-large",
-                f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets} and num_labels = {spec.num_labels} "
-                f"makes an adapter of {count} parameters; this vendor takes {limit}.",
-                remedy="Lower the rank, adapt query and value only, or use fewer labels.",
+                f"{_what_is_trained(spec)} {count} parameters; this vendor takes {limit}.",
+                remedy="Use a deeper bottom or tail, or an adapter (lora)."
+                if spec.lora is None
+                else "Lower the rank, adapt query and value only, or use fewer labels.",
             )
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
+
+
+def _what_is_trained(spec: JobSpec) -> str:
+    if spec.lora is None:
+        return "lora = null trains the top itself,"
+    labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
+    return f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets}{labels} makes an adapter of"
 
 
 def _unopened(name: str, spec: JobSpec, threads: int) -> JobInfo:

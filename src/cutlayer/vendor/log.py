@@ -35,6 +35,7 @@ _SUFFIX = ".log"
 
 STEP = 1
 GRADIENT = 2
+NORM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Entry:
     """An accepted frame.
 
     Attributes:
-        kind: `STEP` or `GRADIENT`.
+        kind: `STEP`, `GRADIENT` or `NORM`.
         step: The step's number.
         body: The frame's bytes.
         applied: Whether it was applied once.

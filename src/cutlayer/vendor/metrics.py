@@ -26,6 +26,15 @@ class Metrics:
             registry=self._registry,
         )
         self.live_jobs = Gauge("cutlayer_live_jobs", "Jobs in memory.", registry=self._registry)
+        self.graph_bytes = Gauge(
+            "cutlayer_graph_bytes", "About the memory of steps that wait for their gradient.", registry=self._registry
+        )
+        self.generations = Gauge("cutlayer_generations", "Generation sessions.", registry=self._registry)
+        self.generation_bytes = Gauge(
+            "cutlayer_generation_bytes",
+            "Memory set aside for the caches of generation sessions.",
+            registry=self._registry,
+        )
         self.in_progress = Gauge("cutlayer_requests_in_progress", "Requests in progress.", registry=self._registry)
 
     def render(self) -> bytes:

@@ -124,6 +124,7 @@ def init(
     db_url: str | None = None,
     tls_host: str | None = None,
     max_bottom: int | None = None,
+    max_tail: int | None = None,
     threads: int | None = None,
     limits: Limits | None = None,
 ) -> VendorSettings:
@@ -141,6 +142,7 @@ def init(
         db_url: SQLAlchemy URL of the database; SQLite in the folder by default.
         tls_host: Name or address to make a self-signed certificate for.
         max_bottom: The deepest cut for which bottoms are handed out; half of the blocks by default.
+        max_tail: The deepest tail that is handed out of decoders; a quarter of the blocks by default, at most 2.
         threads: Compute threads; all cores by default.
         limits: What one request and one tenant may take.
 
@@ -164,7 +166,13 @@ def init(
                 [Fault("models", list(models), "must be one or more, each with a name of its own")],
                 remedy="Tell them apart with NAME=SOURCE.",
             )
-        given = {"database_url": db_url, "max_bottom": max_bottom, "threads": threads, "limits": limits}
+        given = {
+            "database_url": db_url,
+            "max_bottom": max_bottom,
+            "max_tail": max_tail,
+            "threads": threads,
+            "limits": limits,
+        }
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changes["models"] = {**kept.get("models", {}), **named}
         changes["default_model"] = kept.get("default_model") or next(iter(named))
@@ -173,7 +181,7 @@ def init(
         except ValidationError as error:
             raise ConfigError(faults(error, "vendor")) from error
         cards = [
-            ModelCard.draw_up(name, source, max_bottom=settings.max_bottom)
+            ModelCard.draw_up(name, source, max_bottom=settings.max_bottom, max_tail=settings.max_tail)
             for name, source in settings.models.items()
             # Others are not loaded: it takes long, and would accept weights that changed without being asked to.
             if name in named or not _is_described(settings, name)
@@ -316,8 +324,7 @@ def _is_described(settings: VendorSettings, name: str) -> bool:
         card = read_card(settings, name)
     except StorageError:
         return False
-    max_bottom = card.info.blocks // 2 if settings.max_bottom is None else settings.max_bottom
-    return (card.source, card.info.max_bottom) == (settings.models[name], max_bottom)
+    return card.source == settings.models[name] and card.describes(settings.max_bottom, settings.max_tail)
 
 
 def _named(model: str) -> tuple[str, str]:

@@ -69,6 +69,12 @@ class Limits(BaseModel):
     live_jobs: int = Field(default=32, ge=1)
     """Jobs kept in memory; others are resumed from disk when they are touched."""
     live_adapters: int = Field(default=32, ge=1)
+    max_generation_bytes: int | None = Field(default=None, ge=1)
+    """Most memory for the caches of all generation sessions together; an eighth of the machine's by default."""
+    generations_per_tenant: int = Field(default=16, ge=1)
+    """Most generation sessions at a time."""
+    generation_seconds: float = Field(default=600, gt=0)
+    """A generation session that is idle for longer ends; its customer can start it again."""
     log_bytes_per_checkpoint: int = Field(default=256 * MIB, ge=1)
     """A job's log longer than this is shortened by a checkpoint out of turn."""
     reserve_bytes: int = Field(default=256 * MIB, ge=0)
@@ -87,6 +93,8 @@ class VendorSettings(BaseModel):
         database_url: SQLAlchemy URL, for example `postgresql://user@host/db`. Default: SQLite in
             the data folder.
         max_bottom: The deepest cut for which bottoms are handed out; default: half of the blocks.
+        max_tail: The deepest tail that is handed out of decoders; default: a quarter of the blocks, at most 2.
+            A customer may fetch every cut on offer, so both together must leave the vendor a block.
         threads: Compute threads; default: as many as this machine has cores. Jobs keep the number
             that they started with, because bits depend on it.
         device: Where the top is computed. Bit-identical resume is promised for `cpu`.
@@ -104,6 +112,7 @@ class VendorSettings(BaseModel):
     default_model: ModelName
     database_url: str | None = None
     max_bottom: int | None = Field(default=None, ge=0)
+    max_tail: int | None = Field(default=None, ge=0)
     threads: int | None = Field(default=None, ge=1, le=1024)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     keep_checkpoints: int = Field(default=3, ge=2, le=100)

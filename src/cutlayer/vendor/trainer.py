@@ -11,14 +11,23 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cutlayer.core import Payload, Ragged, Rows, Tokens
-from cutlayer.models import Top, adapter_state, attach_lora, load_adapter_state, seed_dropout, set_dropout
+from cutlayer.models import (
+    Top,
+    adapter_state,
+    attach_lora,
+    load_adapter_state,
+    seed_dropout,
+    set_checkpointing,
+    set_dropout,
+    tune_whole,
+)
 from cutlayer.models.cutting import block_list
 from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
-from cutlayer.models.optimiser import Optimiser
+from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm, updates_in
 from cutlayer.wire.messages import JobSpec, Precision
 
-_WIDTHS = {"query-value": 26, "all-linear": 42}
+_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 42}
 """Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA.
 
 Counted with `saved_tensors_hooks`, LoRA's dropout on: 12 (MiniLM, BERT), 16 (Qwen3), 26 (GPT-2) and 29, 32 and 40
@@ -30,7 +39,7 @@ RoBERTa, DistilBERT and GPT-2, the starter model among them."""
 
 
 class Trainer:
-    """An adapted twin of the top with its optimiser. Lives in the compute thread.
+    """An adapted twin of the top, or a copy of it, with its optimiser. Lives in the compute thread.
 
     Args:
         top: The shared top.
@@ -40,36 +49,50 @@ class Trainer:
 
     Attributes:
         step: The last step whose forward pass was taken; 0 before the first.
+        taken: The last step whose gradient was taken. An update takes those of `accumulation` steps.
+        norm_missing: Whether the update that is due waits for the customer's norm.
     """
 
     def __init__(self, top: Top, template: Template, spec: JobSpec, device: torch.device) -> None:
         self._template = template
         self._spec = spec
         self._device = device
-        self.part = attach_lora(
-            top,
-            rank=spec.lora.rank,
-            alpha=spec.lora.alpha,
-            dropout=spec.lora.dropout,
-            targets=spec.lora.targets,
-            num_labels=spec.num_labels,
-            seed=spec.seed,
-        )
+        if spec.lora is None:
+            self.part = tune_whole(top)
+        else:
+            self.part = attach_lora(
+                top,
+                rank=spec.lora.rank,
+                alpha=spec.lora.alpha,
+                dropout=spec.lora.dropout,
+                targets=spec.lora.targets,
+                num_labels=spec.num_labels,
+                seed=spec.seed,
+            )
         set_dropout(self.part, spec.dropout)
+        set_checkpointing(self.part, spec.gradient_checkpointing)
         self.part.train()
         trained = {name: parameter for name, parameter in self.part.named_parameters() if parameter.requires_grad}
         self._trained = trained
-        self._optimiser = Optimiser(trained, **spec.optimiser.model_dump())
+        self._optimiser = Optimiser(
+            trained,
+            learning_rate=spec.optimiser.learning_rate,
+            weight_decay=spec.optimiser.weight_decay,
+            warmup_steps=spec.optimiser.warmup_steps,
+            total_steps=updates_in(spec.optimiser.total_steps, spec.optimiser.accumulation),
+        )
         self._proven = False
         self.step = 0
+        self.taken = 0
+        self.norm_missing = False
         self._estimate = 0
         self._output: Tensor | None = None
         self._boundary: Tensor | None = None
 
     @property
-    def updates(self) -> int:
-        """How many gradients have been applied."""
-        return self._optimiser.steps
+    def at_update(self) -> bool:
+        """Whether no gradients are kept for an update to come."""
+        return not self.norm_missing and all(parameter.grad is None for parameter in self._trained.values())
 
     @property
     def waits(self) -> bool:
@@ -86,11 +109,15 @@ class Trainer:
         lengths = payload.packed.lengths if isinstance(payload, Rows) else self._lengths(payload)
         longest = int(lengths.max())
         config = self.part.model.config
-        floats = _WIDTHS[self._spec.lora.targets] * int(config.hidden_size)
+        tuned = "whole" if self._spec.lora is None else self._spec.lora.targets
+        floats = _WIDTHS[tuned] * int(config.hidden_size)
         if self._spec.dropout:
             floats += _SCORES * int(config.num_attention_heads) * longest
         # Embeddings and head count as one block more.
         blocks = 1 + len(block_list(self.part.model, self.part.stack))
+        if self._spec.gradient_checkpointing:
+            # one block's at a time, and what goes into each
+            return len(payload) * longest * (2 * floats + blocks * int(config.hidden_size)) * 4
         return len(payload) * longest * floats * blocks * 4
 
     def _lengths(self, tokens: Tokens) -> Tensor:
@@ -114,7 +141,7 @@ class Trainer:
         is taken again with the same mask.
 
         Returns:
-            Logits `[texts, labels]`, without graph.
+            Logits `[texts, labels]` or, where there is a tail, the upper boundary `[rows, width]`, without graph.
         """
         self.step += 1
         seed_dropout(self._spec.seed, self.step)
@@ -129,7 +156,9 @@ class Trainer:
         return self._output.detach()
 
     def backward(self, gradient: Tensor) -> Tensor | None:
-        """Takes d loss / d output of the last forward pass, and one optimiser step.
+        """Takes d loss / d output of the last forward pass, and the update that is due then.
+
+        Where gradients are clipped, the update waits for the customer's norm.
 
         Returns:
             d loss / d boundary `[rows, width]` where the bottom is trainable.
@@ -139,20 +168,45 @@ class Trainer:
         output, boundary = self._output, self._boundary
         self._output = self._boundary = None
         torch.autograd.backward(output, gradient.to(output))
-        if self._proven:
-            self._optimiser.step()
-        else:
-            self._first_update()
+        self.taken += 1
+        schedule = self._spec.optimiser
+        if is_update(self.taken, schedule.accumulation, schedule.total_steps):
+            if schedule.clip_norm is None:
+                self._update()
+            else:
+                self.norm_missing = True
         return None if boundary is None else boundary.grad
+
+    def norm(self) -> Tensor:
+        """`[1]`: squared norm of the gradients that the next update takes."""
+        return squared_norm(self._trained.values())
+
+    def clip(self, norm: Tensor) -> None:
+        """Takes the update that waits, its gradients clipped together with the customer's.
+
+        Args:
+            norm: `[1]`, squared norm of the customer's.
+        """
+        if not self.norm_missing or self._spec.optimiser.clip_norm is None:
+            raise RuntimeError("no update waits for a norm")
+        scale_gradients(self._trained.values(), self.norm(), norm, limit=self._spec.optimiser.clip_norm)
+        self.norm_missing = False
+        self._update()
 
     @torch.no_grad()
     def infer(self, payload: Payload) -> Tensor:
-        """Logits `[texts, labels]` in evaluation mode, with the weights as they are."""
+        """The output in evaluation mode, with the weights as they are."""
         self.part.eval()
         try:
             return compute(self.part, self._template, prepare(payload, self._device), self._device)
         finally:
             self.part.train()
+
+    def _update(self) -> None:
+        if self._proven:
+            self._optimiser.step()
+        else:
+            self._first_update()
 
     def _first_update(self) -> None:
         """One optimiser step, checked: an adapter that silently never trains is split training's classic failure."""
@@ -160,7 +214,7 @@ class Trainer:
         if without:
             raise RuntimeError(f"{len(without)} adapter tensors got no gradient, the first is {without[0]}")
         before = {name: parameter.detach().clone() for name, parameter in self._trained.items()}
-        expected = self._optimiser.rate(self.updates) > 0 and any(
+        expected = self._optimiser.rate(self._optimiser.steps) > 0 and any(
             parameter.grad is not None and bool(parameter.grad.any()) for parameter in self._trained.values()
         )
         self._optimiser.step()
@@ -171,8 +225,12 @@ class Trainer:
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Tensor]:
-        """Adapter and optimiser as named tensors."""
-        return self.adapter() | {f"optimiser/{name}": tensor for name, tensor in self._optimiser.state().items()}
+        """Adapter, optimiser and the gradients kept for its next update, as named tensors."""
+        kept = {
+            f"gradient/{name}": value.grad.clone() for name, value in self._trained.items() if value.grad is not None
+        }
+        optimiser = {f"optimiser/{name}": tensor for name, tensor in self._optimiser.state().items()}
+        return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.norm_missing])}
 
     def adapter(self) -> dict[str, Tensor]:
         """The adapter alone, as named tensors."""
@@ -186,7 +244,12 @@ class Trainer:
         """Puts back what `state` returned, as after the last gradient: nothing waits."""
         self.load_adapter(state)
         self._optimiser.load(_below("optimiser/", state))
-        self.step = self.updates
+        kept = _below("gradient/", state)
+        for name, parameter in self._trained.items():
+            parameter.grad = kept[name].to(parameter) if name in kept else None
+        self.taken, norm_missing = state["taken"].tolist()
+        self.norm_missing = bool(norm_missing)
+        self.step = self.taken
         self.forget_graph()
 
 
@@ -195,6 +258,8 @@ def adapter_parameters(top: Top, spec: JobSpec) -> int:
 
     LoRA adds rank · (inputs + outputs) to each linear map that it adapts; the head is trained whole.
     """
+    if spec.lora is None:
+        return _count(top)
     model, family = top.model, top.family
     sides = 0
     for stack in family.stacks:
@@ -203,6 +268,8 @@ def adapter_parameters(top: Top, spec: JobSpec) -> int:
                 named = any(f".{name}".endswith(f".{target}") for target in family.query_value)
                 if isinstance(module, nn.Linear | Conv1D) and (named or spec.lora.targets == "all-linear"):
                     sides += sum(module.weight.shape)
+    if spec.num_labels is None:
+        return spec.lora.rank * sides
     head = sum(_count(model.get_submodule(path)) for path in head_modules(model))
     output = model.get_submodule(family.classifier_output)
     labels = int(output.get_parameter("weight").shape[0])
@@ -218,14 +285,19 @@ def prepare(payload: Payload, device: torch.device) -> Payload:
 
 
 def compute(part: Top, template: Template, payload: Payload, device: torch.device) -> Tensor:
-    """A top's output for a release that `prepare` made ready; special tokens of ids are added here."""
-    output: Tensor
+    """A top's output for a release that `prepare` made ready; special tokens of ids are added here.
+
+    Returns:
+        Logits `[texts, labels]`, or the rows `[rows, width]` of the upper boundary, padding left out.
+    """
+    hidden = None
     if isinstance(payload, Rows):
         hidden, inputs = template.from_rows(payload)
-        output = part(inputs.to(device), hidden)
     else:
-        output = part(template.assemble(payload).to(device))
-    return output
+        inputs = template.assemble(payload)
+    inputs = inputs.to(device)
+    output: Tensor = part(inputs, hidden)
+    return output if part.has_head else output[inputs.attention_mask.bool()]
 
 
 def _count(module: nn.Module) -> int:

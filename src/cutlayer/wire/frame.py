@@ -145,7 +145,7 @@ def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], 
     Raises:
         FrameError: A role, an element type or a rank that the route does not have.
     """
-    allowed = (route.reply_tensors,) if reply else route.tensors
+    allowed = route.reply_tensors if reply else route.tensors
     if frozenset(found) not in allowed:
         options = " or ".join("+".join(sorted(roles)) for roles in allowed)
         named = sorted(found.keys() & ROLES.keys())

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Str
 
 from cutlayer.core import Cut
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of this protocol; a customer refuses a vendor that speaks another."""
 
 MAX_CONTROL_BYTES = 2**14
@@ -106,6 +106,8 @@ class ModelInfo(Message):
     max_length: int
     max_bottom: int
     """The deepest cut for which the vendor hands out a bottom."""
+    max_tail: int | None
+    """The deepest tail that the vendor hands out; null where it hands out none, as of an encoder."""
     parameters: int
 
 
@@ -178,7 +180,7 @@ class SealRequest(Message):
 
 
 class LoraSpec(Message):
-    """Low-rank adaptation of the top (Hu et al. 2021). Defaults: `Deviation`s of recipe `sap`."""
+    """Low-rank adaptation of a part (Hu et al. 2021). Defaults: `Deviation`s of recipe `sap`."""
 
     rank: int = Field(default=8, ge=1, le=1024)
     alpha: float = Field(default=16, gt=0)
@@ -193,6 +195,11 @@ class OptimiserSpec(Message):
     weight_decay: float = Field(default=0.01, ge=0)
     warmup_steps: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
     total_steps: int = Field(ge=1, le=_LARGEST_COUNT)
+    accumulation: int = Field(default=1, ge=1, le=_LARGEST_COUNT)
+    """Steps whose gradients are added up before an update; the last update takes what there is."""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """Largest norm of all gradients together, the vendor's and the customer's. For it each tells the other one
+    number an update, the squared norm of its own gradients; an update waits for the customer's."""
 
 
 class JobSpec(Message):
@@ -206,13 +213,17 @@ class JobSpec(Message):
     segments: int = Field(ge=1, le=2)
     record_sets: RecordSets = ()
     """Sets whose records the steps name, numbered through in this order."""
-    num_labels: int = Field(ge=2, le=65536)
+    num_labels: int | None = Field(default=None, ge=2, le=65536)
+    """Outputs of the top's classification head; null where the customer holds the tail, head included."""
     trainable_bottom: bool = False
     """Each step carries its own release and gets the boundary's gradient back."""
-    lora: LoraSpec = LoraSpec()
+    lora: LoraSpec | None = LoraSpec()
+    """Null trains the top's own weights, all of them, in a copy of this job's."""
     optimiser: OptimiserSpec
     dropout: bool = True
-    """Whether the frozen blocks' own dropout is on while training."""
+    """Whether the blocks' own dropout is on while training."""
+    gradient_checkpointing: bool = False
+    """Computes each block again in the backward pass instead of keeping what it needs: less memory, more time."""
     precision: Precision = Precision.FP32
     """bf16 is faster where the vendor's device multiplies bf16 matrices; evaluation and inference stay fp32."""
     seed: int = Field(ge=0, lt=2**63)
@@ -232,7 +243,8 @@ class JobInfo(Message):
 
     Attributes:
         step: The last step whose forward pass was accepted; 0 before the first.
-        gradient_applied: Whether the gradient of `step` has been applied too.
+        gradient_applied: Whether the gradient of `step` has been taken too.
+        norm_missing: Whether the update after that gradient waits for the customer's norm.
         checkpoints: Steps to which the job can be rolled back, ascending.
         snapshots: Steps at which the adapter was kept for `finish`.
         threads: Compute threads of the vendor; results are bit-identical only at the same number.
@@ -243,6 +255,7 @@ class JobInfo(Message):
     state: JobState
     step: int
     gradient_applied: bool
+    norm_missing: bool = False
     checkpoints: tuple[int, ...]
     snapshots: tuple[int, ...]
     threads: int
@@ -264,7 +277,7 @@ class AdapterInfo(Message):
     form: Form
     wire_type: WireType
     segments: int
-    num_labels: int
+    num_labels: int | None
     step: int
     sha256: Digest
     size: int
@@ -275,6 +288,31 @@ class AdapterList(Message):
     """The adapters of a tenant."""
 
     adapters: tuple[AdapterInfo, ...]
+
+
+# ---------------------------------------------------------------- generation
+
+
+class GenerationSpec(Message):
+    """A batch of texts that will grow token by token."""
+
+    adapter: Identifier
+    sequences: int = Field(ge=1, le=65536)
+    """Prompts, or with beam search prompts times beams."""
+    positions: int = Field(ge=1, le=_LARGEST_COUNT)
+    """Most positions of a sequence, its prompt included."""
+
+
+class GenerationInfo(Message):
+    """A session as the vendor holds it.
+
+    Attributes:
+        step: The last frame that was taken; 0 before the first.
+    """
+
+    generation: Identifier
+    spec: GenerationSpec
+    step: int
 
 
 class Problem(BaseModel):

@@ -52,10 +52,14 @@ ROLES: Mapping[str, Role] = {
     "rows": Role(("BF16", "F32"), 2, Category.RELEASE),
     # stored records that a step or an inference names: [texts]
     "records": Role(INDEX, 1, Category.CONTROL),
-    # d loss / d output of the step before: [texts, labels]
-    "gradient": Role(("F32",), 2, Category.GRADIENT),
-    # answers: logits [texts, labels]; boundary gradient [rows, width]
-    "output": Role(("F32",), 2, Category.RELEASE),
+    # d loss / d output of the step before: [texts, labels], or [rows, width] where there is a tail
+    "gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
+    # squared norm of all gradients that one party holds: [1]
+    "norm": Role(("F32",), 1, Category.GRADIENT),
+    # the sequence that each one goes on from, in beam search: [sequences]
+    "parents": Role(INDEX, 1, Category.CONTROL),
+    # answers: logits [texts, labels], or the upper boundary [rows, width]; boundary gradient [rows, width]
+    "output": Role(("BF16", "F32"), 2, Category.RELEASE),
     "boundary_gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
 }
 
@@ -68,6 +72,7 @@ PLACEHOLDERS: Mapping[str, TypeAdapter[Any]] = {
     "job": TypeAdapter(m.Identifier),
     "step": TypeAdapter(m.StepNumber),
     "adapter": TypeAdapter(m.Identifier),
+    "generation": TypeAdapter(m.Identifier),
 }
 
 
@@ -83,7 +88,7 @@ class Route:
         control: The JSON body's schema, if it has one.
         tensors: Sets of roles that a tensor body may hold; one of them, exactly.
         reply: The JSON answer's schema, if it has one.
-        reply_tensors: Roles of a tensor answer.
+        reply_tensors: Sets of roles that a tensor answer may hold; one of them, exactly.
         raw_reply: The answer is a file's bytes.
     """
 
@@ -93,7 +98,7 @@ class Route:
     control: type[m.Message] | None = None
     tensors: tuple[frozenset[str], ...] = ()
     reply: type[m.Message] | None = None
-    reply_tensors: frozenset[str] = frozenset()
+    reply_tensors: tuple[frozenset[str], ...] = ()
     raw_reply: bool = False
 
     @property
@@ -107,7 +112,7 @@ def _sets(*names: str) -> tuple[frozenset[str], ...]:
 
 
 INLINE = ("ids lengths", "rows lengths")
-_OUTPUT = frozenset({"output"})
+_OUTPUT = _sets("output")
 
 SERVICE = Route("service", "GET", "/v1", reply=m.ServiceInfo)
 MODELS = Route("models", "GET", "/v1/models", reply=m.ModelList)
@@ -134,8 +139,9 @@ STEP = Route(
     "POST",
     "/v1/jobs/{job}/steps/{step}",
     # frozen bottom: name stored records; from the second step on the gradient of step - 1 rides along.
-    # trainable bottom: the step's own release.
-    tensors=_sets("records", "records gradient", *INLINE),
+    # trainable bottom: the step's own release. Where gradients are clipped, step - 1's has gone before, and the
+    # customer's norm rides along, after which the vendor takes its update.
+    tensors=_sets("records", "records gradient", *INLINE, *(f"{what} norm" for what in ("records", *INLINE))),
     reply_tensors=_OUTPUT,
 )
 STEP_GET = Route("job.step.get", "GET", "/v1/jobs/{job}/steps/{step}", reply_tensors=_OUTPUT)
@@ -143,10 +149,18 @@ GRADIENT = Route(
     "job.gradient",
     "POST",
     "/v1/jobs/{job}/steps/{step}/gradient",
-    # the gradient of `step` alone: the end of an epoch, or a trainable bottom's second trip,
-    # which is answered with the boundary's gradient (empty for a frozen bottom)
+    # the gradient of `step` alone: the end of an epoch, or a second trip, which is answered with the boundary's
+    # gradient (empty for a frozen bottom) and, where gradients are clipped, the norm of the vendor's own
     tensors=_sets("gradient"),
-    reply_tensors=frozenset({"boundary_gradient"}),
+    reply_tensors=_sets("boundary_gradient", "boundary_gradient norm"),
+)
+NORM = Route(
+    "job.norm",
+    "POST",
+    "/v1/jobs/{job}/steps/{step}/norm",
+    # the customer's norm after `step` alone, where no further step carries it: the end of an epoch
+    tensors=_sets("norm"),
+    reply=m.JobInfo,
 )
 JOB_INFER = Route("job.infer", "POST", "/v1/jobs/{job}/infer", tensors=_sets("records", *INLINE), reply_tensors=_OUTPUT)
 SNAPSHOT = Route("job.snapshot", "POST", "/v1/jobs/{job}/snapshot", control=m.SnapshotRequest, reply=m.JobInfo)
@@ -159,5 +173,18 @@ ADAPTER_DELETE = Route("adapter.delete", "DELETE", "/v1/adapters/{adapter}")
 ADAPTER_INFER = Route(
     "adapter.infer", "POST", "/v1/adapters/{adapter}/infer", tensors=_sets(*INLINE), reply_tensors=_OUTPUT
 )
+
+GENERATION_PUT = Route(
+    "generation.put", "PUT", "/v1/generations/{generation}", control=m.GenerationSpec, reply=m.GenerationInfo
+)
+GENERATION_STEP = Route(
+    "generation.step",
+    "POST",
+    "/v1/generations/{generation}/steps/{step}",
+    # the prompts first, then the tokens that were chosen; a sequence that has ended has length 0
+    tensors=_sets(*INLINE, *(f"{what} parents" for what in INLINE)),
+    reply_tensors=_OUTPUT,
+)
+GENERATION_DELETE = Route("generation.delete", "DELETE", "/v1/generations/{generation}")
 
 ROUTES: Mapping[str, Route] = {route.name: route for route in list(globals().values()) if isinstance(route, Route)}

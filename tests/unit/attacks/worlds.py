@@ -55,7 +55,7 @@ class Silent:
 
     def send(self, frame):
         output = self.outputs.get(frame.where.get("step"))
-        answers = "output" in frame.route.reply_tensors and output is not None
+        answers = any("output" in roles for roles in frame.route.reply_tensors) and output is not None
         return Reply(tensors={"output": output} if answers else {})
 
     def close(self):

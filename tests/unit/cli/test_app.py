@@ -28,6 +28,7 @@ def test_the_commands_are_those_of_the_plan() -> None:
     assert {command.name.removeprefix("cutlayer ") for command in COMMANDS} == {
         "demo",
         "finetune",
+        "generate",
         "predict",
         "privatize",
         "vendor init",

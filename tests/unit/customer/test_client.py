@@ -95,7 +95,7 @@ class Answers:
     def __init__(self, protocol: int) -> None:
         model = ModelInfo(
             name="m", family="bert", fingerprint="0" * 64, blocks=2, width=4, vocab_size=8, max_length=16, max_bottom=1,
-            parameters=100,
+            max_tail=None, parameters=100,
         )  # fmt: skip
         self.replies: dict[Route, Message] = {
             routes.SERVICE: ServiceInfo(

@@ -16,7 +16,7 @@ import torch
 from cutlayer import vendor
 from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Place, Stopped, VendorError
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
-from cutlayer.customer.prepare import Corpora, Labelled, Prepared
+from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
@@ -237,7 +237,7 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     spec: Any = SimpleNamespace(train=TRAINING, privacy=SimpleNamespace(cti=None), seed=1)
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
-        prepared = Prepared(Labelled.of(Corpora(*given), spec), spec, archive, vocab_size=len(tokenizer))
+        prepared = LabelledTexts(Labelled.of(Corpora(*given), spec), spec, archive, vocab_size=len(tokenizer))
         with pytest.raises(DataError, match=f"1 texts of {name} are empty"):
             prepared.check()
 

@@ -72,7 +72,7 @@ def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "name", ["result.json", "losses.jsonl", "bottom-7.safetensors", "transcript/frames.bin", "transcript/frames.jsonl"]
+    "name", ["result.json", "losses.jsonl", "trained-7.safetensors", "transcript/frames.bin", "transcript/frames.jsonl"]
 )
 def test_a_run_does_not_take_a_folder_with_files_that_it_would_replace(name: str, tmp_path: Path) -> None:
     mine = tmp_path / name

@@ -51,13 +51,13 @@ def test_what_was_saved_is_loaded(profile: Profile, home: Home) -> None:
     importance = profile.importance(home)
     assert importance is not None
     assert importance.scores.tolist() == [[1, -1]]
-    assert profile.bottom(home)["weight"].tolist() == [1, 1]
+    assert profile.trained(home)["weight"].tolist() == [1, 1]
 
 
 @pytest.mark.usefixtures("profile")
 def test_only_the_owner_can_read_it(home: Home) -> None:
     modes = {file.name: file.stat().st_mode & 0o777 for file in home.adapter("a1" * 16).iterdir()}
-    assert modes == {"importance.safetensors": 0o600, "bottom.safetensors": 0o600, "profile.json": 0o600}
+    assert modes == {"importance.safetensors": 0o600, "trained.safetensors": 0o600, "profile.json": 0o600}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_profile_that_is_damaged_or_newer(damage: Callable[[Any], Any], home: 
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", bytes(100)])
-@pytest.mark.parametrize("name", ["importance", "bottom"])
+@pytest.mark.parametrize("name", ["importance", "trained"])
 def test_damaged_tensors(name: str, content: bytes, profile: Profile, home: Home) -> None:
     (home.adapter("a1" * 16) / f"{name}.safetensors").write_bytes(content)
     with pytest.raises(StorageError, match=rf"{name}\.safetensors cannot be read"):

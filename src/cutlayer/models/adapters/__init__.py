@@ -1,12 +1,14 @@
-"""Trainable additions to a frozen part."""
+"""What is trained of a part: a low-rank adapter on its frozen blocks, or its own weights."""
 
-from cutlayer.models.adapters.lora import (
+from cutlayer.models.adapters.lora import attach_lora
+from cutlayer.models.adapters.store import (
     adapter_state,
-    attach_lora,
     load_adapter,
     load_adapter_state,
     save_adapter,
+    weights_file,
 )
+from cutlayer.models.adapters.whole import tune_whole
 
 __all__ = [
     "adapter_state",
@@ -14,4 +16,6 @@ __all__ = [
     "load_adapter",
     "load_adapter_state",
     "save_adapter",
+    "tune_whole",
+    "weights_file",
 ]

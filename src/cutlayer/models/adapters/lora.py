@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-import safetensors
 import torch
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from peft import LoraConfig, PeftModel, TaskType
+from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from cutlayer.core import ModelError, StorageError
+from cutlayer.core import ModelError
 from cutlayer.models.cutting import Part, block_list
 from cutlayer.models.heads import Head, draw_head, head_modules, resize_head, seeded
 from cutlayer.models.twin import twin
@@ -28,9 +23,8 @@ P = TypeVar("P", bound=Part)
 # PEFT asks transformers by a name that transformers has deprecated; nothing a user can act on.
 warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
-_WEIGHTS = "adapter_model.safetensors"
-_NOTES = "cutlayer.json"
-_NAME = "default"
+ADAPTER = "default"
+"""PEFT's own name for the only adapter of a model."""
 
 
 def attach_lora(
@@ -86,82 +80,6 @@ def attach_lora(
     return part
 
 
-def adapter_state(part: Part) -> dict[str, Tensor]:
-    """The trained tensors under the names that PEFT gives them on the whole model."""
-    return dict(get_peft_model_state_dict(_peft(part), save_embedding_layers=False))
-
-
-def load_adapter_state(part: Part, state: Mapping[str, Tensor]) -> None:
-    """Puts trained tensors back; names and shapes must be exactly those of `adapter_state`.
-
-    Raises:
-        ModelError: They are not.
-    """
-    expected = {name: tuple(tensor.shape) for name, tensor in adapter_state(part).items()}
-    given = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if expected != given:
-        strange = sorted(name for name in expected.keys() | given.keys() if expected.get(name) != given.get(name))
-        raise ModelError(
-            f"The adapter does not fit this part: {len(strange)} tensors differ, the first is {strange[0]}.",
-            remedy="Load it on the cut, rank and number of labels that it was trained with.",
-        )
-    set_peft_model_state_dict(_peft(part), dict(state))
-
-
-def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
-    """Writes the adapter as PEFT does, with `cutlayer.json` beside it.
-
-    Blocks have their whole-model numbers, so `PeftModel.from_pretrained(whole_model, folder)` puts
-    them where they belong.
-
-    Args:
-        part: An adapted part.
-        folder: Where to; created if it does not exist.
-        notes: What else to keep, JSON: the cut, the fingerprint.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = _peft(part).peft_config[_NAME]
-    inference, config.inference_mode = config.inference_mode, True
-    config.save_pretrained(str(folder))
-    config.inference_mode = inference
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(part).items()}
-    # Not `save_file`: where the disk is full, that raises an error of its own that nobody takes for what it is.
-    (folder / _WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
-    (folder / _NOTES).write_text(json.dumps(dict(notes), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def load_adapter(part: P, folder: Path) -> P:
-    """A twin of `part` with a saved adapter on it, frozen and in evaluation mode.
-
-    Raises:
-        StorageError: The folder holds no adapter, or a damaged one.
-        ModelError: The adapter was trained on another cut or model.
-    """
-    try:
-        config = LoraConfig.from_pretrained(str(folder))
-        state = load_file(folder / _WEIGHTS)
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise StorageError(f"The adapter in {folder} cannot be read.", remedy="Save it again.") from error
-    part = twin(part)
-    model = part.model
-    if config.modules_to_save:
-        weight = f"base_model.model.{part.family.classifier_output}.weight"
-        if weight not in state:
-            raise ModelError("The adapter's head does not fit this model.", remedy="Load it on the model it is for.")
-        resize_head(model, len(state[weight]))
-    part.module = PeftModel(model, config)
-    load_adapter_state(part, state)
-    part.requires_grad_(False)
-    part.eval()
-    return part
-
-
-def _peft(part: Part) -> PeftModel:
-    if not isinstance(part.module, PeftModel):
-        raise ModelError("This part has no adapter.", remedy="Attach one with attach_lora.")
-    return part.module
-
-
 def _pattern(part: Part, targets: Targets) -> str:
     """A regular expression for the adapted modules of this part's own blocks, and no others.
 
@@ -204,4 +122,4 @@ def _draw(part: Part, *, seed: int, heads: tuple[str, ...]) -> None:
     std = getattr(model.config, "initializer_range", 0.02)
     for path in heads:
         copies: Any = model.get_submodule(path).modules_to_save
-        draw_head(copies[_NAME], seed=seed, name=path, std=std)
+        draw_head(copies[ADAPTER], seed=seed, name=path, std=std)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -35,8 +35,15 @@ class NoPrivacy(Privatizer):
     def _noise_guarantee(self) -> Guarantee:
         return Guarantee.nothing("Texts are released without noise: the vendor can read them, from hidden rows too.")
 
-    def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+    def tokens(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: tuple[int, int] | None = None,
+        after: Sequence[bytes] | None = None,
+    ) -> Release:
         """The texts, untouched; see `Privatizer.tokens`."""
         texts = TextMajor.of(tokens)
-        release = self._name(tokens, texts, self._etas(tokens, texts, labels), look)
+        release = self._name(tokens, texts, self._etas(tokens, texts, labels), look, after)
         return replace(release, etas=torch.full((len(tokens),), self.spec.eta, dtype=torch.float64))

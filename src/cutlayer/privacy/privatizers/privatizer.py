@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -154,7 +154,14 @@ class Privatizer(ABC):
     # ------------------------------------------------------------ the two places
 
     @abstractmethod
-    def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+    def tokens(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: tuple[int, int] | None = None,
+        after: Sequence[bytes] | None = None,
+    ) -> Release:
         """Acts at the tokens, before the blocks.
 
         Args:
@@ -163,6 +170,8 @@ class Privatizer(ABC):
             labels: `[n]` int64, or `None` where they are unknown. Read by CTI alone.
             look: (epoch, step) with a trainable bottom, where each step is a look of its own. Else
                 `None`: the text's one draw is used wherever the text occurs.
+            after: Identities of what these texts go on from, `n`: a token of a text that grows has a draw for
+                each text that may stand before it.
 
         Returns:
             The release. At place `activations` its payload is private still, and `pending` says so.
@@ -192,11 +201,18 @@ class Privatizer(ABC):
             return torch.full((len(texts.values),), self.spec.eta, dtype=torch.float64)
         return texts.align(self._importance.eta(tokens, labels, eta0=self.spec.eta))
 
-    def _name(self, tokens: Tokens, texts: TextMajor, etas: Tensor, look: tuple[int, int] | None) -> Release:
+    def _name(
+        self,
+        tokens: Tokens,
+        texts: TextMajor,
+        etas: Tensor,
+        look: tuple[int, int] | None,
+        after: Sequence[bytes] | None,
+    ) -> Release:
         """A release of the untouched `tokens`, with the identities under which they will be drawn.
 
         An identity covers everything the bytes depend on: content, mechanism, place, space and
-        candidates, the eta of each token, the step, and what the samplers make of a key.
+        candidates, the eta of each token, the step, what stands before, and what the samplers make of a key.
         """
         settings = hashlib.blake2b(key=self._identity_key)
         for part in (
@@ -210,12 +226,12 @@ class Privatizer(ABC):
         contents, identities = [], []
         ids, levels, shapes = texts.values.numpy(), etas.numpy(), texts.lengths.numpy()
         end = 0
-        for shape in shapes:
+        for place, shape in enumerate(shapes):
             start, end = end, end + int(shape.sum())
             content = shape.tobytes() + ids[start:end].tobytes()
             contents.append(hashlib.blake2b(content, key=self._content_key, digest_size=IDENTITY_BYTES).digest())
             identity = hashlib.blake2b(settings.digest(), key=self._identity_key, digest_size=IDENTITY_BYTES)
-            identity.update(content + levels[start:end].tobytes())
+            identity.update(content + levels[start:end].tobytes() + (b"" if after is None else after[place]))
             identities.append(identity.digest())
         owner = torch.arange(len(texts.lengths)).repeat_interleave(texts.per_text)
         return Release(

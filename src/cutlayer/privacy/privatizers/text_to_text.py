@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -68,13 +68,20 @@ class TextToText(Privatizer):
     def _caveats(self) -> tuple[str, ...]:
         return ("The search for the nearest candidate is post-processing and costs no budget.",)
 
-    def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+    def tokens(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: tuple[int, int] | None = None,
+        after: Sequence[bytes] | None = None,
+    ) -> Release:
         """Token ids for token ids; see `Privatizer.tokens`."""
         table = self.search.table
         texts = TextMajor.of(tokens)
         check_ids(texts.values, len(table))
         etas = self._etas(tokens, texts, labels)
-        release = self._name(tokens, texts, etas, look)
+        release = self._name(tokens, texts, etas, look, after)
         found = torch.empty_like(texts.values)
         for part, noisy in self._noisy(
             lambda part: table[texts.values[part]].double(),

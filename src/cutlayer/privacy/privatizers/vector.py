@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -73,11 +73,18 @@ class Vector(Privatizer):
             "of all rows add up, and no public constant bounds their distances.",
         )
 
-    def tokens(self, tokens: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
+    def tokens(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: tuple[int, int] | None = None,
+        after: Sequence[bytes] | None = None,
+    ) -> Release:
         """Noisy rows for token ids, or at place `activations` the texts as they are; see `Privatizer.tokens`."""
         texts = TextMajor.of(tokens)
         etas = self._etas(tokens, texts, labels)
-        release = self._name(tokens, texts, etas, look)
+        release = self._name(tokens, texts, etas, look, after)
         if self.spec.place is Place.ACTIVATIONS:
             # a text without tokens has rows too: those of its special tokens
             every = torch.full((len(tokens),), self.spec.eta, dtype=torch.float64)

@@ -1,0 +1,259 @@
+"""Attacks on what passes an upper boundary, and what they are scored against: the tokens that come next.
+
+Where the customer holds the tail, labels have no field in any frame. What passes tells them all the same:
+the gradient that goes up in training (`tail_gradient`), and the hidden states that the vendor itself sends
+down (`forward_leak`), for it owns the tail that the customer's began as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks.attack import ATTACKS, Guess, Guesses
+from cutlayer.attacks.forward_leak import read_greedy_tokens
+from cutlayer.attacks.nearest_neighbour import content_rows
+from cutlayer.attacks.scoring import Score
+from cutlayer.attacks.tail_gradient import NO_TARGET, predicting, read_next_tokens
+from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
+from cutlayer.attacks.view import Inapplicable, Knowledge, SeenAnswer, SeenFrame, Transcript, View
+from cutlayer.core import DataError, Ragged, Rows, Tokens
+from cutlayer.models import Inputs, Tail, Template
+from cutlayer.wire import routes
+from cutlayer.wire.recording import Direction
+
+_CONTROL = "control"
+
+
+class TailGradient:
+    """Guesses the tokens of each training text from the gradients that the customer sent.
+
+    With the final norm and the head alone at the customer this is a closed form; through blocks of the tail the
+    gradient is first brought back by solving for it. See `tail_gradient`.
+    """
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses the texts of every step whose gradient was sent."""
+        tail, template = _granted(view.knowledge)
+        for step in view.transcript.steps():
+            if step.output is None or step.lengths is None:
+                continue
+            hidden, inputs = _padded(step.output, step.lengths, view.knowledge, template)
+            gradient, _ = _padded(step.gradient, step.lengths, view.knowledge, template)
+            predicted = int(predicting(inputs).sum())
+            if predicted:
+                ids = read_next_tokens(tail, hidden, gradient, inputs, predicted=predicted)
+                yield step.source, step.number, _as_texts(ids, inputs, step.lengths, view.knowledge)
+
+
+class ForwardLeak:
+    """Guesses the customer's most probable next tokens from hidden states that were sent down for a query."""
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses what follows each token of every query."""
+        tail, _ = _granted(view.knowledge)
+        for answer in view.transcript.answers():
+            yield answer.source, answer.number, greedy_texts(tail, answer, view.knowledge)
+
+
+def greedy_texts(tail: Tail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens:
+    """What a tail makes of a query's answer: the most probable token at each place of the texts.
+
+    Args:
+        tail: The vendor's own for its guess, the customer's for the truth.
+        answer: What was sent down.
+        knowledge: Cut and template.
+    """
+    _, template = _granted(knowledge)
+    hidden, inputs = _padded(answer.output, answer.lengths, knowledge, template)
+    return _as_texts(read_greedy_tokens(tail, hidden, inputs), inputs, answer.lengths, knowledge)
+
+
+ATTACKS.add("tail-gradient")(TailGradient())
+ATTACKS.add("forward-leak")(ForwardLeak())
+
+
+def _granted(knowledge: Knowledge) -> tuple[Tail, Template]:
+    if knowledge.cut.tail is None:
+        raise Inapplicable("The vendor holds the head: no hidden states pass an upper boundary.")
+    if knowledge.tail is None or knowledge.template is None:
+        raise Inapplicable("The attacker was not granted the tail as it was handed out.")
+    return knowledge.tail, knowledge.template
+
+
+def _segment_lengths(lengths: Tensor, knowledge: Knowledge, template: Template) -> Tensor:
+    """Positions of each text at the upper boundary: of ids, the vendor adds the special tokens."""
+    if not knowledge.cut.is_text:
+        return lengths
+    layout = template.layout(lengths.shape[1])
+    return lengths + torch.tensor([layout.closing(segment) for segment in range(layout.segments)])
+
+
+def _padded(values: Tensor, lengths: Tensor, knowledge: Knowledge, template: Template) -> tuple[Tensor, Inputs]:
+    positions = _segment_lengths(lengths, knowledge, template)
+    return template.from_rows(Rows(Ragged(values.float(), positions.sum(1)), positions))
+
+
+def _as_texts(ids: Tensor, inputs: Inputs, lengths: Tensor, knowledge: Knowledge) -> Tokens:
+    """Guesses of what follows each position as guesses of the texts: nothing precedes a first position."""
+    shifted = torch.cat([torch.full((len(ids), 1), NO_TARGET), ids.cpu()[:, :-1]], 1)
+    real = inputs.attention_mask.bool()
+    template = knowledge.template
+    if template is None:
+        raise Inapplicable("The attacker was not told where special tokens stand.")
+    positions = _segment_lengths(lengths, knowledge, template)
+    rows = Rows(Ragged(shifted[real], positions.sum(1)), positions)
+    values, counts = content_rows(rows, knowledge)
+    return Tokens((Ragged(values, counts[:, 0].contiguous()),))
+
+
+# ---------------------------------------------------------------- truths
+
+
+@dataclass(frozen=True)
+class TrainedTruth(TokenTruth):
+    """Which tokens the texts of training steps had: each is the label of those before it."""
+
+    def traffic(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, TrainedTruth]:
+        """One step a look about these texts: random hidden states, and their loss's gradient at the public tail."""
+        tail, template = _granted(knowledge)
+        step = next((step for step in like.steps() if step.output is not None), None)
+        if step is None or step.output is None:
+            raise Inapplicable("The transcript holds no gradient of an upper boundary.")
+        frames: list[SeenFrame] = []
+        values = _flat(self.tokens)
+        if kind is Traffic.SHUFFLED:
+            values = values[torch.randperm(len(values), generator=rng)]
+        inputs = template.assemble(_like(self.tokens, values))
+        real = inputs.attention_mask.bool()
+        scale = float(step.output.float().std())
+        for number in range(1, looks + 1):
+            hidden = torch.randn(*real.shape, step.output.shape[1], generator=rng) * scale
+            hidden = hidden.to(step.output.dtype).float()
+            gradient = _gradient(tail, hidden, inputs)
+            if kind is Traffic.NOISE:
+                gradient = torch.randn(gradient.shape, generator=rng) * float(gradient.std())
+            frames += _step(
+                number, hidden[real], gradient[real].to(step.gradient.dtype), self.tokens, knowledge, template
+            )
+        steps = {(_CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
+        return Transcript(lambda: frames), TrainedTruth(self.tokens, steps=steps, skipped=self.skipped)
+
+    def sample(self) -> TrainedTruth:
+        """Texts from the beginning, of about a quarter of `CONTROL_ITEMS` tokens, or one."""
+        ends = self.tokens.segments[0].lengths.cumsum(0)
+        kept = max(1, int((ends <= CONTROL_ITEMS // 4).sum()))
+        return TrainedTruth(self.tokens.select(torch.arange(kept)), skipped=self.skipped)
+
+    def ceiling(self, knowledge: Knowledge) -> float:
+        """All tokens but those that nothing precedes, which are not counted."""
+        return 1.0
+
+
+def _gradient(tail: Tail, hidden: Tensor, inputs: Inputs) -> Tensor:
+    """d loss / d hidden of the mean cross-entropy of next tokens, at a tail in evaluation mode."""
+    hidden = hidden.detach().requires_grad_()
+    where = predicting(inputs)
+    if inputs.input_ids is None:
+        raise DataError("A loss needs the true tokens.")
+    followers = torch.cat([inputs.input_ids[:, 1:], inputs.input_ids[:, :1]], 1)
+    logits = tail(hidden, inputs)[where]
+    loss = torch.nn.functional.cross_entropy(logits, followers[where])
+    return torch.autograd.grad(loss, hidden)[0]
+
+
+def _step(
+    number: int, output: Tensor, gradient: Tensor, tokens: Tokens, knowledge: Knowledge, template: Template
+) -> list[SeenFrame]:
+    """A step's three frames: what went up for it, its answer, and its gradient."""
+    lengths = tokens.segments[0].lengths[:, None]
+    if not knowledge.cut.is_text:
+        lengths = template.segment_lengths(tokens)
+    where: Mapping[str, str | int] = {"job": _CONTROL, "step": number}
+    return [
+        SeenFrame(Direction.UP, routes.STEP, where, lambda: {"lengths": lengths}),
+        SeenFrame(Direction.DOWN, routes.STEP, where, lambda: {"output": output}),
+        SeenFrame(Direction.UP, routes.GRADIENT, where, lambda: {"gradient": gradient}),
+    ]
+
+
+@dataclass(frozen=True)
+class GreedyTruth(TokenTruth):
+    """Which tokens the customer's own model would say next, at the tokens of queries.
+
+    Attributes:
+        queries: By source and number of a query, `[rows]` int64: each row's text.
+    """
+
+    queries: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def score(self, guesses: Iterable[Guess]) -> Score:
+        """Compares guesses with the truth."""
+        renamed = (("job/query", at, guess) for at, guess in _known(guesses, self.queries))
+        steps = {("query", at): rows for at, rows in enumerate(self.queries.values())}
+        return TokenTruth(self.tokens, steps=steps, skipped=self.skipped).score(renamed)
+
+    def traffic(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, GreedyTruth]:
+        """One query about random hidden states, whose next tokens the public tail tells; or about others'."""
+        tail, template = _granted(knowledge)
+        answer = next(iter(like.answers()), None)
+        if answer is None:
+            raise Inapplicable("The transcript holds no query.")
+        inputs = template.assemble(self.tokens)
+        real = inputs.attention_mask.bool()
+        scale = float(answer.output.float().std())
+        hidden = torch.randn(*real.shape, answer.output.shape[1], generator=rng) * scale
+        shown = hidden
+        if kind is Traffic.NOISE:
+            shown = torch.randn(hidden.shape, generator=rng) * scale
+        elif kind is Traffic.SHUFFLED:
+            places = torch.randperm(int(real.sum()), generator=rng)
+            shown = hidden.clone()
+            shown[real] = hidden[real][places]
+        lengths = self.tokens.segments[0].lengths[:, None]
+        if not knowledge.cut.is_text:
+            lengths = template.segment_lengths(self.tokens)
+        said = _as_texts(read_greedy_tokens(tail, hidden, inputs), inputs, lengths, knowledge)
+        where: Mapping[str, str | int] = {"adapter": _CONTROL}
+        output = shown[real].to(answer.output.dtype)
+        frames = [
+            SeenFrame(Direction.UP, routes.ADAPTER_INFER, where, lambda: {"lengths": lengths}),
+            SeenFrame(Direction.DOWN, routes.ADAPTER_INFER, where, lambda: {"output": output}),
+        ]
+        queries = {(f"adapter/{_CONTROL}/infer", 0): torch.arange(len(said))}
+        return Transcript(lambda: frames), GreedyTruth(said, skipped=self.skipped, queries=queries)
+
+    def sample(self) -> GreedyTruth:
+        """Texts from the beginning, of about a quarter of `CONTROL_ITEMS` tokens, or one."""
+        ends = self.tokens.segments[0].lengths.cumsum(0)
+        kept = max(1, int((ends <= CONTROL_ITEMS // 4).sum()))
+        return GreedyTruth(self.tokens.select(torch.arange(kept)), skipped=self.skipped)
+
+    def ceiling(self, knowledge: Knowledge) -> float:
+        """All tokens but those that nothing precedes, which are not counted."""
+        return 1.0
+
+
+def _known(
+    guesses: Iterable[Guess], queries: Mapping[tuple[str, int], Tensor]
+) -> Iterable[tuple[int, Tokens | Tensor]]:
+    """Guesses about queries that the truth knows, by the query's place in it."""
+    places = {key: place for place, key in enumerate(queries)}
+    for source, number, guess in guesses:
+        if (source, number) in places:
+            yield places[source, number], guess
+
+
+def _flat(tokens: Tokens) -> Tensor:
+    return tokens.segments[0].values
+
+
+def _like(tokens: Tokens, values: Tensor) -> Tokens:
+    return Tokens((tokens.segments[0].with_values(values),))

@@ -1,0 +1,211 @@
+"""Choosing token after token at the customer, from what the vendor's blocks and the own tail make of a text."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from cutlayer.core import ConfigError, DataError, Fault, Ragged, Spec
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.link import GenerationLink
+from cutlayer.customer.results import Generation
+from cutlayer.customer.session import Growing, Session
+from cutlayer.wire.messages import GenerationSpec
+
+OnText = Callable[[int, str], None]
+"""Called with a prompt's number and the text that came to it."""
+
+
+class Sampling(Spec):
+    """How tokens are chosen.
+
+    Attributes:
+        max_new_tokens: Tokens of a text at most, its prompt left out.
+        greedy: Always the most probable token; the others are then not looked at.
+        temperature: Logits are divided by it.
+        top_k: Only the so many most probable tokens; `None` for all.
+        top_p: Only the most probable tokens that make up this share; 1 for all.
+        stop: A text ends before the first of these that appears in it.
+        seed: Of the draws; `None` draws it. Never noise.
+    """
+
+    max_new_tokens: int = Field(default=128, ge=1)
+    greedy: bool = False
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    stop: tuple[str, ...] = ()
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+class Chooser:
+    """Chooses the next token of each text."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._greedy = sampling.greedy
+        self._warpers = [
+            *([TemperatureLogitsWarper(sampling.temperature)] if sampling.temperature != 1 else []),
+            *([TopKLogitsWarper(sampling.top_k)] if sampling.top_k is not None else []),
+            *([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []),
+        ]
+        seed = secrets.randbelow(2**63) if sampling.seed is None else sampling.seed
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """One id `[n]` int64 for each text, from logits `[n, vocabulary]`."""
+        if self._greedy:
+            return logits.argmax(-1)
+        for warp in self._warpers:
+            logits = warp(torch.empty(0, dtype=torch.int64), logits)
+        return torch.multinomial(logits.softmax(-1), 1, generator=self._generator)[:, 0]
+
+
+class Writer:
+    """One text as it comes: its tokens, and how much of it can be shown.
+
+    A character may take several tokens, and a stop string may only be half there, so what could
+    still change is held back.
+
+    Args:
+        tokenizer: What the tokens mean.
+        stop: Strings before which the text ends.
+        show: Takes what was added.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], show: Callable[[str], None]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._show = show
+        self._shown = 0
+        self.ids: list[int] = []
+        self.text = ""
+        self.ended: str | None = None
+
+    def add(self, token: int) -> None:
+        """Takes the next token; the end mark ends the text."""
+        if token == self._tokenizer.eos_token_id:
+            self.end("end mark")
+            return
+        self.ids.append(token)
+        self.text = str(self._tokenizer.decode(self.ids, skip_special_tokens=True))
+        found = [at for at in (self.text.find(word) for word in self._stop) if at >= 0]
+        if found:
+            self.text = self.text[: min(found)]
+            self.end("stop string")
+            return
+        held = max((_overlap(self.text, word) for word in self._stop), default=0)
+        text = self.text[: len(self.text) - held]
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._show_up_to(len(text))
+
+    def end(self, why: str) -> None:
+        """Ends the text and shows all of it."""
+        self.ended = why
+        self._show_up_to(len(self.text))
+
+    def _show_up_to(self, end: int) -> None:
+        if end > self._shown:
+            self._show(self.text[self._shown : end])
+            self._shown = end
+
+
+def _overlap(text: str, word: str) -> int:
+    """How many of the text's last characters begin `word`."""
+    return next((size for size in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:size])), 0)
+
+
+def check_prompts(prompts: Ragged, *, opening: int, limit: int, new_tokens: int) -> int:
+    """Most positions that these texts may come to.
+
+    Raises:
+        DataError: A prompt has no token.
+        ConfigError: A text may become longer than the model takes.
+    """
+    empty = (prompts.lengths == 0).nonzero()[:, 0]
+    if len(empty):
+        raise DataError(f"Prompt {int(empty[0]) + 1} has no token.", remedy="Give each prompt a word at least.")
+    longest = int(prompts.lengths.max()) + opening
+    if longest + new_tokens > limit:
+        raise ConfigError(
+            [
+                Fault(
+                    "max_new_tokens",
+                    new_tokens,
+                    f"makes {longest + new_tokens} positions behind a prompt of {longest}; the model takes {limit}",
+                )
+            ],
+            remedy=f"Ask for {max(0, limit - longest)} or fewer, or shorten the prompt.",
+        )
+    return longest + new_tokens
+
+
+def generate(
+    session: Session,
+    gate: Gate,
+    adapter: str,
+    prompts: Ragged,
+    sampling: Sampling,
+    *,
+    limit: int,
+    on_text: OnText,
+) -> list[Generation]:
+    """Continues prompts, all of them together: one round trip for the prompts, and one for each token but the last.
+
+    Args:
+        session: The road, with trained weights loaded.
+        gate: The door.
+        adapter: What to ask.
+        prompts: Ids of each prompt, special tokens left out.
+        sampling: How tokens are chosen.
+        limit: Positions that the model takes.
+        on_text: Told of text as it comes.
+
+    Raises:
+        DataError: A prompt has no token.
+        ConfigError: A text may become longer than the model takes.
+        VendorError: The vendor refused or stayed away.
+    """
+    started = time.monotonic()
+    opening = len(session.archive.template.opening)
+    positions = check_prompts(prompts, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
+    link = GenerationLink(gate, GenerationSpec(adapter=adapter, sequences=len(prompts), positions=positions))
+    session.eval()
+    texts = Growing(link, session.bottom, session.tail)
+    choose = Chooser(sampling)
+    writers = [
+        Writer(session.archive.tokenizer, sampling.stop, lambda piece, number=number: on_text(number, piece))  # type: ignore[misc]
+        for number in range(len(prompts))
+    ]
+    try:
+        new = prompts
+        for count in range(1, sampling.max_new_tokens + 1):
+            chosen = choose(session.grow(texts, new))
+            for writer, token in zip(writers, chosen.tolist(), strict=True):
+                if writer.ended is None:
+                    writer.add(token)
+                if writer.ended is None and count == sampling.max_new_tokens:
+                    writer.end("length")
+            running = torch.tensor([writer.ended is None for writer in writers])
+            if not running.any():
+                break
+            new = Ragged(chosen[running], running.to(torch.int64))
+    finally:
+        link.close()
+    seconds = time.monotonic() - started
+    return [
+        Generation(
+            text=writer.text,
+            tokens=len(writer.ids),
+            ended=writer.ended or "length",
+            seconds=seconds,
+            round_trips=link.round_trips,
+            replays=link.replays,
+        )
+        for writer in writers
+    ]

@@ -1,0 +1,86 @@
+"""Which of the customer's own weights are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import nn
+
+from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
+from cutlayer.models import Archive, Bottom, Part, Tail, attach_lora, set_checkpointing, set_dropout
+
+P = TypeVar("P", bound=Part)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The customer's parts, those of their parameters that are trained requiring gradients.
+
+    Attributes:
+        bottom: The lower part; `None` for a text cut.
+        tail: The upper part, if there is one.
+        trains_bottom: Whether the bottom changes, and with it the rows of a text.
+    """
+
+    bottom: Bottom | None
+    tail: Tail | None
+    trains_bottom: bool
+
+
+def tune(archive: Archive, spec: RunSpec) -> Tuned:
+    """Makes the parts of an archive ready for a run.
+
+    A language model's parts get low-rank adapters, or are trained whole. The token table is trained only
+    where texts leave without noise: distances of a table that private texts have trained would be no
+    public metric. A head that is tied to the table is trained when the table is.
+
+    Args:
+        archive: What the vendor handed out.
+        spec: The run's settings.
+    """
+    trains_bottom = spec.train_bottom is not TrainBottom.FROZEN
+    bottom, tail = archive.bottom, archive.tail
+    if spec.objective is Objective.LM and spec.train.method is Method.LORA:
+        bottom = _adapted(bottom, spec) if trains_bottom else bottom
+        tail = _adapted(tail, spec)
+    else:
+        for parameter in _own(archive, spec):
+            parameter.requires_grad_(True)
+    for part in (bottom, tail):
+        if part is not None:
+            set_dropout(part, spec.train.dropout)
+            set_checkpointing(part, spec.train.gradient_checkpointing)
+    return Tuned(bottom, tail, trains_bottom)
+
+
+def _adapted(part: P | None, spec: RunSpec) -> P | None:
+    if part is None or not any(True for _ in part.block_parameters()):
+        return part
+    settings = spec.train
+    return attach_lora(
+        part,
+        rank=settings.rank,
+        alpha=settings.alpha,
+        dropout=settings.lora_dropout,
+        targets=settings.targets,
+        seed=spec.seed,
+    )
+
+
+def _own(archive: Archive, spec: RunSpec) -> Iterator[nn.Parameter]:
+    """The parts' own weights that are trained."""
+    bottom, table = archive.bottom, archive.table
+    trains_bottom = bottom is not None and spec.train_bottom is not TrainBottom.FROZEN
+    noisy = spec.privacy.mechanism != "none"
+    trains_table = trains_bottom and (not spec.bottom or (spec.objective is Objective.LM and not noisy))
+    if bottom is not None and trains_bottom:
+        blocks = {id(value) for value in bottom.block_parameters()}
+        for value in bottom.parameters():
+            if value is not table and (spec.objective is Objective.LM or id(value) in blocks):
+                yield value
+    if trains_table and isinstance(table, nn.Parameter):
+        yield table
+    if archive.tail is not None:
+        yield from (value for value in archive.tail.parameters() if value is not table)

@@ -1,0 +1,215 @@
+"""The line that a language model's split run is read against: the whole model, one process, nothing private.
+
+As in `centralised`, only what a seed decides is taken from this package: an adapter's first values and the
+order of the blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_linear_schedule_with_warmup
+
+from cutlayer.core import Cut, Perplexity
+from cutlayer.customer import Method, Progress, TrainSpec
+from cutlayer.customer.client import choose_device
+from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.settings import BLOCK_LENGTH
+from cutlayer.data import Dataset
+from cutlayer.models import (
+    Head,
+    adapter_state,
+    attach_lora,
+    load_model,
+    load_tokenizer,
+    max_length,
+    seed_dropout,
+    split,
+)
+from cutlayer.wire import Precision
+
+_EVALUATION_BATCH = 4
+
+
+@dataclass(frozen=True)
+class CentralisedLanguage:
+    """A finished run.
+
+    Attributes:
+        perplexity: On test, with the weights of the best epoch on dev.
+        before: Dev perplexity before the first step.
+        dev: Dev perplexity after each epoch.
+        losses: Training loss of each step.
+        seconds: How long it took.
+        model: The tuned model.
+    """
+
+    perplexity: Perplexity
+    before: float
+    dev: tuple[float, ...]
+    losses: tuple[float, ...]
+    seconds: float
+    model: nn.Module
+
+
+def train_centralised_language_model(
+    train: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    *,
+    model: str,
+    training: TrainSpec,
+    seed: int,
+    progress: Progress,
+    device: str = "auto",
+) -> CentralisedLanguage:
+    """Fine-tunes the whole model on texts as they are.
+
+    Args:
+        train: Texts to train on.
+        dev: Texts to stop on.
+        test: Texts to measure on.
+        model: An embedded model's name, a local folder or a hub id.
+        training: How it is tuned; the same settings as a split run's.
+        seed: Initialisation, order and dropout, as in a split run.
+        progress: Where to show progress.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+
+    Raises:
+        ConfigError: There is no such device here.
+    """
+    place = choose_device(device)
+    started = time.monotonic()
+    whole = load_model(model, head=Head.LANGUAGE)
+    tuned = _tuned(whole, training, seed=seed).to(place)
+    blocks = Blocks(load_tokenizer(model), training, max_length(whole.config))
+    texts, dev_texts, test_texts = (blocks.of(dataset) for dataset in (train, dev, test))
+    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
+    steps = -(-len(texts) // training.batch_size)
+    schedule = get_linear_schedule_with_warmup(optimiser, 0, -(-steps * training.epochs // training.accumulation))
+    losses: list[float] = []
+    values: list[float] = []
+    before = _perplexity(tuned, dev_texts, place, progress, "centralised dev before").value
+    best: dict[str, Tensor] = {}
+    while len(values) < training.epochs and (
+        not values or len(values) - 1 - values.index(min(values)) < training.patience
+    ):
+        tuned.train(training.dropout)
+        order = epoch_batches(
+            torch.tensor([len(text) for text in texts]),
+            batch_size=training.batch_size,
+            seed=seed,
+            epoch=len(values),
+            group_by_length=training.group_by_length,
+        )
+        for number, indices in enumerate(order, start=1):
+            seed_dropout(seed, len(losses) + 1)
+            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
+                loss = torch.cat(_losses(tuned, [texts[i] for i in indices.tolist()], place)).mean()
+            (loss / training.accumulation).backward()
+            losses.append(float(loss.detach()))
+            if len(losses) % training.accumulation == 0 or len(losses) == steps * training.epochs:
+                if training.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(trained, training.clip_norm)
+                optimiser.step()
+                schedule.step()
+                optimiser.zero_grad()
+            progress.update(f"centralised epoch {len(values) + 1}/{training.epochs}", number, steps)
+        value = _perplexity(tuned, dev_texts, place, progress, "centralised dev").value
+        if value < min(values, default=float("inf")):
+            best = {name: parameter.detach().clone() for name, parameter in _trained(tuned)}
+        values.append(value)
+    with torch.no_grad():
+        for name, parameter in _trained(tuned):
+            parameter.copy_(best[name])
+    perplexity = _perplexity(tuned, test_texts, place, progress, "centralised test")
+    return CentralisedLanguage(perplexity, before, tuple(values), tuple(losses), time.monotonic() - started, tuned)
+
+
+class Blocks:
+    """Texts closed by the end mark, joined, and cut into blocks with the tokenizer's special tokens before each.
+
+    Args:
+        tokenizer: The model's.
+        training: Whether and where texts are cut.
+        limit: Positions that the model takes.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, training: TrainSpec, limit: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._packing = training.packing
+        limits = (training.max_length or BLOCK_LENGTH, limit, tokenizer.model_max_length)
+        self._longest = min(size for size in limits if size)
+        with_specials: list[int] = tokenizer("a")["input_ids"]
+        bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+        at = next(place for place in range(len(with_specials)) if with_specials[place : place + len(bare)] == bare)
+        self._opening, self._closing = with_specials[:at], with_specials[at + len(bare) :]
+
+    def of(self, dataset: Dataset) -> list[Tensor]:
+        """Ids of each block, special tokens included."""
+        content = self._longest - len(self._opening) - len(self._closing)
+        end = self._tokenizer.eos_token_id
+        closed: list[list[int]] = []
+        for (text,) in dataset.texts:
+            ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            closed.append([*ids, end] if ids else [])
+        if self._packing:
+            stream = [token for text in closed for token in text]
+            closed = [stream[start : start + content] for start in range(0, len(stream), content)]
+        blocks = ([*self._opening, *text[:content], *self._closing] for text in closed if text)
+        return [torch.tensor(block) for block in blocks if len(block) > 1]
+
+
+def _tuned(whole: PreTrainedModel, training: TrainSpec, *, seed: int) -> nn.Module:
+    """The whole model ready to train: all weights, or PEFT's adapter with the values that a split run starts from."""
+    if training.method is Method.FULL:
+        whole.requires_grad_(True)
+        return whole
+    reference = attach_lora(
+        split(whole, Cut(bottom=None)).top,
+        rank=training.rank,
+        alpha=training.alpha,
+        dropout=training.lora_dropout,
+        targets=training.targets,
+        seed=seed,
+    )
+    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
+    adapted = cast(PeftModel, get_peft_model(whole, config))
+    set_peft_model_state_dict(adapted, adapter_state(reference))
+    return adapted
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _losses(model: nn.Module, texts: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Of each text, its tokens' negative log-likelihoods but the first's."""
+    ids = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True).to(device)
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
+    return [
+        nn.functional.cross_entropy(logits[row, : len(text) - 1], ids[row, 1 : len(text)], reduction="none")
+        for row, text in enumerate(texts)
+    ]
+
+
+@torch.no_grad()
+def _perplexity(
+    model: nn.Module, texts: list[Tensor], device: torch.device, progress: Progress, stage: str
+) -> Perplexity:
+    model.eval()
+    sums: list[float] = []
+    for start in range(0, len(texts), _EVALUATION_BATCH):
+        sums += [
+            float(text.double().sum()) for text in _losses(model, texts[start : start + _EVALUATION_BATCH], device)
+        ]
+        progress.update(stage, len(sums), len(texts))
+    return Perplexity.of(torch.tensor(sums), torch.tensor([len(text) - 1 for text in texts]))

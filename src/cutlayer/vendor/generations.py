@@ -1,0 +1,265 @@
+"""Texts that grow token by token: sessions with a key-value cache each, in memory alone.
+
+A session is what a customer could make again by sending its frames again, so nothing of it is on disk:
+when the process ends or the session expires, the customer starts it anew and repeats what it sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from cutlayer.core import Ragged
+from cutlayer.models import Decoding, Top, cache_bytes
+from cutlayer.vendor.adapters import Adapters
+from cutlayer.vendor.catalogue import Catalogue, ModelCard
+from cutlayer.vendor.checks import read_growth
+from cutlayer.vendor.compute import memory, use_threads
+from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, routes
+from cutlayer.wire.messages import AdapterInfo, GenerationInfo, GenerationSpec
+
+
+@dataclass
+class _Session:
+    """One batch of growing texts.
+
+    Attributes:
+        spec: What the customer asked for.
+        adapter: What it queries.
+        part: The adapted top.
+        card: Its model.
+        cache: The top's keys and values.
+        decoding: Which positions are real.
+        size: Most bytes that the cache can take.
+        step: The last frame's number.
+        digest: Of that frame's bytes.
+        answer: To that frame.
+        used: When a frame last came, by the clock that measures idleness.
+    """
+
+    spec: GenerationSpec
+    adapter: AdapterInfo
+    part: Top
+    card: ModelCard
+    cache: Cache
+    decoding: Decoding
+    size: int
+    used: float
+    step: int = 0
+    digest: bytes = b""
+    answer: bytes = b""
+
+
+class Generations:
+    """All tenants' sessions. Lives in the compute thread.
+
+    Args:
+        settings: The vendor's settings.
+        adapters: What sessions query.
+        catalogue: The models.
+        clock: Seconds, for idleness.
+    """
+
+    def __init__(
+        self,
+        settings: VendorSettings,
+        adapters: Adapters,
+        catalogue: Catalogue,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._adapters = adapters
+        self._catalogue = catalogue
+        self._clock = clock
+        self._limit = settings.limits.max_generation_bytes or memory(catalogue.device) // 8
+        self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+
+    @property
+    def live(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are set aside for their caches."""
+        return sum(session.size for session in list(self._sessions.values()))  # metrics are read by other threads
+
+    def put(self, tenant: str, name: str, spec: GenerationSpec) -> GenerationInfo:
+        """Starts a session, or finds it started."""
+        self.expire()
+        known = self._sessions.get((tenant, name))
+        if known is not None:
+            if known.spec != spec:
+                raise conflict(
+                    "spec-differs", f"Session {name} is there with another spec.", remedy="Choose a new identifier."
+                )
+            return self._info(name, known)
+        adapter, part = self._adapters.touch(tenant, spec.adapter)
+        if adapter.cut.tail is None:
+            raise unacceptable(
+                "not-a-language-model",
+                f"Adapter {spec.adapter} gives labels, not tokens.",
+                remedy="Ask it for labels, or name a language model's adapter.",
+            )
+        card = self._catalogue.card(adapter.model)
+        self._check(tenant, spec, card)
+        size = cache_bytes(part, sequences=spec.sequences, positions=spec.positions)
+        if size > self._limit:
+            raise unacceptable(
+                "session-too-large",
+                f"{spec.sequences} sequences of {spec.positions} positions take up to {size} bytes; "
+                f"this vendor gives sessions {self._limit}.",
+                remedy="Ask for fewer sequences, or shorter ones.",
+            )
+        if self.size + size > self._limit:
+            raise Refusal(
+                503,
+                "sessions-full",
+                "Other sessions take this vendor's memory for them.",
+                remedy="Try again in a moment.",
+                headers={"Retry-After": "1"},
+            )
+        session = _Session(
+            spec, adapter, part, card, part.new_cache(), Decoding(spec.sequences), size, used=self._clock()
+        )
+        self._sessions[tenant, name] = session
+        return self._info(name, session)
+
+    def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+        """Takes a session's next positions, or gives the answer again that they got before.
+
+        Returns:
+            Rows of the upper boundary: of the last position of each sequence that grew, or of all new positions
+            where the customer's tail has blocks.
+        """
+        self.expire()
+        session = self._sessions.get((tenant, name))
+        if session is None:
+            raise not_found("session", name)
+        digest = hashlib.sha256(body).digest()
+        if step == session.step and digest == session.digest:
+            return session.answer
+        if step != session.step + 1:
+            raise conflict(
+                "wrong-step",
+                f"Frame {step} was sent; the session stands at {session.step}"
+                f"{', which had other bytes' if step == session.step else ''}.",
+                remedy="Start a new session and repeat what was sent.",
+            )
+        try:
+            answer = self._grow(session, body)
+        except Refusal:
+            raise
+        except BaseException:
+            # its cache may hold half of this frame
+            del self._sessions[tenant, name]
+            raise
+        session.step, session.digest, session.answer = step, digest, answer
+        session.used = self._clock()
+        self._sessions.move_to_end((tenant, name))
+        return answer
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Ends a session."""
+        if self._sessions.pop((tenant, name), None) is None:
+            raise not_found("session", name)
+
+    def forget(self, tenant: str, adapter: str) -> None:
+        """Ends the sessions of an adapter that is deleted."""
+        for key, session in list(self._sessions.items()):
+            if key[0] == tenant and session.spec.adapter == adapter:
+                del self._sessions[key]
+
+    def expire(self) -> None:
+        """Ends sessions that have been idle for too long."""
+        now = self._clock()
+        for key, session in list(self._sessions.items()):
+            if now - session.used > self._settings.limits.generation_seconds:
+                del self._sessions[key]
+
+    def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard) -> None:
+        if spec.positions > card.info.max_length:
+            raise unacceptable(
+                "text-too-long",
+                f"positions = {spec.positions}; {card.info.name} has {card.info.max_length}.",
+                remedy="Shorten the prompt, or ask for fewer new tokens.",
+            )
+        limit = self._settings.limits.max_rows_per_step
+        if spec.sequences > limit:
+            raise unacceptable(
+                "batch-too-large", f"sequences = {spec.sequences}; one pass takes {limit}.", remedy="Ask for fewer."
+            )
+        kept = sum(owner == tenant for owner, _ in self._sessions)
+        if kept >= self._settings.limits.generations_per_tenant:
+            raise Refusal(
+                403, "quota", f"This tenant has {kept} sessions already.", remedy="End some, or wait until they expire."
+            )
+
+    @torch.no_grad()
+    def _grow(self, session: _Session, body: bytes) -> bytes:
+        use_threads(self._settings.compute_threads)
+        tensors = decode_tensors(routes.GENERATION_STEP, body)
+        growth = read_growth(
+            session.card,
+            session.adapter,
+            tensors,
+            sequences=session.spec.sequences,
+            first=session.step == 0,
+            limit=self._settings.limits.max_rows_per_step,
+        )
+        parents = self._parents(session, tensors)
+        before = session.decoding.positions if parents is None else session.decoding.positions[parents]
+        longest = int((before + growth.lengths).max())
+        if longest > session.spec.positions:
+            raise unacceptable(
+                "text-too-long",
+                f"A sequence would grow to {longest} positions; the session was asked for {session.spec.positions}.",
+                remedy="Start a session with more positions.",
+            )
+        if parents is not None:
+            session.cache.reorder_cache(parents.to(self._catalogue.device))  # type: ignore[arg-type]  # any integers will do
+            session.decoding.reorder(parents)
+        output, real = self._compute(session, growth)
+        # a tail without blocks looks at nothing but the position that is continued
+        output = output[:, -1][real[:, -1]] if session.adapter.cut.tail == 0 else output[real]
+        bf16 = session.adapter.wire_type is WireType.BF16
+        return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
+
+    def _compute(self, session: _Session, growth: Ragged) -> tuple[Tensor, Tensor]:
+        """The top's output `[n, new, width]`, and which of it is real `[n, new]`."""
+        device = self._catalogue.device
+        inputs = session.decoding.grow(growth.lengths)
+        real = session.decoding.new(inputs).to(device)
+        values = session.decoding.pad(growth, inputs).to(device)
+        inputs = inputs.to(device)
+        if session.adapter.form is Form.IDS:
+            output = session.part(inputs.with_ids(values), None, session.cache)
+        else:
+            output = session.part(inputs, values.float(), session.cache)
+        return output, real
+
+    def _parents(self, session: _Session, tensors: dict[str, Tensor]) -> Tensor | None:
+        if "parents" not in tensors:
+            return None
+        parents = tensors["parents"].to(torch.int64)
+        n = session.spec.sequences
+        if session.step == 0 or len(parents) != n or int(parents.max()) >= n:
+            raise unacceptable(
+                "wrong-parents",
+                f"parents must name, after the first frame, one of {n} sequences for each of them.",
+                remedy="Send the sequence that each one goes on from.",
+            )
+        return parents
+
+    def _info(self, name: str, session: _Session) -> GenerationInfo:
+        return GenerationInfo(generation=name, spec=session.spec, step=session.step)

@@ -1,0 +1,177 @@
+"""Promise 2 over the wire for language models in three parts: training and generation are the whole model's."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer import vendor
+from cutlayer.core import Cut
+from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainSpec
+from cutlayer.customer.run import Run, RunState
+from cutlayer.data import Dataset
+from cutlayer.models import Head, Template, load_tokenizer
+from cutlayer.recipes.centralised_language import CentralisedLanguage, train_centralised_language_model
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.wire import WireType
+from cutlayer.wire.transports import LocalTransport
+from tests.equivalence.zoo import DECODERS, VOCAB
+from tests.promises.test_families import write_model
+
+STEPS = 20
+CUTS = (Cut(bottom=1, tail=0), Cut(bottom=1, tail=1))
+
+
+def texts(n: int, seed: int) -> Dataset:
+    """Sequences that go up by one, which can be learnt."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(n):
+        start = rng.randrange(VOCAB - 4)
+        rows.append((" ".join(f"w{(start + k) % (VOCAB - 4)}" for k in range(rng.randint(3, 30))),))
+    return Dataset(tuple(rows))
+
+
+TRAIN, DEV, TEST = texts(48, 1), texts(8, 2), texts(8, 3)
+
+
+def training(method: Method, **changes: object) -> TrainSpec:
+    settings = {
+        "epochs": 2, "max_length": 20, "dropout": False, "learning_rate": 2e-3 if method is Method.LORA else 2e-4,
+    }  # fmt: skip
+    return TrainSpec.language(method=method, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def customer(source: str, folder: Path) -> Iterator[Client]:
+    vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads(), max_bottom=2, max_tail=1)
+    key = vendor.keys.create(folder / "vendor", "clinic")
+    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
+    client = Client(transport=transport, home=folder / "home", device="cpu")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def tune(client: Client, settings: TrainSpec, cut: Cut, **changes: object) -> LanguageResult:
+    return client.finetune_language_model(
+        TRAIN,
+        dev=DEV,
+        test=TEST,
+        eta=math.inf,
+        bottom=cut.bottom,
+        tail=cut.tail or 0,
+        wire_type=WireType.FP32,
+        training=settings,
+        seed=4,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def losses(result: LanguageResult) -> list[float]:
+    state = RunState.model_validate_json((result.folder / "run.json").read_bytes())
+    return Run(result.folder, state).losses()
+
+
+def check_equal(result: LanguageResult, expected: CentralisedLanguage) -> None:
+    found = losses(result)
+    assert len(found) == len(expected.losses) >= STEPS
+    assert found == pytest.approx(expected.losses, abs=1e-5)
+    assert result.dev_before == pytest.approx(expected.before, rel=1e-5)
+    assert result.dev == pytest.approx(expected.dev, rel=1e-5)
+    assert result.perplexity == pytest.approx(expected.perplexity.value, rel=1e-5)
+    assert result.perplexity_n == expected.perplexity.n
+    assert result.perplexity_standard_error == pytest.approx(expected.perplexity.standard_error, rel=1e-3)
+
+
+def whole(source: str, settings: TrainSpec) -> CentralisedLanguage:
+    return train_centralised_language_model(
+        TRAIN, DEV, TEST, model=source, training=settings, seed=4, progress=Silent(), device="cpu"
+    )
+
+
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_path: Path) -> None:
+    source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
+    settings = training(method)
+    expected = whole(source, settings)
+    with customer(source, tmp_path) as client:
+        for cut in CUTS:
+            check_equal(tune(client, settings, cut), expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"accumulation": 3}, id="accumulation"),
+        pytest.param({"clip_norm": 0.5}, id="clipping"),
+        pytest.param({"clip_norm": 0.5, "accumulation": 2, "gradient_checkpointing": True}, id="all three"),
+        pytest.param({"packing": False}, id="texts by themselves"),
+    ],
+)
+@pytest.mark.parametrize("method", list(Method))
+def test_how_updates_are_made_changes_nothing(method: Method, changes: dict[str, object], tmp_path: Path) -> None:
+    source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
+    settings = training(method, **changes)
+    with customer(source, tmp_path) as client:
+        check_equal(tune(client, settings, Cut(bottom=1, tail=1)), whole(source, settings))
+
+
+def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
+    """Planted fault: each party clips by its own norm alone; the curves must not agree then."""
+    source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
+    settings = training(Method.FULL, clip_norm=0.5)
+    expected = whole(source, settings)
+    assert expected.losses != pytest.approx(whole(source, training(Method.FULL)).losses, abs=1e-5)
+    with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cutlayer.customer.trainer.squared_norm", lambda parameters: torch.zeros(1))
+        with pytest.raises(AssertionError):
+            check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
+
+
+PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path) -> None:
+    """After training, greedy, prompts of unequal length together: token for token."""
+    source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
+    settings = training(Method.LORA, epochs=1)
+    expected = generated(whole(source, settings).model, source, tokens=40)
+    with customer(source, tmp_path) as client:
+        for cut in (*CUTS, Cut(bottom=0, tail=0), Cut(bottom=None, tail=1)):
+            result = tune(client, settings, cut)
+            written = client.generate(result.adapter_id, PROMPTS, sampling=Sampling(greedy=True, max_new_tokens=40))
+            assert [each.text for each in written] == expected, cut
+            assert written[0].round_trips <= 40
+
+
+@torch.no_grad()
+def generated(model: torch.nn.Module, source: str, *, tokens: int) -> list[str]:
+    """Hugging Face's own greedy generation, prompts padded on the left."""
+    tokenizer = load_tokenizer(source)
+    opening = Template.from_tokenizer(tokenizer).opening
+    ids = [[*opening, *tokenizer(prompt, add_special_tokens=False)["input_ids"]] for prompt in PROMPTS]
+    longest = max(map(len, ids))
+    pad = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = pad  # type: ignore[union-attr]
+    produced = model.generate(  # type: ignore[operator]
+        input_ids=torch.tensor([[pad] * (longest - len(row)) + row for row in ids]),
+        attention_mask=torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in ids]),
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    texts = []
+    for row in produced[:, longest:].tolist():
+        kept = row[: row.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in row else row
+        texts.append(tokenizer.decode(kept, skip_special_tokens=True))
+    return texts

@@ -1,0 +1,1 @@
+"""How the embedded decoder was made: `python -m training.decoder --help`. Not part of the installed package."""
