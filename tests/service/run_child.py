@@ -1,18 +1,22 @@
 """A customer's run in a process of its own that may end itself, or the vendor, with SIGKILL.
 
 Usage: `python run_child.py URL KEY HOME SETTINGS`, SETTINGS being JSON: `finetune`'s keywords, and
-`die` = [stage, done, pids] to kill those processes (0 is this one) when that point is reached.
+`die` = [stage, done, pids] to kill those processes (0 is this one) when that point is reached. With
+`language` = {…}, settings of `TrainSpec.language`, it tunes a language model.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from cutlayer.customer import Client
+from cutlayer.customer import Client, TrainSpec
 from tests.promises.runs import TRAINING, corpus
 
 
@@ -36,19 +40,37 @@ def main() -> None:
     keywords = json.loads(settings)
     die = keywords.pop("die")
     client = Client(url, key, home=Path(home), device="cpu")
-    result = client.finetune(
-        corpus(40, seed=1),
-        test=corpus(10, seed=2),
-        eta=6.0,
-        training=TRAINING,
-        seed=3,
-        unsafe_noise_seed=9,
-        out=Path(home) / "run",
-        progress=Executioner(*die) if die else None,
-        **keywords,
-    )
-    charged = sum(release.charged for release in client.ledger.releases())
-    found = {"sha256": result.adapter_sha256, "charged": charged, "ua": result.ua, "ep": result.ep}
+    common: dict[str, Any] = {
+        "test": corpus(10, seed=2),
+        "seed": 3,
+        "out": Path(home) / "run",
+        "progress": Executioner(*die) if die else None,
+    }
+    language = keywords.pop("language", None)
+    if language is not None:
+        tuned = client.finetune_language_model(
+            corpus(40, seed=1),
+            eta=math.inf,
+            training=TrainSpec.language(
+                **{"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3, "dev_share": 0.2}
+                | language
+            ),
+            **common,
+            **keywords,
+        )
+        own = client.home.adapter(tuned.adapter_id) / "trained.safetensors"
+        found = {
+            "sha256": tuned.adapter_sha256,
+            "own": hashlib.sha256(own.read_bytes()).hexdigest() if own.exists() else "",
+            "perplexity": tuned.perplexity,
+            "dev": tuned.dev,
+        }
+    else:
+        result = client.finetune(
+            corpus(40, seed=1), eta=6.0, training=TRAINING, unsafe_noise_seed=9, **common, **keywords
+        )
+        charged = sum(release.charged for release in client.ledger.releases())
+        found = {"sha256": result.adapter_sha256, "charged": charged, "ua": result.ua, "ep": result.ep}
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""A BERT of two blocks that is written in a moment and trains in milliseconds a step."""
+"""A BERT and a GPT-2 that are written in a moment and train in milliseconds a step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 VOCAB = 300
 WIDTH = 32
@@ -45,6 +51,32 @@ def write_tiny_bert(folder: Path, *, seed: int = 11) -> Path:
         sep_token="[SEP]",
         mask_token="[MASK]",
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_max_length=MAX_LENGTH,
+    ).save_pretrained(folder)
+    return folder
+
+
+def write_tiny_gpt2(folder: Path, *, seed: int = 12) -> Path:
+    """Writes a decoder of as many blocks, with dropout and a tied head, and a tokenizer without special tokens."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=VOCAB,
+        n_positions=MAX_LENGTH,
+        n_embd=WIDTH,
+        n_layer=BLOCKS,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    words = ["<end>", "<unk>", *(f"w{number}" for number in range(VOCAB - 2))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<end>",
+        eos_token="<end>",
         model_max_length=MAX_LENGTH,
     ).save_pretrained(folder)
     return folder

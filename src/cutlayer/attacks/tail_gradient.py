@@ -42,8 +42,8 @@ NO_TARGET = -1
 """Stands where no token is predicted: at a text's last position and at padding."""
 
 _SCORES = 2**22
-"""Scores in memory at a time, in float64: 32 MiB, and a few temporaries as large."""
-_ROWS = 512
+"""Scores, or numbers of the head, in memory at a time, in float64: 32 MiB, and a few temporaries as large."""
+_ROWS = 1024
 """Rows scored together: enough for fast products, few enough to leave long blocks of the vocabulary."""
 _PAIRS = 2**21
 """Pairs of positions, over the texts whose blocks are differentiated together."""
@@ -380,9 +380,11 @@ class _ClosedJacobian:
 
     def squares(self, table: Tensor) -> Tensor:
         """‖Jᵀ w‖² = wᵀ γ P² γ w / s²."""
-        scaled = self.gain * table
-        along = (self.unit @ scaled.T).square() * self._share() / self.unit.shape[1]
-        return (self._level(scaled).square().sum(1) - along) / self.size.square()
+        own = table.square() @ self.gain.square()
+        if self.centred:
+            own = own - (table @ self.gain).square() / len(self.gain)
+        along = ((self.gain * self.unit) @ table.T).square() * self._share() / len(self.gain)
+        return (own - along) / self.size.square()
 
     def _level(self, vectors: Tensor) -> Tensor:
         return vectors - vectors.mean(1, keepdim=True) if self.centred else vectors
@@ -484,8 +486,8 @@ class Unembedding:
         return products if self.bias is None else products + self.bias[part].double()
 
     def vocabulary(self, rows: int) -> Iterator[slice]:
-        """Parts of the vocabulary whose scores for so many rows fit in memory."""
-        step = max(1, _SCORES // max(rows, 1))
+        """Parts of the vocabulary whose rows, and whose scores for so many rows, fit in memory."""
+        step = max(1, _SCORES // max(rows, self.width))
         for start in range(0, len(self.weight), step):
             yield slice(start, start + step)
 

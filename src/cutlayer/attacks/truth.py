@@ -88,6 +88,7 @@ class TokenTruth:
             DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
         """
         truth, places = _flat(self.tokens), _places(self.tokens)
+        counted = _within(self.tokens) >= self.skipped
         right = torch.zeros(len(truth), dtype=torch.bool)
         looks = torch.zeros(len(truth), dtype=torch.int64)
         guessed: list[Tensor] = []
@@ -95,10 +96,10 @@ class TokenTruth:
             items, values = _flat(looked_at), _flat(guess)
             right[items[truth[items] == values]] = True
             looks[items] += 1
-            guessed.append(values)
+            guessed.append(values[counted[items]])
         if not guessed:
             raise DataError("The transcript shows none of the texts that the truth names.", remedy=_OTHER_RUN)
-        seen = (looks > 0) & (_within(self.tokens) >= self.skipped)
+        seen = (looks > 0) & counted
         right &= seen
         owners = _owners(self.tokens)
         success = clustered(

@@ -279,13 +279,13 @@ def set_dropout(part: Part, on: bool) -> None:
 def set_checkpointing(part: Part, on: bool) -> None:
     """Says whether a part in training computes its blocks again in the backward pass, with the same dropout."""
     model: Any = part.model
-    newer = hasattr(model, "activation_checkpointing_enable")  # the older name is deprecated where there is a newer
+    # transformers 5 renamed these and warns of the older names
+    renamed = hasattr(model, "activation_checkpointing_enable")
+    word = "activation_checkpointing" if renamed else "gradient_checkpointing"
     if on:
-        enable = model.activation_checkpointing_enable if newer else model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
-    elif model.is_gradient_checkpointing:
-        disable = model.activation_checkpointing_disable if newer else model.gradient_checkpointing_disable
-        disable()
+        getattr(model, f"{word}_enable")({"use_reentrant": False})
+    elif getattr(model, f"is_{word}"):
+        getattr(model, f"{word}_disable")()
 
 
 def seed_dropout(seed: int, step: int, *, part: str = "") -> None:

@@ -152,7 +152,7 @@ def test_what_is_read_is_what_the_gradient_is_about():
 
 @pytest.mark.parametrize("wrong", [16, 51])
 def test_distances_need_the_right_count_and_directions_need_none(wrong):
-    """Too small a count puts every row near the expected one; too large a count leaves products, which are forgiving."""
+    """Too small a count puts every row near the expected one; too large a count is forgiven more often."""
     tail = wide_tail("gpt2")
     hidden, gradient, inputs, targets = random_step(tail)
     shares = {
