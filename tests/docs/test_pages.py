@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cutlayer.cli.reference import commands, page
 from cutlayer.core import errors
-from cutlayer.customer import Client, FinetuneResult, TrainSpec
+from cutlayer.customer import Client, FinetuneResult, LanguageResult, TrainSpec
 from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.vendor.settings import Limits, VendorSettings
 
@@ -109,7 +109,7 @@ def test_every_error_has_its_exit_code_on_the_page() -> None:
 def test_the_python_page_names_what_a_client_can_do_and_what_a_result_holds() -> None:
     text = (DOCS / "reference/python.md").read_text()
     methods = {name for name in vars(Client) if not name.startswith("_")}
-    for name in methods | set(FinetuneResult.model_fields):
+    for name in methods | set(FinetuneResult.model_fields) | set(LanguageResult.model_fields):
         assert f"`{name}`" in text or f"`{name}(" in text, name
 
 

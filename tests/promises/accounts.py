@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
-from cutlayer.customer import Client, FinetuneResult, Gate
+from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, TrainSpec
 from cutlayer.customer import finetune as finetuning
 from cutlayer.customer.handout import Offer, choose_model
-from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
+from cutlayer.customer.link import Link
+from cutlayer.customer.prepare import Corpora, prepare, split_rows
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
+from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
 from cutlayer.privacy import FrameEntry, Privatizer, Release
@@ -33,7 +35,7 @@ from cutlayer.wire import Route, encode_tensors, pack, routes, unpack
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import HttpTransport, local
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
-from tests.promises.script import Due, Key, Script, keys
+from tests.promises.script import Due, Key, Script, Upper, keys
 
 RELEASING = {"ids", "rows", "lengths"}
 
@@ -77,6 +79,7 @@ class Watched:
         self.noised: dict[bytes, Payload] = {}
         self.moments: list[Moment] = []
         self.requests: list[Request] = []
+        self.tails: dict[int, dict[str, Tensor]] = {}
         self._draws: dict[Key, bytes] = {}
         self._row_draws: dict[bytes, bytes] = {}
         self._session: Session | None = None
@@ -84,13 +87,15 @@ class Watched:
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Notes what privatizers return, and strikes the canaries from the candidates."""
         build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
-        exchange = local._exchange
+        exchange, backward = local._exchange, Link.backward
 
         def building(spec: Any, **given: Any) -> Privatizer:
             if given.get("candidates") is not None:
                 given["candidates"] = given["candidates"].clone()
                 given["candidates"][list(canary_ids())] = False
-            return self._noting(build(spec, **given))
+            made = build(spec, **given)
+            # what is drawn for public texts may not cover private ones: it is not noted, so its releases are caught
+            return self._noting(made) if "boundary" in given else made
 
         def building_session(*given: Any) -> Session:
             self._session = build_session(*given)
@@ -109,6 +114,13 @@ class Watched:
             self.requests.append(Request(f"{scope['method']} {target}", sorted(headers), body))
             return exchange(app, scope, body)
 
+        def going_back(link: Link, gradient: Tensor) -> Tensor | None:
+            assert self._session is not None
+            # the weights that this step's loss was computed with, before they are updated
+            self.tails[link.step] = {name: value.detach().clone() for name, value in self._session.trained().items()}
+            return backward(link, gradient)
+
+        monkeypatch.setattr(Link, "backward", going_back)
         monkeypatch.setattr(local, "_exchange", exchanging)
         monkeypatch.setattr(finetuning, "build_privatizer", building)
         monkeypatch.setattr(finetuning, "build_session", building_session)
@@ -117,8 +129,10 @@ class Watched:
     def _noting(self, privatizer: Privatizer) -> Privatizer:
         tokens, activations = privatizer.tokens, privatizer.activations
 
-        def noting_tokens(texts: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None) -> Release:
-            release = tokens(texts, labels=labels, look=look)
+        def noting_tokens(
+            texts: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None, after: Any = None
+        ) -> Release:
+            release = tokens(texts, labels=labels, look=look, after=after)
             self._draws |= zip(keys(texts, labels, look), release.draws, strict=True)
             if release.pending is None:  # else it is the text itself, which no frame may hold
                 self.drawn |= {draw: release.payload.select([place]) for place, draw in enumerate(release.draws)}
@@ -137,6 +151,7 @@ class Watched:
 
     def draw_of(self, text: Key) -> bytes:
         """The draw under which a text may leave."""
+        assert text in self._draws, "a text is due that no privatizer was given"
         draw = self._draws[text]
         return self._row_draws.get(draw, draw)
 
@@ -179,16 +194,18 @@ def same(sent: Payload, expected: Payload, *, exact: bool) -> bool:
     return torch.allclose(rows.float(), wanted.float(), rtol=relative, atol=absolute)
 
 
-def bottom_at(archive: Archive, moment: Moment, *, seed: int, step: int | None) -> Callable[[Tokens], Rows]:
+def bottom_at(
+    archive: Archive, parts: Tuned, moment: Moment, *, seed: int, step: int | None
+) -> Callable[[Tokens], Rows]:
     """The bottom that was handed out, with the weights of that moment."""
-    bottom, template = archive.bottom, archive.template
+    bottom, template = parts.bottom, archive.template
     assert isinstance(bottom, Bottom)
 
     @torch.no_grad()
     def compute(tokens: Tokens) -> Rows:
         bottom.model.load_state_dict(moment.trained, strict=False)
         set_dropout(bottom, True)
-        bottom.train(moment.training and bool(moment.trained))  # a frozen bottom never drops out
+        bottom.train(moment.training and parts.trains_bottom)  # a frozen bottom never drops out
         if step is not None:
             seed_dropout(seed, step)
         return template.unpad(bottom(template.assemble(tokens, table=bottom.table)), tokens)
@@ -204,20 +221,28 @@ def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def check_accounted(
-    client: Client, result: FinetuneResult, watched: Watched, *, train: Dataset = TRAIN, test: Dataset = TEST
+    client: Client,
+    result: RunResult,
+    watched: Watched,
+    *,
+    train: Dataset = TRAIN,
+    test: Dataset = TEST,
+    training: TrainSpec = TRAINING,
 ) -> None:
     """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
     check_requests(client, watched.requests)
     state = _state(result)
-    assert (state.spec.seed, state.spec.train) == (SEED, TRAINING), "the run has another spec than it was given"
+    assert (state.spec.seed, state.spec.train) == (SEED, training), "the run has another spec than it was given"
     sent = Sent.by(result)
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
-    rows = Labelled.of(Corpora(train, None, test), state.spec)
-    data = LabelledTexts(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
+    rows = split_rows(Corpora(train, None, test), state.spec)
+    data = prepare(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
-    script = Script(state, offer, data, watched.draw_of).frames()
+    language = state.spec.objective is Objective.LM
+    tail = Upper(archive, state, watched.tails) if language else None
+    script = Script(state, offer, data, watched.draw_of, tail).frames()
     due: Due | None = next(script)
     for frame, answer, entry in zip(sent.frames, sent.answers, entries, strict=True):
         check_ledger(frame, entry)
@@ -341,7 +366,9 @@ def check_due(frame: RecordedFrame, due: Due) -> None:
     if not tensors:
         body = b"" if due.control is None else due.control.model_dump_json().encode()
         assert frame.body == body, "a control message left with other content"
-    assert set(tensors) <= RELEASING | {"records", "gradient"}
+    assert set(tensors) <= RELEASING | {"records", "gradient", "norm"}
+    assert ("norm" in tensors) == due.norm, "a norm left that is not due, or the other way round"
+    assert not due.norm or len(tensors["norm"]) == 1, "a norm is more than a number"
     assert bool(RELEASING & set(tensors)) == bool(due.texts), "a release left that is not due, or the other way round"
     for role in ("records", "gradient"):
         assert same_bits(tensors.get(role), due.tensors.get(role)), f"{role}: another value than is due"
@@ -368,6 +395,7 @@ class Releases:
         self._archive = archive
         self._vocab_size = offer.model.vocab_size
         self._spec = state.spec
+        self._parts = tune(archive, state.spec)
         self._moments = iter(watched.moments[since:])
 
     @property
@@ -389,15 +417,18 @@ class Releases:
         for place, wanted in enumerate(self._watched.expected(draws, self._bottom(frame, moment, payload))):
             assert same(payload.select([place]), wanted, exact=noised), "a text left with other content"
         packed = pack(moment.given, vocab_size=self._vocab_size, wire_type=self._spec.wire_type)
-        assert frame.body == encode_tensors(packed), "the gate sent other bits than it was given"
+        released = {role: tensor for role, tensor in frame.tensors().items() if role in RELEASING}
+        assert encode_tensors(released) == encode_tensors(packed), "the gate sent other bits than it was given"
 
     def _bottom(self, frame: RecordedFrame, moment: Moment, payload: Payload) -> Callable[[Tokens], Rows] | None:
         step = frame.where.get("step")
-        bottom = bottom_at(self._archive, moment, seed=self._spec.seed, step=None if step is None else int(step))
+        bottom = bottom_at(
+            self._archive, self._parts, moment, seed=self._spec.seed, step=None if step is None else int(step)
+        )
         return bottom if isinstance(payload, Rows) else None
 
 
-def _state(result: FinetuneResult) -> RunState:
+def _state(result: RunResult) -> RunState:
     return RunState.model_validate_json((result.folder / "run.json").read_bytes())
 
 

@@ -7,24 +7,27 @@ functions that say which texts belong together: how data are split and tokenised
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Tokens
+from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.customer import RunSpec
 from cutlayer.customer.finetune import form_of
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
 from cutlayer.customer.order import epoch_batches
-from cutlayer.customer.prepare import LabelledTexts
+from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Texts
-from cutlayer.customer.settings import TrainBottom
-from cutlayer.customer.trainer import EVALUATION_POSITIONS, Examples, padded_batches
-from cutlayer.wire import Form, Message, Route, routes, smallest_index
+from cutlayer.customer.settings import Method, TrainBottom
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, Examples, padded_batches
+from cutlayer.customer.tuning import tune
+from cutlayer.models import Archive, seed_dropout, set_dropout
+from cutlayer.wire import Form, Message, Route, WireType, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,
     JobSpec,
@@ -56,6 +59,45 @@ def loss_gradient(output: Tensor, labels: Tensor) -> Tensor:
     return torch.autograd.grad(torch.nn.functional.cross_entropy(output, labels), output)[0]
 
 
+class Upper:
+    """A language model's tail at the customer, as it was at each step.
+
+    Args:
+        archive: What was handed out.
+        state: The run's spec.
+        weights: The customer's own trained weights at each step, before its update.
+    """
+
+    def __init__(self, archive: Archive, state: RunState, weights: Mapping[int, Mapping[str, Tensor]]) -> None:
+        self._template = archive.template
+        self._seed = state.spec.seed
+        self._weights = weights
+        self._scale = state.spec.train.accumulation
+        self._half = state.spec.wire_type is WireType.BF16
+        parts = tune(archive, state.spec)
+        assert parts.tail is not None
+        self._tail = parts.tail
+        own = [part for part in (parts.bottom, parts.tail) if part is not None]
+        self.trains = any(value.requires_grad for part in own for value in part.parameters())
+        set_dropout(self._tail, state.spec.train.dropout)
+
+    def gradient(self, step: int, output: Tensor, tokens: Tokens) -> Tensor:
+        """d loss / d output of the mean cross-entropy of every token but each text's first."""
+        self._tail.model.load_state_dict(dict(self._weights[step]), strict=False)
+        self._tail.train()
+        lengths = self._template.segment_lengths(tokens)
+        output = output.float().requires_grad_()
+        hidden, inputs = self._template.from_rows(Rows(Ragged(output, lengths.sum(1)), lengths))
+        seed_dropout(self._seed, step, part="tail")
+        logits = self._tail(hidden, inputs)
+        ids = self._template.assemble(tokens).input_ids
+        assert ids is not None
+        real = inputs.attention_mask[:, 1:].bool()
+        losses = torch.nn.functional.cross_entropy(logits[:, :-1][real], ids[:, 1:][real], reduction="none")
+        (found,) = torch.autograd.grad(losses.mean() / self._scale, output)
+        return found.to(torch.bfloat16) if self._half else found
+
+
 @dataclass(frozen=True)
 class Due:
     """What the next frame must be.
@@ -66,6 +108,7 @@ class Due:
         control: The JSON body.
         texts: The texts whose releases it carries, in order.
         tensors: What it carries besides, by role.
+        norm: Whether it carries the norm of the customer's gradients.
     """
 
     route: Route
@@ -73,6 +116,7 @@ class Due:
     control: Message | None = None
     texts: tuple[Key, ...] = ()
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    norm: bool = False
 
 
 Where = dict[str, str | int]
@@ -88,9 +132,17 @@ class Script:
         offer: The vendor's model and limits.
         data: The run's data, as tokens and numbers.
         draw_of: The draw under which a text leaves.
+        upper: A language model's tail, as the customer had it at each step.
     """
 
-    def __init__(self, state: RunState, offer: Offer, data: LabelledTexts, draw_of: Callable[[Key], bytes]) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        offer: Offer,
+        data: Prepared,
+        draw_of: Callable[[Key], bytes],
+        upper: Upper | None = None,
+    ) -> None:
         self.run = state.run
         self.spec: RunSpec = state.spec
         self.model = offer.model
@@ -99,7 +151,11 @@ class Script:
         self.draw_of = draw_of
         self.form = form_of(state.spec)
         self.frozen = state.spec.train_bottom is TrainBottom.FROZEN
-        self.cut = Cut(bottom=None if self.form is Form.IDS else state.spec.bottom)
+        self.cut = Cut(bottom=None if self.form is Form.IDS else state.spec.bottom, tail=state.spec.tail)
+        self.upper = upper
+        self.dev_values = state.dev
+        self.trains = not self.frozen or (upper is not None and upper.trains)
+        self.clips = state.spec.train.clip_norm is not None
 
     def frames(self) -> Frames:
         """All frames; a set's records fit one shard, and the customer's folder was empty."""
@@ -111,7 +167,7 @@ class Script:
             train, records = yield from self._released("train", train, first=0)
             dev, _ = yield from self._released("dev", dev, first=records)
         yield Due(routes.JOB_PUT, job, self._job_spec())
-        if not self.frozen:
+        if self.trains:
             yield Due(routes.ROLLBACK, job, SnapshotRequest(step=0))
         best = yield from self._trained(train, dev)
         yield Due(routes.FINISH, job, SnapshotRequest(step=best))
@@ -122,7 +178,7 @@ class Script:
             yield Due(routes.RECORD_SET_DELETE, {"record_set": self._identifier(name)})
 
     def _archive(self, *, kept: bool) -> Frames:
-        where: Where = {"model": self.model.name, "cut": Cut(bottom=self.spec.bottom).slug}
+        where: Where = {"model": self.model.name, "cut": self.spec.cut.slug}
         manifest = (yield Due(routes.ARCHIVE, where)).control()
         assert isinstance(manifest, ArchiveManifest)
         for file in () if kept else manifest.files:
@@ -151,38 +207,56 @@ class Script:
         return replace(examples, texts=Stored(records, examples.lengths[:, None])), len(draws)
 
     def _trained(self, train: Examples, dev: Examples) -> Generator[Due, RecordedFrame, int]:
-        """Epochs until dev accuracy stops rising; returns the step that was best."""
+        """Epochs until the dev value stops getting better; returns the step that was best."""
         job, settings = self._identifier("job"), self.spec.train
-        step, best, accuracies = 0, 0, list[float]()
-        while len(accuracies) < settings.epochs and len(accuracies) - best < settings.patience:
+        step, best, values = 0, 0, list[float]()
+        steps = settings.epochs * len(self._batches(train, epoch=0))
+        if self.upper is not None:
+            yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
+        while len(values) < settings.epochs and len(values) - best < settings.patience:
             gradient: dict[str, Tensor] = {}
-            for batch in self._batches(train, epoch=len(accuracies)):
+            norm = False
+            for batch in self._batches(train, epoch=len(values)):
                 step += 1
                 texts, labels = train.batch(batch)
-                look = (len(accuracies), step) if self.spec.train_bottom is TrainBottom.REDRAW else None
+                look = (len(values), step) if self.spec.train_bottom is TrainBottom.REDRAW else None
                 where: Where = {"job": job, "step": step}
-                answer = yield _carrying(Due(routes.STEP, where, tensors=gradient), texts, look)
-                gradient = {"gradient": loss_gradient(answer.tensors()["output"], labels)}
-                if not self.frozen:
+                answer = yield _carrying(Due(routes.STEP, where, tensors=gradient, norm=norm), texts, look)
+                norm = False
+                gradient = {"gradient": self._gradient(step, answer.tensors()["output"], labels)}
+                if not self.frozen or self.clips:
                     yield Due(routes.GRADIENT, where, tensors=gradient)
                     gradient = {}
-            if self.frozen:
+                    norm = self.clips and (step % settings.accumulation == 0 or step == steps)
+            if gradient:
                 yield Due(routes.GRADIENT, {"job": job, "step": step}, tensors=gradient)
-            accuracy = yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
-            if accuracy > max(accuracies, default=-1):
-                best = len(accuracies) + 1
+            if norm:
+                yield Due(routes.NORM, {"job": job, "step": step}, norm=True)
+            value = yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
+            if self.upper is not None:
+                value = -self.dev_values[len(values)]  # what the road's own tail made of these answers
+            if value > max(values, default=-math.inf):
+                best = len(values) + 1
                 yield Due(routes.SNAPSHOT, {"job": job}, SnapshotRequest(step=step))
-            accuracies.append(accuracy)
+            values.append(value)
         return best * len(self._batches(train, epoch=0))
+
+    def _gradient(self, step: int, output: Tensor, labels: Tensor | Tokens) -> Tensor:
+        if isinstance(labels, Tensor):
+            return loss_gradient(output, labels)
+        assert self.upper is not None
+        return self.upper.gradient(step, output, labels)
 
     def _evaluated(
         self, route: Route, where: Mapping[str, str | int], examples: Examples
     ) -> Generator[Due, RecordedFrame, float]:
         right = 0
-        for batch in padded_batches(examples.lengths, min(self.positions, EVALUATION_POSITIONS)):
+        most = EVALUATION_POSITIONS if self.upper is None else LANGUAGE_POSITIONS
+        for batch in padded_batches(examples.lengths, min(self.positions, most)):
             texts, labels = examples.batch(batch)
             answer = yield _carrying(Due(route, where), texts, None)
-            right += int((answer.tensors()["output"].argmax(1) == labels).sum())
+            if isinstance(labels, Tensor):
+                right += int((answer.tensors()["output"].argmax(1) == labels).sum())
         return right / len(examples)
 
     def _batches(self, train: Examples, *, epoch: int) -> list[Tensor]:
@@ -208,21 +282,25 @@ class Script:
             wire_type=self.spec.wire_type,
             segments=self.data.segments,
             record_sets=(self._identifier("train"), self._identifier("dev")) if self.frozen else (),
-            num_labels=len(self.data.rows.names),
+            num_labels=None if self.upper is not None else len(self.data.label_names),
             trainable_bottom=not self.frozen,
-            lora=LoraSpec(
+            lora=None
+            if settings.method is Method.FULL
+            else LoraSpec(
                 rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
             ),
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,
                 warmup_steps=0,
-                total_steps=-(-len(self.data.rows.train) // settings.batch_size) * settings.epochs,
+                total_steps=-(-len(self.data.train) // settings.batch_size) * settings.epochs,
+                accumulation=settings.accumulation,
+                clip_norm=settings.clip_norm,
             ),
             dropout=settings.dropout,
             precision=settings.precision,
             seed=self.spec.seed,
-            checkpoint_every=settings.checkpoint_every,
+            checkpoint_every=-(-settings.checkpoint_every // settings.accumulation) * settings.accumulation,
         )
 
 

@@ -68,6 +68,8 @@ def greedy_texts(tail: Tail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens
         knowledge: Cut and template.
     """
     _, template = _granted(knowledge)
+    if answer.lengths is None:
+        raise Inapplicable("The transcript does not show how long the texts of a query are.")
     hidden, inputs = _padded(answer.output, answer.lengths, knowledge, template)
     return _as_texts(read_greedy_tokens(tail, hidden, inputs), inputs, answer.lengths, knowledge)
 

@@ -104,7 +104,7 @@ class SeenAnswer:
     source: str
     number: int
     output: Tensor
-    lengths: Tensor
+    lengths: Tensor | None
 
 
 class Transcript:
@@ -162,7 +162,7 @@ class Transcript:
     def steps(self) -> Iterator[SeenStep]:
         """The training steps whose gradient was sent, with the output that it belongs to."""
         outputs: dict[tuple[str, int], Tensor] = {}
-        sizes: dict[tuple[str, int], Tensor] = {}
+        sizes: dict[tuple[str, int], Tensor | None] = {}
         stored = _StoredLengths()
         for frame in self:
             stored.see(frame)
@@ -181,7 +181,7 @@ class Transcript:
 
     def answers(self) -> Iterator[SeenAnswer]:
         """The queries, each with what it was answered."""
-        asked: dict[str, Tensor] = {}
+        asked: dict[str, Tensor | None] = {}
         numbers: dict[str, int] = {}
         stored = _StoredLengths()
         for frame in self._frames():
@@ -217,11 +217,11 @@ class _StoredLengths:
         if frame.route is routes.SHARD_PUT and frame.direction is Direction.UP:
             self._lengths.append(frame.tensors()["lengths"].to(torch.int64))
 
-    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Lengths `[texts, segments]` of the texts in a frame, or of the records that it names."""
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
+        """Lengths `[texts, segments]` of the texts in a frame, or of the records that it names, if they were seen."""
         if "lengths" in tensors:
             return tensors["lengths"].to(torch.int64)
-        return torch.cat(self._lengths)[tensors["records"].to(torch.int64)]
+        return torch.cat(self._lengths)[tensors["records"].to(torch.int64)] if self._lengths else None
 
 
 _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {

@@ -279,10 +279,12 @@ class LiveJob:
         if gradient is not None:
             expected = self._trainer.output_shape
             if tuple(gradient.shape) != expected or gradient.dtype is not self._output_type:
+                own_type = gradient.dtype is self._output_type
+                types = ("", "") if own_type else (f" {gradient.dtype}", f" {self._output_type}")
                 raise unacceptable(
                     "wrong-shape",
-                    f"gradient is {gradient.dtype} {list(gradient.shape)}; "
-                    f"the output of step {self._trainer.step} is {self._output_type} {list(expected)}.",
+                    f"gradient is {list(gradient.shape)}{types[0]}; "
+                    f"the output of step {self._trainer.step} is {list(expected)}{types[1]}.",
                     remedy="Send d loss / d output in the output's own shape and element type.",
                 )
         if entry.kind != STEP:

@@ -329,7 +329,9 @@ def test_snapshots_are_published_or_refused(transport: LocalTransport) -> None:
     assert at(customer, routes.SNAPSHOT, 6).snapshots == (6,)
     assert at(customer, routes.SNAPSHOT, 6).snapshots == (6,)
     customer.train(info(customer), until=12)
-    with pytest.raises(VendorError, match="12 gradients have been applied, and there are snapshots at") as caught:
+    with pytest.raises(
+        VendorError, match="the gradients of 12 steps have been taken, and there are snapshots at"
+    ) as caught:
         at(customer, routes.SNAPSHOT, 7)
     assert caught.value.status == 409
     with pytest.raises(VendorError, match="snapshots at"):

@@ -97,7 +97,7 @@ def test_a_resumed_job_replays_a_bounded_number_of_steps(
     straight = customer.run().sha256
     ask(customer.transport, routes.JOB_DELETE, job=customer.job)
     customer.upload()
-    monkeypatch.setattr("cutlayer.vendor.job._UPDATES", 3)
+    monkeypatch.setattr("cutlayer.vendor.job._STEPS", 3)
     monkeypatch.setattr("cutlayer.vendor.job.LiveJob.leave", lambda self: self.close())
     taken = []
     forward = Trainer.forward

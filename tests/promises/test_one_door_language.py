@@ -1,0 +1,200 @@
+"""Promise 1 for language models: no token id, no label and no weight of the customer's own is sent or kept."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cutlayer import vendor
+from cutlayer.core import Place
+from cutlayer.customer import Client, Gate, LanguageResult, Method, Sampling, TrainSpec
+from cutlayer.customer.session import Session, Texts
+from cutlayer.data import Dataset
+from cutlayer.models import Tail
+from cutlayer.wire import routes
+from cutlayer.wire.recording import Direction
+from tests.promises.accounts import Watched, archive_of, check_accounted
+from tests.promises.runs import SEED, Sent, corpus, customer
+from tests.service.tiny import write_tiny_gpt2
+
+TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
+FULL = {"method": Method.FULL}
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "adapters": ({"bottom": 1, "tail": 1}, {}),
+    "the head alone": ({"bottom": 1, "tail": 0}, {}),
+    "all weights": ({"bottom": 1, "tail": 1}, FULL),
+    "all weights, clipped and accumulated": ({"bottom": 1, "tail": 0}, FULL | {"clip_norm": 0.5, "accumulation": 2}),
+    "frozen below": ({"bottom": 1, "tail": 1, "train_bottom": "frozen"}, {}),
+    "ids of other tokens": ({"bottom": 0, "tail": 0, "eta": 6.0}, {"clip_norm": 0.5}),
+    "other tokens below a block": ({"bottom": 1, "tail": 0, "eta": 6.0}, {}),
+    "noisy rows after a block": (
+        {"bottom": 1, "tail": 1, "eta": 6.0, "mechanism": "vector", "place": Place.ACTIVATIONS}, {},
+    ),
+}  # fmt: skip
+QUICK = ("adapters", "all weights, clipped and accumulated", "frozen below", "ids of other tokens")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny")
+
+
+@pytest.fixture
+def data_dir(decoder: Path, tmp_path: Path) -> Path:
+    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    seen = Watched()
+    seen.watch(monkeypatch)
+    return seen
+
+
+def training(**changes: Any) -> TrainSpec:
+    settings = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3, "dev_share": 0.2}
+    return TrainSpec.language(**settings | changes)
+
+
+def tune(client: Client, name: str) -> tuple[LanguageResult, TrainSpec]:
+    cut, changes = SETTINGS[name]
+    settings = training(**changes)
+    eta = cut.get("eta", math.inf)
+    result = client.finetune_language_model(TRAIN, test=TEST, training=settings, seed=SEED, **{**cut, "eta": eta})
+    return result, settings
+
+
+def check(client: Client, name: str, watched: Watched) -> LanguageResult:
+    result, settings = tune(client, name)
+    check_accounted(client, result, watched, train=TRAIN, test=TEST, training=settings)
+    return result
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS]
+)
+def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        check(client, name, watched)
+
+
+def plant_tokens_in_gradient(patch: pytest.MonkeyPatch) -> None:
+    """The lowest bits of a gradient spell out ids."""
+    honest = Gate._tensors
+
+    def planted(gate: Gate, *given: Any) -> dict[str, Tensor]:
+        tensors = honest(gate, *given)
+        if "gradient" in tensors:
+            tensors["gradient"] = tensors["gradient"].clone()
+            tensors["gradient"].view(torch.int16)[0, 0] ^= 1
+        return tensors
+
+    patch.setattr(Gate, "_tensors", planted)
+
+
+def plant_true_labels_above(patch: pytest.MonkeyPatch) -> None:
+    """The tail learns from other tokens than it should: what goes up is the gradient of something else."""
+    honest = Session.loss
+
+    def planted(session: Session, texts: Any, labels: Any, **given: Any) -> Tensor:
+        (segment,) = labels.segments
+        shifted = type(labels)((segment.with_values(segment.values.roll(1)),))
+        return honest(session, texts, shifted, **given)
+
+    patch.setattr(Session, "loss", planted)
+
+
+def plant_a_second_number_in_the_norm(patch: pytest.MonkeyPatch) -> None:
+    honest = Gate._tensors
+
+    def planted(gate: Gate, *given: Any) -> dict[str, Tensor]:
+        tensors = honest(gate, *given)
+        if "norm" in tensors:
+            tensors["norm"] = torch.cat([tensors["norm"], torch.tensor([7.0])])
+        return tensors
+
+    patch.setattr(Gate, "_tensors", planted)
+
+
+def plant_the_true_tokens(patch: pytest.MonkeyPatch) -> None:
+    """The road goes round the privatizer."""
+    honest = Session._draw
+
+    def planted(session: Session, texts: Texts, look: Any) -> Any:
+        return honest(session, Texts(texts.tokens, texts.cti_classes, public=True), look)
+
+    patch.setattr(Session, "_draw", planted)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "said"),
+    [
+        (plant_tokens_in_gradient, "adapters", "gradient: another value"),
+        (plant_true_labels_above, "adapters", "gradient: another value"),
+        (plant_a_second_number_in_the_norm, "all weights, clipped and accumulated", "norm"),
+        (plant_the_true_tokens, "ids of other tokens", "a text is due that no privatizer was given"),
+    ],
+)
+def test_a_planted_leak_is_caught(
+    fault: Any,
+    name: str,
+    said: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fault(monkeypatch)
+    with customer(data_dir, api_key, tmp_path / "home") as client, pytest.raises(Exception, match=said):
+        check(client, name, watched)
+
+
+def own_weights(client: Client, result: LanguageResult) -> dict[str, Tensor]:
+    return load_file(client.home.adapter(result.adapter_id) / "trained.safetensors")
+
+
+def test_the_vendor_gets_and_keeps_no_token_and_no_weight_of_the_customers(
+    data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    """Over every frame and every file: eight true ids in a row in any width, sixteen of the customer's own weights."""
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result, _ = tune(client, "all weights")
+        client.generate(result.adapter_id, [TRAIN.texts[0][0]], sampling=Sampling(max_new_tokens=9, seed=1))
+        sent = b"\n".join(frame.body for frame in Sent.by(result).frames if frame.direction is Direction.UP)
+        tokenizer = archive_of(client).tokenizer
+        weights = own_weights(client, result)
+    kept = b"\n".join(file.read_bytes() for file in sorted(data_dir.rglob("*")) if file.is_file())
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for (text,) in TRAIN.texts]
+    rows = [torch.tensor(row[start : start + 8]) for row in ids for start in range(len(row) - 7)]
+    assert len(rows) > 50
+    needles = [row.to(kind).numpy().tobytes() for row in rows for kind in (torch.uint16, torch.int32, torch.int64)]
+    needles += [value.flatten()[:16].numpy().tobytes() for value in weights.values()]
+    needles += [value.flatten()[:16].bfloat16().view(torch.int16).numpy().tobytes() for value in weights.values()]
+    assert not leaked(needles, sent, kept)
+    for needle in (needles[0], needles[-1]):  # the search itself, planted at either place
+        assert leaked(needles, sent + needle, kept) == leaked(needles, sent, kept + needle) == [needle]
+
+
+def leaked(needles: list[bytes], *places: bytes) -> list[bytes]:
+    """What of these stands anywhere."""
+    return [needle for needle in needles if any(needle in place for place in places)]
+
+
+def test_no_route_answers_with_the_top(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """What the customer is handed out holds bottom and tail, and none of the blocks between."""
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        tune(client, "adapters")
+        archive = archive_of(client)
+    assert isinstance(archive.tail, Tail)
+    held = {name for part in (archive.bottom, archive.tail) if part for name, _ in part.model.named_parameters()}
+    blocks = {name.split(".")[2] for name in held if name.startswith("transformer.h.")}
+    assert blocks == {"0", "3"}
+    assert routes.ARCHIVE_FILE.raw_reply
