@@ -14,6 +14,7 @@ from cutlayer.attacks import ATTACKS
 from cutlayer.data import read_dataset, sample_path
 from cutlayer.vendor.process import VendorProcess
 from tests.docs.test_pages import PAGES, blocks, name_of
+from tests.service.tiny import write_tiny_gpt2
 
 SNIPPETS = [
     pytest.param(name_of(path), snippet, id=f"{name_of(path)}:{number}")
@@ -26,7 +27,9 @@ ROWS = 48
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     folder = tmp_path_factory.mktemp("vendor")
-    vendor.init(folder, models=["starter"], threads=1)
+    decoder = write_tiny_gpt2(folder / "decoder")
+    vendor.init(folder / "vendor", models=["starter", f"decoder={decoder}"], threads=1)
+    folder = folder / "vendor"
     key = vendor.keys.create(folder, "reader")
     with VendorProcess(folder, environment={"OMP_NUM_THREADS": "1"}) as process:
         yield process.url, key
@@ -43,6 +46,8 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             table = csv.writer(file)
             table.writerow(("text", "note", "ward"))
             table.writerows((text, text, label) for (text,), label in some)
+    with Path("mail.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("body",), *rows.texts[:ROWS]])
     return tmp_path
 
 

@@ -197,7 +197,25 @@ class Session(nn.Module):
         output = self(texts, look=look)
         if isinstance(labels, Tensor):
             return nn.functional.cross_entropy(output, labels)
-        return next_token_losses(output, self.archive.template.assemble(labels)).values.mean()
+        return self.next_token_losses(output, labels).values.mean()
+
+    def next_token_losses(self, logits: Tensor, labels: Tokens) -> Ragged:
+        """Negative log-likelihood of every token but the first of each text, special tokens among them, in nats.
+
+        Args:
+            logits: What `forward` returned for `n` texts.
+            labels: Their true tokens.
+
+        Returns:
+            Losses of `n` texts.
+        """
+        inputs = self.archive.template.assemble(labels)
+        if inputs.input_ids is None:
+            raise ModelError("Losses need the true token ids.")
+        predicted = inputs.attention_mask[:, 1:].bool()
+        followers = inputs.input_ids[:, 1:][predicted].to(logits.device)
+        chosen = logits[:, :-1][predicted.to(logits.device)]
+        return Ragged(nn.functional.cross_entropy(chosen, followers, reduction="none"), predicted.sum(1))
 
     def segment_lengths(self, texts: Texts | Stored) -> Tensor:
         """`[n, segments]` int64: positions of each text, special tokens included."""
@@ -214,7 +232,7 @@ class Session(nn.Module):
         rows = Rows(Ragged(output, segment_lengths.sum(1)), segment_lengths)
         hidden, inputs = self.archive.template.from_rows(rows)
         logits: Tensor = self.tail(hidden.to(self.device), inputs.to(self.device))
-        return logits.cpu()
+        return logits  # many times a boundary's size, so its losses are computed where it is
 
     @torch.no_grad()
     def release(self, texts: Texts, *, look: tuple[int, int] | None = None) -> Drawn:
@@ -359,22 +377,3 @@ class Session(nn.Module):
         with torch.no_grad():
             for name, tensor in tensors.items():
                 parameters[name].copy_(tensor)
-
-
-def next_token_losses(logits: Tensor, inputs: Inputs) -> Ragged:
-    """Negative log-likelihood of every real token but the first of each text, in nats.
-
-    Args:
-        logits: `[n, positions, vocabulary]`.
-        inputs: The true tokens, padded on the right.
-
-    Returns:
-        Losses of `n` texts.
-    """
-    if inputs.input_ids is None:
-        raise ModelError("Losses need the true token ids.")
-    predicted = inputs.attention_mask[:, 1:].bool()
-    losses = nn.functional.cross_entropy(
-        logits[:, :-1][predicted], inputs.input_ids[:, 1:][predicted], reduction="none"
-    )
-    return Ragged(losses, predicted.sum(1))

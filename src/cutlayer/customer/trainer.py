@@ -13,7 +13,7 @@ from cutlayer.customer.link import Link, Stored
 from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
-from cutlayer.customer.session import Session, Texts, next_token_losses
+from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm
 from cutlayer.wire import routes
@@ -94,9 +94,9 @@ def evaluate(session: Session, examples: Examples, *, positions: int, progress: 
         if isinstance(labels, Tensor):
             right += int((output.argmax(1) == labels).sum())
         else:
-            found = next_token_losses(output, session.archive.template.assemble(labels))
+            found = session.next_token_losses(output, labels)
             counts.append(found.lengths.double())
-            losses += [text.double().sum()[None] for text in found.values.split(found.lengths.tolist())]
+            losses += [text.sum()[None] for text in found.values.double().cpu().split(found.lengths.tolist())]
         progress.update(stage, int(indices[-1]) + 1, len(examples))
     if isinstance(examples.labels, Tensor):
         return Proportion.of(right, len(examples))
