@@ -97,8 +97,16 @@ def whole(source: str, settings: TrainSpec) -> CentralisedLanguage:
     )
 
 
-@pytest.mark.parametrize("method", list(Method))
-@pytest.mark.parametrize("name", DECODERS)
+QUICK = {(name, Method.LORA) for name in ("opt", "llama", "mistral", "qwen2", "qwen3", "glm")}
+QUICK |= {("gpt2", method) for method in Method} | {("llama", Method.FULL)}
+EVERY = [
+    pytest.param(name, method, id=f"{name} {method}", marks=() if (name, method) in QUICK else pytest.mark.slow)
+    for name in DECODERS
+    for method in Method
+]
+
+
+@pytest.mark.parametrize(("name", "method"), EVERY)
 def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method)
@@ -140,7 +148,9 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
 PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if (name, Method.LORA) in QUICK else pytest.mark.slow) for name in DECODERS]
+)
 def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path) -> None:
     """After training, greedy, prompts of unequal length together: token for token."""
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
