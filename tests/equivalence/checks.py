@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 
 from cutlayer.core import Cut
 from cutlayer.models import (
-    Boundary,
     Head,
     Inputs,
     Part,
@@ -115,9 +114,11 @@ def split_logits(parts: AnyParts, batch: Batch, *, cross: bool = True) -> Tensor
     if isinstance(parts, Seq2SeqParts):
         assert batch.target is not None
         target = batch.target
-        hidden: Tensor | Boundary | None = None if parts.bottom is None else parts.bottom(inputs, target)
-        upper = parts.top(beyond, target, hidden)
-        return upper if parts.tail is None else parts.tail(upper, beyond, target)
+        unseen = replace(target, input_ids=None) if beyond is not inputs else target
+        encoded = parts.top.encode(beyond, None if parts.bottom is None else parts.bottom.encode(inputs))
+        low = None if parts.bottom is None else parts.bottom.decode(encoded, beyond, target)
+        upper = parts.top.decode(encoded, beyond, unseen, low)
+        return upper if parts.tail is None else parts.tail.decode(encoded, beyond, unseen, upper)
     up = None if parts.bottom is None else parts.bottom(inputs)
     logits = parts.top(beyond, up)
     return logits if parts.tail is None else parts.tail(logits, beyond)
@@ -307,14 +308,15 @@ def _generate(parts: Parts, inputs: Inputs, tokens: int) -> Tensor:
 
 def _generate_seq2seq(parts: Seq2SeqParts, inputs: Inputs, tokens: int) -> Tensor:
     newest = torch.full((len(inputs.attention_mask), 1), PAD)
-    caches = [None if part is None else part.new_seq2seq_cache() for part in (parts.top, parts.tail)]
+    caches = [None if part is None else part.new_cache() for part in (parts.bottom, parts.top, parts.tail)]
     produced: list[Tensor] = []
+    encoded = parts.top.encode(inputs, None if parts.bottom is None else parts.bottom.encode(inputs))
     for step in range(tokens):
         seen = torch.ones(len(newest), step + 1, dtype=torch.int64)
         target = Inputs(attention_mask=seen, position_ids=torch.full_like(newest, step), input_ids=newest)
-        up = None if parts.bottom is None else parts.bottom(inputs, target, encode=step == 0)
-        result = parts.top(inputs, target, up, caches[0])
-        logits = result if parts.tail is None else parts.tail(result, inputs, target, caches[1])
+        low = None if parts.bottom is None else parts.bottom.decode(encoded, inputs, target, caches[0])
+        result = parts.top.decode(encoded, inputs, target, low, caches[1])
+        logits = result if parts.tail is None else parts.tail.decode(encoded, inputs, target, result, caches[2])
         newest = logits[:, -1].argmax(-1, keepdim=True)
         produced.append(newest)
     return torch.cat(produced, 1)

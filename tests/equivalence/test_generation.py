@@ -26,6 +26,12 @@ def test_cached_generation_token_for_token(name: str, cut: Cut) -> None:
     check_generation(name, cut)
 
 
+@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("tail", [0, 1])
+def test_cached_generation_with_a_decoder_block_below(name: str, tail: int) -> None:
+    check_generation(name, Cut(bottom=1, target=1, tail=tail))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])

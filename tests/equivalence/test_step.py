@@ -31,8 +31,10 @@ def heads(name: str) -> tuple[Head, ...]:
 def cuts(draw: st.DrawFn, name: str) -> Cut:
     """Any cut that leaves the vendor a block."""
     bottom = draw(st.none() | st.integers(0, BLOCKS - 1))
-    room = 2 if name in SEQ2SEQ else BLOCKS - 1 - (bottom or 0)
-    return Cut(bottom=bottom, tail=draw(st.none() | st.integers(0, room)))
+    if name in SEQ2SEQ:  # three decoder blocks
+        target = 0 if bottom is None else draw(st.integers(0, 2))
+        return Cut(bottom=bottom, target=target, tail=draw(st.none() | st.integers(0, 2 - target)))
+    return Cut(bottom=bottom, tail=draw(st.none() | st.integers(0, BLOCKS - 1 - (bottom or 0))))
 
 
 @st.composite

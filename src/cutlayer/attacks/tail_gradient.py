@@ -618,29 +618,23 @@ def _nearest(
     centre, likeliest = unembedding.expected(jacobian.features)
     pushed, pulled = jacobian.push(wanted), jacobian.gram(centre)
     offset, size = (pushed * centre).sum(1, keepdim=True), (pulled * centre).sum(1, keepdim=True)
-
-    # p may consist of one token, whose d_k is then lost among the terms of the square
-    own = unembedding.rows(likeliest)
-    apart = own - centre
-    own_score = _score((pushed * apart).sum(1), (jacobian.gram(apart) * apart).sum(1), match)
-
     best = _Best(wanted)
     for part in unembedding.vocabulary(len(wanted)):
         table = unembedding.rows(part)
-        squares = jacobian.squares(table)
-        rounding = 1e-12 * (squares + size)
-        squares = (squares - 2 * pulled @ table.T + size).maximum(rounding)
+        squares = jacobian.squares(table) - 2 * pulled @ table.T + size
+        # p may be all one token's, whose d_k is then lost among the terms of its square
+        squares = squares.maximum(_FLOAT32_ROUNDING**2 * size)
         scores = _score(pushed @ table.T - offset, squares, match)
-        here = (likeliest >= part.start) & (likeliest < part.start + len(table))
-        scores[here, likeliest[here] - part.start] = own_score[here]
         if allowed is not None:
             scores[:, ~allowed[part]] = -torch.inf
         best.include(scores, part.start)
     if match is Match.DISTANCE:
         return best.column
-    # as sure as that, the customer sends nothing but rounding, and the vendor's own guess is better
-    least = _FLOAT32_ROUNDING * (jacobian.gram(own) * own).sum(1).sqrt()
-    return torch.where(torch.linalg.vector_norm(wanted, dim=1) <= least, likeliest, best.column)
+    # a customer as sure as that sends nothing but rounding, and what the vendor holds likeliest is better
+    silent = torch.linalg.vector_norm(wanted, dim=1) <= _FLOAT32_ROUNDING * size[:, 0].sqrt()
+    if allowed is not None:
+        silent &= allowed[likeliest]
+    return torch.where(silent, likeliest, best.column)
 
 
 def _score(product: Tensor, square: Tensor, match: Match) -> Tensor:

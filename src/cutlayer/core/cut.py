@@ -22,13 +22,17 @@ class Cut(BaseModel):
             alone: the boundary is its rows, and positions, token types and normalisation stay in
             the top. `None` is the *text cut*: the customer holds no weights and sends token ids.
         tail: Number of blocks above the upper cut, at the customer. 0 is the final norm and the
-            head alone. `None`: there is no tail, the head stays in the top.
+            head alone. `None`: there is no tail, the head stays in the top. In an encoder-decoder these are blocks
+            of the decoder.
+        target: Encoder-decoders alone: number of decoder blocks below the cut, at the customer. 0 is the
+            decoder's embeddings alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bottom: int | None = Field(default=0, ge=0)
     tail: int | None = Field(default=None, ge=0)
+    target: int = Field(default=0, ge=0)
 
     @property
     def is_text(self) -> bool:
@@ -37,6 +41,7 @@ class Cut(BaseModel):
 
     @property
     def slug(self) -> str:
-        """The cut in one URL-safe word, for example `0`, `3`, `1-t0`, `text`."""
+        """The cut in one URL-safe word, for example `0`, `3`, `1-t0`, `1-d1-t0`, `text`."""
         lower = "text" if self.bottom is None else str(self.bottom)
-        return lower if self.tail is None else f"{lower}-t{self.tail}"
+        target = f"-d{self.target}" if self.target else ""
+        return f"{lower}{target}" if self.tail is None else f"{lower}{target}-t{self.tail}"

@@ -41,9 +41,7 @@ from cutlayer.models.inputs import Inputs, Layout, Template
 from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.models.seq2seq import (
-    Boundary,
     Seq2SeqBottom,
-    Seq2SeqCache,
     Seq2SeqParts,
     Seq2SeqTail,
     Seq2SeqTop,
@@ -61,7 +59,6 @@ __all__ = [
     "STARTER",
     "Archive",
     "Bottom",
-    "Boundary",
     "Decoding",
     "Family",
     "FileEntry",
@@ -75,7 +72,6 @@ __all__ = [
     "Parts",
     "Seq2SeqArchive",
     "Seq2SeqBottom",
-    "Seq2SeqCache",
     "Seq2SeqParts",
     "Seq2SeqTail",
     "Seq2SeqTop",

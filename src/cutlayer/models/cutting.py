@@ -64,7 +64,11 @@ class Part(nn.Module):
             yield from block_list(self.model, stack).parameters()
 
     def new_cache(self) -> Cache:
-        """An empty key-value cache for this part's blocks, for decoding step by step."""
+        """An empty key-value cache for this part's blocks, for decoding step by step.
+
+        Raises:
+            ModelError: The model does not decode.
+        """
         if self.family.kind is not Kind.DECODER:
             raise ModelError(f"A model of kind {self.family.kind} has no cache to decode with.")
         return DynamicCache(config=self.runner.config)
@@ -213,6 +217,11 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
     if family.kind is Kind.ENCODER_DECODER:
         raise UnsupportedArchitectureError(
             f"A {model.config.model_type} model has two boundaries.", remedy="Cut it with split_seq2seq."
+        )
+    if cut.target:
+        raise ModelError(
+            f"target = {cut.target}: a {model.config.model_type} model has one stack of blocks.",
+            remedy="Leave it out; it is for encoder-decoders.",
         )
     (stack,) = family.stacks
     depth = len(block_list(model, stack))

@@ -1,9 +1,11 @@
-"""Cutting encoder-decoder models: two boundaries go up and two come back.
+"""Cutting encoder-decoder models: two boundaries go up and two come back, one after the other.
 
-The customer holds the first encoder blocks and the table (for both stacks), the vendor the other
-encoder blocks and the decoder, the tail the last decoder blocks and the head. Decoder blocks below
-the vendor would need a further trip, since they attend to the encoder's output. The tail attends to
-it too, so it travels down beside the decoder's hidden states.
+First the source text: the customer's encoder blocks, the vendor's, and the encoder's output comes down, for
+all decoder blocks attend to it. Then the target text: the customer's first decoder blocks, the vendor's, and
+the tail, which holds the last decoder blocks and the head. The table is the customer's, for both stacks.
+
+A decoder's boundary is made of the labels, shifted by one. With the embeddings alone below it, each row of it
+is a row of the table, so a lookup reads them all: at least one decoder block belongs below the cut.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
 
-from cutlayer.core import Cut, UnsupportedArchitectureError
+from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
 from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import (
     CutModel,
@@ -32,40 +34,13 @@ from cutlayer.models.inputs import Inputs
 from cutlayer.models.twin import twin
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """What crosses a cut of an encoder-decoder model.
-
-    Attributes:
-        encoder: `[batch, source, width]`: hidden states on the way up, the encoder's output on the way
-            down. None while decoding: both sides kept it at the first step.
-        decoder: `[batch, target, width]`.
-    """
-
-    encoder: Tensor | None
-    decoder: Tensor
-
-
-@dataclass
-class Seq2SeqCache:
-    """What a part keeps between decoding steps.
-
-    Attributes:
-        blocks: Keys and values of its decoder blocks.
-        encoder: The encoder's output.
-    """
-
-    blocks: EncoderDecoderCache
-    encoder: Tensor | None = None
-
-
 class Seq2SeqPart(Part):
     """A part with an encoder and a decoder stack; either may be without blocks."""
 
-    def new_seq2seq_cache(self) -> Seq2SeqCache:
-        """An empty cache for decoding step by step."""
+    def new_cache(self) -> EncoderDecoderCache:
+        """An empty key-value cache for this part's decoder blocks, for decoding step by step."""
         config = self._decoder.config
-        return Seq2SeqCache(EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)))
+        return EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
 
     @property
     def _decoder(self) -> PreTrainedModel:
@@ -76,16 +51,15 @@ class Seq2SeqPart(Part):
         return hidden
 
     def _decode(
-        self, encoded: Tensor, inputs: Inputs, decoder: Inputs, cache: Seq2SeqCache | None, **source: Tensor | None
+        self, encoded: Tensor, inputs: Inputs, target: Inputs, cache: Cache | None, **source: Tensor | None
     ) -> Tensor:
         """The decoder's hidden states, or logits where the part ends in the head."""
-        blocks: Cache | None = None if cache is None else cache.blocks
-        caching: dict[str, Any] = {"past_key_values": blocks, "use_cache": cache is not None}
+        caching: dict[str, Any] = {"past_key_values": cache, "use_cache": cache is not None}
         if self.has_head:
             logits: Tensor = self.model(
                 encoder_outputs=(encoded,),
                 attention_mask=inputs.attention_mask,
-                decoder_attention_mask=decoder.attention_mask,
+                decoder_attention_mask=target.attention_mask,
                 **{f"decoder_{name}": value for name, value in source.items()},
                 **caching,
             ).logits
@@ -93,7 +67,7 @@ class Seq2SeqPart(Part):
         hidden: Tensor = self._decoder(
             encoder_hidden_states=encoded,
             encoder_attention_mask=inputs.attention_mask,
-            attention_mask=decoder.attention_mask,
+            attention_mask=target.attention_mask,
             **source,
             **caching,
         ).last_hidden_state
@@ -101,69 +75,84 @@ class Seq2SeqPart(Part):
 
 
 class Seq2SeqBottom(Seq2SeqPart):
-    """What the customer computes before the boundary: encoder blocks and the decoder's embeddings."""
+    """What the customer computes before the boundaries: the first blocks of encoder and decoder."""
 
     @property
     def table(self) -> Tensor:
         """The token-embedding table `[vocab, width]`."""
         return embedding_table(self.model)
 
-    def forward(self, inputs: Inputs, decoder: Inputs, *, encode: bool = True) -> Boundary:
-        """Both boundaries.
+    def encode(self, inputs: Inputs) -> Tensor:
+        """The source text's boundary `[batch, source, width]`, from its ids or rows."""
+        rows = self._embedded(inputs)
+        if not len(block_list(self.model, self.family.stacks[0])):
+            return rows
+        return self._encode(inputs, inputs_embeds=rows)
+
+    def decode(self, encoded: Tensor, inputs: Inputs, target: Inputs, cache: Cache | None = None) -> Tensor:
+        """The target text's boundary `[batch, target, width]`.
 
         Args:
-            inputs: The source text.
-            decoder: The target text so far, or its newest tokens while decoding.
-            encode: False from the second decoding step on: only the decoder's boundary is wanted.
+            encoded: The encoder's output, from the vendor; not looked at by embeddings alone.
+            inputs: The source text's mask.
+            target: The target text so far, or its newest tokens while decoding.
+            cache: This part's cache, while decoding.
         """
-        embedded = torch.nn.functional.embedding(cast(Tensor, decoder.input_ids), self.table)
-        if not encode:
-            return Boundary(None, embedded)
-        rows = inputs.inputs_embeds
-        if rows is None:
-            rows = torch.nn.functional.embedding(cast(Tensor, inputs.input_ids), self.table)
-        if len(block_list(self.model, self.stack)):
-            rows = self._encode(inputs, inputs_embeds=rows)
-        return Boundary(rows, embedded)
+        rows = self._embedded(target)
+        if not len(block_list(self.model, self.family.stacks[1])):
+            return rows
+        return self._decode(encoded, inputs, target, cache, inputs_embeds=rows)
+
+    def _embedded(self, inputs: Inputs) -> Tensor:
+        if inputs.inputs_embeds is not None:
+            return inputs.inputs_embeds
+        return torch.nn.functional.embedding(cast(Tensor, inputs.input_ids), self.table)
 
 
 class Seq2SeqTop(Seq2SeqPart):
-    """What the vendor computes: the other encoder blocks and the decoder."""
+    """What the vendor computes: the blocks between."""
 
-    def forward(
-        self, inputs: Inputs, decoder: Inputs, boundary: Boundary | None = None, cache: Seq2SeqCache | None = None
-    ) -> Boundary | Tensor:
-        """Logits, or what goes down to the tail.
+    def encode(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
+        """The encoder's output `[batch, source, width]`.
 
         Args:
             inputs: The source text's mask; its ids for a text cut.
-            decoder: The target text's mask; its ids for a text cut.
-            boundary: From below; None for a text cut.
+            hidden: The source text's boundary; None for a text cut.
+        """
+        if hidden is None:
+            return self._encode(inputs, input_ids=inputs.input_ids)
+        return self._encode(inputs, inputs_embeds=hidden)
+
+    def decode(
+        self,
+        encoded: Tensor,
+        inputs: Inputs,
+        target: Inputs,
+        hidden: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits, or the upper boundary `[batch, target, width]` where there is a tail.
+
+        Args:
+            encoded: What `encode` returned.
+            inputs: The source text's mask.
+            target: The target text's mask; its ids for a text cut.
+            hidden: The target text's boundary; None for a text cut.
             cache: This part's cache, while decoding.
         """
-        first = cache is None or cache.encoder is None
-        if cache is not None and cache.encoder is not None:
-            encoded = cache.encoder
-        elif boundary is None:
-            encoded = self._encode(inputs, input_ids=inputs.input_ids)
-        else:
-            encoded = self._encode(inputs, inputs_embeds=boundary.encoder)
-        if cache is not None:
-            cache.encoder = encoded
-        source = {"input_ids": decoder.input_ids} if boundary is None else {"inputs_embeds": boundary.decoder}
-        result = self._decode(encoded, inputs, decoder, cache, **source)
-        return result if self.has_head else Boundary(encoded if first else None, result)
+        if hidden is None:
+            return self._decode(encoded, inputs, target, cache, input_ids=target.input_ids)
+        return self._decode(encoded, inputs, target, cache, inputs_embeds=hidden)
 
 
 class Seq2SeqTail(Seq2SeqPart):
     """What the customer computes after the upper boundary: decoder blocks and the head."""
 
-    def forward(self, boundary: Boundary, inputs: Inputs, decoder: Inputs, cache: Seq2SeqCache | None = None) -> Tensor:
-        """Logits `[batch, target, vocab]`."""
-        encoded = boundary.encoder
-        if cache is not None:
-            encoded = cache.encoder = cache.encoder if encoded is None else encoded
-        return self._decode(cast(Tensor, encoded), inputs, decoder, cache, inputs_embeds=boundary.decoder)
+    def decode(
+        self, encoded: Tensor, inputs: Inputs, target: Inputs, hidden: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """Logits `[batch, target, vocab]` from the upper boundary; its blocks attend to the encoder's output."""
+        return self._decode(encoded, inputs, target, cache, inputs_embeds=hidden)
 
 
 @dataclass(frozen=True)
@@ -178,7 +167,7 @@ class Seq2SeqParts(CutModel):
 def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
     """Cuts an encoder-decoder model; see `split`.
 
-    `cut.bottom` counts encoder blocks, `cut.tail` decoder blocks.
+    `cut.bottom` counts encoder blocks, `cut.target` and `cut.tail` decoder blocks.
 
     Raises:
         UnsupportedArchitectureError: The model is no encoder-decoder that can be cut.
@@ -191,14 +180,21 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
         )
     depth, target_depth = (len(block_list(model, stack)) for stack in family.stacks)
     check_depth(depth, Cut(bottom=cut.bottom))
-    check_depth(target_depth, Cut(tail=cut.tail))
+    check_depth(target_depth, Cut(bottom=cut.target, tail=cut.tail))
+    if cut.is_text and cut.target:
+        raise ModelError(
+            f"A text cut has no bottom, so no {cut.target} decoder blocks either.", remedy="Use bottom 0 or more."
+        )
     lower, upper = cut.bottom or 0, target_depth - (cut.tail or 0)
     whole = cut.tail is None
     bottom = tail = None
     if cut.bottom is not None:
-        spans = (_Span(0, lower, table=True), _Span(0, 0, table=True))
+        spans = (_Span(0, lower, table=True), _Span(0, cut.target, table=True))
         bottom = Seq2SeqBottom(_part(model, spans, head=False), head=False)
-    spans = (_Span(lower, depth, table=cut.is_text, after=True), _Span(0, upper, table=cut.is_text, after=whole))
+    spans = (
+        _Span(lower, depth, table=cut.is_text, after=True),
+        _Span(cut.target, upper, table=cut.is_text, after=whole),
+    )
     top = Seq2SeqTop(_part(model, spans, head=whole), head=whole)
     if not whole:
         spans = (_Span(0, 0), _Span(upper, target_depth, after=True))

@@ -114,6 +114,12 @@ class ModelCard(BaseModel):
         Raises:
             Refusal: The cut is too deep, or does not go with the form of its releases.
         """
+        if cut.target:
+            raise unacceptable(
+                "cut-not-offered",
+                f"cut.target = {cut.target}: {self.info.name} is no encoder-decoder.",
+                remedy="Leave it out.",
+            )
         if cut.tail is not None and (self.info.max_tail is None or cut.tail > self.info.max_tail):
             none = self.info.max_tail is None
             raise unacceptable(

@@ -218,6 +218,8 @@ def test_only_candidates_are_guessed():
     here = targets >= 0
     assert allowed[guesses[here]].all()
     assert (guesses == targets)[here & (targets % 2 == 0)].all()
+    silent = read_next_tokens(tail, hidden, 0 * gradient, inputs, predicted=512, candidates=allowed)
+    assert allowed[silent[here]].all()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -225,7 +227,7 @@ def test_blocks_of_rows_and_of_the_vocabulary_change_nothing(monkeypatch, name):
     tail = wide_tail(name)
     hidden, gradient, inputs, _ = random_step(tail, (9, 4, 7), customer=drifted(tail, 1.5))
     one = [read_next_tokens(tail, hidden, gradient, inputs, predicted=17, match=match) for match in Match]
-    monkeypatch.setattr(tail_gradient, "_SCORES", 100)
+    monkeypatch.setattr(tail_gradient, "_SCORES", 37 * WIDTH)
     monkeypatch.setattr(tail_gradient, "_ROWS", 4)
     other = [read_next_tokens(tail, hidden, gradient, inputs, predicted=17, match=match) for match in Match]
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -377,9 +379,10 @@ def test_the_solution_is_the_gradient_at_the_final_norm():
 
 
 def test_the_residual_is_what_is_left():
-    inputs = batch([12, 7, 9])
+    inputs = batch([12, 7, 9, 1])
     tail, hidden, gradient, _ = model_step("llama", 2, inputs)
     gradient[2] = 0  # a text without loss
+    gradient[3] = 1  # and one of a single token, about which no gradient can be
     found = solve_blocks(tail, hidden, gradient, inputs, iterations=5)
     assert found.iterations == 5
     entry = hidden.clone().requires_grad_()
@@ -391,8 +394,8 @@ def test_the_residual_is_what_is_left():
     left = (back - gradient).flatten(1).norm(dim=1)
     torch.testing.assert_close(found.residual[:2], (left / gradient.flatten(1).norm(dim=1))[:2], rtol=1e-3, atol=1e-5)
     assert 0.01 < found.residual[0] < 1
-    assert found.residual[2] == 0
-    assert not found.gradient[2].any()
+    assert found.residual[2:].tolist() == [0, 1]
+    assert not found.gradient[2:].any()
 
 
 def test_texts_solved_apart_or_together(monkeypatch):
@@ -401,7 +404,7 @@ def test_texts_solved_apart_or_together(monkeypatch):
     together = solve_blocks(tail, hidden, gradient, inputs, iterations=30)
     monkeypatch.setattr(tail_gradient, "_PAIRS", 1)
     apart = solve_blocks(tail, hidden, gradient, inputs, iterations=30)
-    torch.testing.assert_close(apart.gradient, together.gradient, rtol=1e-3, atol=1e-6)
+    assert (apart.gradient - together.gradient).norm() < 1e-3 * together.gradient.norm()
     torch.testing.assert_close(apart.hidden, together.hidden)
 
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from cutlayer.core import Cut, ModelError, StorageError
 from cutlayer.models import (
     MANIFEST,
     Archive,
-    Boundary,
     Head,
     Seq2SeqArchive,
     candidate_tokens,
@@ -27,7 +27,7 @@ from cutlayer.models import (
     read_seq2seq_archive,
     write_archive,
 )
-from tests.equivalence.checks import Case, cut_up, make_batch
+from tests.equivalence.checks import Batch, Case, cut_up, make_batch
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, VOCAB, configuration, make_model, shared_model
 from tests.unit.models.vocabularies import SPECIALS, WORDS, habit_of, make_tokenizer
 
@@ -79,21 +79,33 @@ def test_what_was_written_computes_what_the_parts_compute(
         return
     assert archive.table is not None
     assert torch.equal(archive.table, parts.bottom.table)
-    sides = (batch.inputs,) if batch.target is None else (batch.inputs, batch.target)
-    expected, found = parts.bottom(*sides), archive.bottom(*sides)
-    assert_equal(found, expected)
+    expected = below(parts.bottom, parts.top, batch)
+    assert_equal(below(archive.bottom, parts.top, batch), expected)
     if archive.tail is not None and parts.tail is not None:
-        above = parts.top(*sides, expected)
-        assert_equal(archive.tail(above, *sides), parts.tail(above, *sides))
+        assert_equal(above(archive.tail, parts.top, batch, expected), above(parts.tail, parts.top, batch, expected))
 
 
-def assert_equal(left: torch.Tensor | Boundary, right: torch.Tensor | Boundary) -> None:
-    if isinstance(left, Boundary):
-        assert isinstance(right, Boundary)
-        assert torch.equal(left.encoder, right.encoder)
-        assert torch.equal(left.decoder, right.decoder)
-        return
-    assert torch.equal(left, right)
+def below(bottom: Any, top: Any, batch: Batch) -> list[torch.Tensor]:
+    """What a bottom makes of a batch: of an encoder-decoder both boundaries, and the encoder's output between."""
+    if batch.target is None:
+        return [bottom(batch.inputs)]
+    source = bottom.encode(batch.inputs)
+    encoded = top.encode(batch.inputs, source)
+    return [source, encoded, bottom.decode(encoded, batch.inputs, batch.target)]
+
+
+def above(tail: Any, top: Any, batch: Batch, boundaries: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a tail makes of what a top makes of these."""
+    if batch.target is None:
+        return [tail(top(batch.inputs, *boundaries), batch.inputs)]
+    _, encoded, low = boundaries
+    upper = top.decode(encoded, batch.inputs, batch.target, low)
+    return [tail.decode(encoded, batch.inputs, batch.target, upper)]
+
+
+def assert_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
+    assert len(left) == len(right)
+    assert all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.slug)
@@ -196,11 +208,11 @@ def test_notes_in_a_checkpoint_stay_with_the_vendor(name: str, tmp_path: Path) -
     assert archive.tokenizer.mask_token == "/private/"
     plain = read(name, write(name, Cut(bottom=2), tmp_path / "two"))
     batch = make_batch(Case(name, head_of(name), Cut(bottom=2)))
-    sides = (batch.inputs,) if batch.target is None else (batch.inputs, batch.target)
     assert archive.bottom is not None
     assert plain.bottom is not None
+    top = cut_up(shared_model(name, head_of(name)), Cut(bottom=2), name).top
     with torch.no_grad():
-        assert_equal(archive.bottom(*sides), plain.bottom(*sides))
+        assert_equal(below(archive.bottom, top, batch), below(plain.bottom, top, batch))
 
 
 def test_what_the_models_code_reads_beside_its_class_is_handed_out(tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ def test_a_cut_that_leaves_the_vendor_nothing_is_refused(cut: Cut) -> None:
 
 
 def test_each_function_refuses_the_other_kind_by_name() -> None:
+    with pytest.raises(ModelError, match="target = 1: a llama model has one stack"):
+        split(shared_model("llama", Head.LANGUAGE), Cut(bottom=1, target=1))
+    with pytest.raises(ModelError, match="A text cut has no bottom"):
+        split_seq2seq(shared_model("t5", Head.LANGUAGE), Cut(bottom=None, target=1))
+    with pytest.raises(ModelError, match="takes 3 of the model's 3 blocks"):
+        split_seq2seq(shared_model("t5", Head.LANGUAGE), Cut(bottom=1, target=2, tail=1))
     with pytest.raises(UnsupportedArchitectureError, match="split_seq2seq"):
         split(shared_model("t5", Head.LANGUAGE), Cut())
     with pytest.raises(UnsupportedArchitectureError, match="with split"):

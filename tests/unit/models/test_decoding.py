@@ -88,7 +88,7 @@ def test_texts_that_end_do_not_disturb_the_others(name: str) -> None:
     caches = [part.new_cache() for part in held]
     texts, rng = Decoding(3), torch.Generator().manual_seed(1)
     written: list[list[int]] = [[], [], []]
-    for new in ([5, 2, 1], [1, 1, 1], [1, 0, 1], [0, 0, 1], [1, 0, 1]):
+    for new in ([5, 2, 1], [1, 1, 1], [1, 0, 1], [1, 0, 1], [0, 0, 1], [0, 0, 1]):
         items = [torch.randint(4, zoo.VOCAB, (count,), generator=rng).tolist() for count in new]
         packed = Ragged.from_lists(items)
         inputs = texts.grow(packed.lengths)

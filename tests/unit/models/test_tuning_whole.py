@@ -38,7 +38,7 @@ NAMES = ("gpt2", "llama", "llama-tied", "opt-projected")
 
 
 def parts_of(name: str, cut: Cut) -> Parts:
-    return split(zoo.shared_model(name, Head.LANGUAGE), cut)
+    return split(copy.deepcopy(zoo.shared_model(name, Head.LANGUAGE)), cut)
 
 
 def batch() -> Inputs:
@@ -70,6 +70,7 @@ def trained(part: Part, *, seed: int = 5) -> Part:
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_its_own(name: str) -> None:
     top = parts_of(name, Cut(bottom=1, tail=1)).top
+    top.requires_grad_(False)
     before = bits(top)
     tuned = tune_whole(top)
     assert type(tuned) is type(top)
@@ -157,7 +158,7 @@ def test_an_adapter_s_file_is_another(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    top = parts_of("gpt2", Cut(bottom=1, tail=1)).top
+    top = parts_of("gpt2", Cut(bottom=1, tail=1)).top.requires_grad_(False)
     with pytest.raises(ModelError, match="has no adapter") as error:
         adapter_state(top)
     assert "tune_whole" in error.value.remedy
@@ -296,13 +297,6 @@ def test_two_heads_share_every_tensor_of_the_base(name: str) -> None:
     assert (language.get_output_embeddings().weight is language.get_input_embeddings().weight) == tied
     if tied:
         assert language.get_output_embeddings().weight is classifier.get_input_embeddings().weight
-    assert not any(value.requires_grad for value in adapter_free(language))
-
-
-def adapter_free(model: PreTrainedModel) -> list[nn.Parameter]:
-    """Parts that are cut from a shared base are as any others: frozen until they are tuned."""
-    model.requires_grad_(False)
-    return list(split(model, Cut(bottom=1, tail=1)).top.parameters())
 
 
 @torch.no_grad()

@@ -337,9 +337,7 @@ def test_ids_are_of_the_vocabulary(transport: LocalTransport) -> None:
     assert step(transport, 1, grown([1, 1], ids=True)).shape == (2, WIDTH)
 
 
-def test_a_session_whose_computing_failed_is_gone(
-    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_whose_computing_failed_is_gone(transport: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cache may hold half of a frame: the customer has to tell it again, and is told so."""
     put(transport)
     step(transport, 1, grown([2, 3]))

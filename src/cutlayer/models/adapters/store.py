@@ -37,7 +37,7 @@ def adapter_state(part: Part) -> dict[str, Tensor]:
     """
     if isinstance(part.module, PeftModel):
         return dict(get_peft_model_state_dict(part.module, save_embedding_layers=False))
-    own = dict(part.model.named_parameters())
+    own: dict[str, Tensor] = dict(part.model.named_parameters())
     if not any(value.requires_grad for value in own.values()):
         raise ModelError("This part has no adapter.", remedy="Attach one with attach_lora, or use tune_whole.")
     return own
