@@ -1,0 +1,464 @@
+"""How alike a part's input and output are, channel by channel: Table 5 and Figures 16-21.
+
+Two measures of two vectors of n numbers each. Cosine similarity, with its sign. And distance correlation (Székely,
+Rizzo and Bakirov 2007, Annals of Statistics 35(6), definitions 3-5), which takes the n pairs of numbers as n
+observations of two real variables: for vectors x and y let
+
+    a_kl = |x_k - x_l|,   A_kl = a_kl - ā_k. - ā_.l + ā..,   B_kl likewise of y,
+    dCov²(x, y) = Σ_kl A_kl B_kl / n²,   dCor(x, y) = √( dCov²(x, y) / √(dCov²(x, x) dCov²(y, y)) ),
+
+and 0 where a vector is constant. This is the V-statistic, the one that the paper's reference defines: 1 for a linear
+relation, and above 0 even where there is none, because the diagonal of A and B takes part. How far above is exact:
+over all n! ways of pairing the same numbers, dCov² is ā.. b̄.. / (n - 1) on average. A value means something
+only against that level, so it stands beside each, as `chance`.
+
+A channel is a feature map of a convolution, or a position of a text: then channel i of the input is row i of the token
+table's rows and channel j of the output is row j of the boundary. The paper does not say what its
+observations are. The 8 samples cannot be: in so many more dimensions than there are samples all are about as far from
+each other, and dCor is near 1 whatever the relation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cutlayer.core import ConfigError, Fault, ModelError, Spec, StorageError
+from cutlayer.models import Bottom, Inputs
+from cutlayer.recipes.unsplit.paper import PAPER, Row5
+from cutlayer.recipes.unsplit.vision import Features
+from cutlayer.reports import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN = 16
+"""Channels of a heat map (§4.3)."""
+SAMPLES = 8
+"""Samples that a heat map is averaged over (§4.3)."""
+
+_MOST_CHANNELS = 64
+_BLOCK_BYTES = 2**19
+"""Distances are made a few rows at a time, so that they stay in the processor's cache: 15 times faster."""
+
+
+# ---------------------------------------------------------------- measures
+
+
+class Relation(NamedTuple):
+    """Distance correlations, and what the same numbers give when paired at random.
+
+    Attributes:
+        value: dCor.
+        chance: √(mean of dCor² over all pairings).
+    """
+
+    value: Tensor
+    chance: Tensor
+
+
+def distance_correlation(x: Tensor, y: Tensor) -> Relation:
+    """dCor of corresponding vectors, as the V-statistic.
+
+    Args:
+        x: `[…, n]`, computed in float64.
+        y: The same shape.
+
+    Returns:
+        Both `[…]`.
+
+    Raises:
+        ConfigError: The shapes differ, or there is one number alone.
+    """
+    _check_vectors(x, y)
+    if x.shape != y.shape:
+        raise ConfigError([Fault("y", list(y.shape), f"must have the shape of x, {list(x.shape)}")])
+    shape, n = x.shape[:-1], x.shape[-1]
+    chunks = zip(x.reshape(-1, n).split(_MOST_CHANNELS), y.reshape(-1, n).split(_MOST_CHANNELS), strict=True)
+    parts = [_relate(_Distances.of(left), _Distances.of(right)) for left, right in chunks]
+    return Relation(*(torch.cat(values).reshape(shape) for values in zip(*parts, strict=True)))
+
+
+def distance_correlations(x: Tensor, y: Tensor) -> Relation:
+    """dCor of every vector of `x` with every vector of `y`, as the V-statistic.
+
+    Args:
+        x: `[a, n]`, computed in float64.
+        y: `[b, n]`.
+
+    Returns:
+        Both `[a, b]`.
+
+    Raises:
+        ConfigError: The vectors have not the same length, or one number alone.
+    """
+    _check_vectors(x, y)
+    right = _Distances.of(y)
+    parts = [_relate(_Distances.of(left), right, crossed=True) for left in x.split(_MOST_CHANNELS)]
+    return Relation(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def cosine_similarity(x: Tensor, y: Tensor) -> Tensor:
+    """Cosine of corresponding vectors `[…, n]`; 0 where one is zero."""
+    return (_unit(x) * _unit(y)).sum(-1)
+
+
+def cosine_similarities(x: Tensor, y: Tensor) -> Tensor:
+    """Cosine of every vector of `x` `[a, n]` with every vector of `y` `[b, n]`; 0 where one is zero."""
+    return _unit(x) @ _unit(y).T
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x.to(torch.float64), dim=-1)
+
+
+class _Distances(NamedTuple):
+    """What is known of vectors' distances without their matrices.
+
+    Attributes:
+        x: The vectors `[c, n]`, float64, moved so that the first number is 0: a constant one is exactly 0.
+        rows: Means of the matrices' rows, `[c, n]`.
+        mean: Mean of a whole matrix, `[c]`.
+        variance: dCov² of a vector with itself, `[c]`.
+    """
+
+    x: Tensor
+    rows: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> _Distances:
+        x = x.to(torch.float64)
+        x, n = x - x[:, :1], x.shape[1]
+        ordered, order = x.sort(dim=1)
+        below = ordered.cumsum(1) - ordered
+        # Σ_l |x_k - x_l| of the number with k smaller ones
+        sums = ordered * (2 * torch.arange(n, device=x.device) - n) + ordered.sum(1, keepdim=True) - 2 * below
+        rows = torch.empty_like(x).scatter_(1, order, sums / n)
+        mean = rows.mean(1)
+        squares = 2 * (x.square().mean(1) - x.mean(1).square())
+        return cls(x, rows, mean, squares + mean.square() - 2 * rows.square().mean(1))
+
+
+def _relate(x: _Distances, y: _Distances, *, crossed: bool = False) -> Relation:
+    """Corresponding vectors `[c]`, or each with each `[a, b]`.
+
+    The centred products are Σ a b / n² + ā.. b̄.. - 2 Σ_k ā_k. b̄_k. / n: no matrix is centred, or kept.
+    """
+    n = x.x.shape[1]
+    if crossed:
+        rows = x.rows @ y.rows.T / n
+        means, variances = x.mean[:, None] * y.mean, x.variance[:, None] * y.variance
+    else:
+        rows = (x.rows * y.rows).mean(1)
+        means, variances = x.mean * y.mean, x.variance * y.variance
+    products = torch.zeros_like(means)
+    step = max(1, _BLOCK_BYTES // (8 * n * max(len(x.x), len(y.x))))
+    for start in range(0, n, step):
+        left, right = ((each[:, start : start + step, None] - each[:, None]).abs_().flatten(1) for each in (x.x, y.x))
+        products += left @ right.T if crossed else (left * right).sum(1)
+    # rounding can make what is 0 slightly negative
+    covariance = (products / n**2 + means - 2 * rows).clamp(min=0)
+    scale = variances.clamp(min=0).sqrt()
+    value, chance = (torch.where(scale > 0, each / scale, 0.0).sqrt() for each in (covariance, means / (n - 1)))
+    return Relation(value.clamp(max=1), chance)
+
+
+def _check_vectors(x: Tensor, y: Tensor) -> None:
+    if x.shape[-1] != y.shape[-1]:
+        raise ConfigError(
+            [Fault("y", y.shape[-1], f"must be vectors of {x.shape[-1]} numbers, as those of x are")],
+            remedy="Compare parts whose input and output have as many features.",
+        )
+    if x.shape[-1] < 2:
+        raise ConfigError([Fault("x", x.shape[-1], "must be vectors of two numbers or more")])
+
+
+# ---------------------------------------------------------------- a part's input and output
+
+
+class Measure(Spec):
+    """One measure of a part.
+
+    Attributes:
+        corresponding: Mean over samples and all channels, each with the output's channel of the same number; `None`
+            where the output has another number of channels.
+        standard_error: Of that mean, over samples; `None` of one sample.
+        overall: Mean of the heat map.
+        heat: Row i, column j: channel i of the input with channel j of the output, mean over samples.
+    """
+
+    corresponding: float | None
+    standard_error: float | None
+    overall: float
+    heat: tuple[tuple[float, ...], ...]
+
+
+class Similarity(Spec):
+    """A part's line of Table 5 with its heat maps.
+
+    Attributes:
+        name: Which part of which model.
+        samples: How many samples.
+        channels: Channels of input and output.
+        features: Numbers in a channel.
+        distance: Distance correlation.
+        chance: What the same numbers give when paired at random; see `Relation`.
+        cosine: Cosine similarity, signed.
+        magnitude: The same without sign: the paper says that its cosine ranges from 0 to 1.
+        random_weights: Whether nobody trained the part.
+        made_up_data: Whether the samples are drawn and not recorded.
+        reading: What was taken for input and output, where the paper leaves that open.
+    """
+
+    name: str
+    samples: int
+    channels: tuple[int, int]
+    features: int
+    distance: Measure
+    chance: Measure
+    cosine: Measure
+    magnitude: Measure
+    random_weights: bool
+    made_up_data: bool
+    reading: str
+
+
+@torch.no_grad()
+def measure(features: Features, *, shown: int = SHOWN, compared: int | None = None) -> Similarity:
+    """Compares a part's input and output.
+
+    Args:
+        features: `[samples, channels, features]` of both.
+        shown: Channels of the heat maps, from the first.
+        compared: At most so many corresponding channels, evenly spread; all by default.
+
+    Raises:
+        ConfigError: Shapes do not fit together.
+    """
+    inputs, outputs = features.inputs.detach(), features.outputs.detach()
+    _check_features(inputs, outputs, shown)
+    maps: list[tuple[Tensor, ...]] = []
+    diagonals: list[tuple[Tensor, ...]] = []
+    for given, made in zip(inputs, outputs, strict=True):
+        cosines = cosine_similarities(given[:shown], made[:shown])
+        maps.append((*distance_correlations(given[:shown], made[:shown]), cosines, cosines.abs()))
+        if len(given) == len(made):
+            chosen = _spread(len(given), compared)
+            cosines = cosine_similarity(given[chosen], made[chosen])
+            diagonals.append((*distance_correlation(given[chosen], made[chosen]), cosines, cosines.abs()))
+    heats = [torch.stack(values).mean(0) for values in zip(*maps, strict=True)]
+    means: list[Tensor | None] = [torch.stack(values).mean(1) for values in zip(*diagonals, strict=True)]
+    means = means or [None] * len(heats)
+    distance, chance, cosine, magnitude = (_summary(heat, mean) for heat, mean in zip(heats, means, strict=True))
+    return Similarity(
+        name=features.name,
+        samples=len(inputs),
+        channels=(inputs.shape[1], outputs.shape[1]),
+        features=inputs.shape[2],
+        distance=distance,
+        chance=chance,
+        cosine=cosine,
+        magnitude=magnitude,
+        random_weights=features.random_weights,
+        made_up_data=features.made_up_data,
+        reading=features.reading,
+    )
+
+
+@torch.no_grad()
+def text_features(bottom: Bottom, input_ids: Tensor, *, name: str, random_weights: bool) -> Features:
+    """The rows of the token table that a bottom starts from, and the boundary that it sends.
+
+    Position embeddings and all else before the first block belong to the part. Dropout is off.
+
+    Args:
+        bottom: With at least one block.
+        input_ids: `[samples, seq]`, without padding.
+        name: Which part of which model.
+        random_weights: Whether nobody trained it.
+
+    Raises:
+        ModelError: The model's rows are not as wide as its hidden states, so there are no pairs to compare.
+    """
+    rows = bottom.table[input_ids]
+    positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    batch = Inputs(attention_mask=torch.ones_like(input_ids), position_ids=positions, input_ids=input_ids)
+    trained = bottom.training
+    bottom.train(False)
+    try:
+        boundary = bottom(batch)
+    finally:
+        bottom.train(trained)
+    if rows.shape != boundary.shape:
+        raise ModelError(
+            f"The token table has rows of {rows.shape[-1]} numbers and the boundary of {boundary.shape[-1]}.",
+            remedy="Use a model without a projection behind its token table.",
+        )
+    return Features(
+        name=name,
+        inputs=rows,
+        outputs=boundary,
+        random_weights=random_weights,
+        reading="rows of the token table, and the boundary at the same and at other positions",
+    )
+
+
+def _spread(channels: int, most: int | None) -> Tensor:
+    if most is None or most >= channels:
+        return torch.arange(channels)
+    return torch.linspace(0, channels - 1, most).round().long()
+
+
+def _summary(heat: Tensor, means: Tensor | None) -> Measure:
+    error = None if means is None or len(means) < 2 else float(means.std() / math.sqrt(len(means)))
+    return Measure(
+        corresponding=None if means is None else float(means.mean()),
+        standard_error=error,
+        overall=float(heat.mean()),
+        heat=tuple(tuple(row) for row in heat.tolist()),
+    )
+
+
+def _check_features(inputs: Tensor, outputs: Tensor, shown: int) -> None:
+    faults = [
+        Fault(name, list(given.shape), "must be [samples, channels, features]")
+        for name, given in (("inputs", inputs), ("outputs", outputs))
+        if given.dim() != 3 or not given.numel()
+    ]
+    if not faults and len(inputs) != len(outputs):
+        faults.append(Fault("outputs", len(outputs), f"must be as many samples as there are inputs, {len(inputs)}"))
+    if not faults and inputs.shape[2] != outputs.shape[2]:
+        allowed = f"must be as many features in a channel as the inputs have, {inputs.shape[2]}"
+        faults.append(Fault("outputs", outputs.shape[2], allowed))
+    if shown < 1:
+        faults.append(Fault("shown", shown, "must be at least 1"))
+    if faults:
+        raise ConfigError(faults)
+
+
+# ---------------------------------------------------------------- Table 5
+
+
+def similarity_table(rows: Sequence[Similarity], paper: Mapping[str, Row5] = PAPER.table_5) -> Table:
+    """Table 5 for readers.
+
+    Args:
+        rows: Ours; those that have the name of a line in the paper's table are printed beside it.
+        paper: The paper's.
+    """
+    return Table(
+        title="Table 5: how alike the input and the output of a part are",
+        columns=(
+            "part",
+            "dCor, the paper",
+            "dCor, here",
+            "dCor by chance",
+            "cosine, the paper",
+            "cosine, here",
+            "|cosine|, here",
+            "dCor, heat map",
+            "channels × features",
+            "samples",
+            "what it is",
+        ),
+        rows=tuple(
+            (
+                row.name,
+                f"{paper[row.name].distance_correlation:g}" if row.name in paper else "–",
+                _mean(row.distance),
+                _mean(row.chance, error=False),
+                f"{paper[row.name].cosine:g}" if row.name in paper else "–",
+                _mean(row.cosine),
+                _mean(row.magnitude),
+                f"{row.distance.overall:.3f}",
+                f"{' → '.join(map(str, dict.fromkeys(row.channels)))} × {row.features}",
+                str(row.samples),
+                "; ".join([*_marks(row), *([row.reading] if row.reading else [])]),
+            )
+            for row in rows
+        ),
+        notes=(
+            "Mean over samples and corresponding channels (position i with position i of a text), ± one standard error "
+            "over samples alone: another draw of random weights can move it by more. A constant channel, as a ReLU can "
+            f"leave it, counts as 0. The heat map's mean is over the first {SHOWN} channels, each with each.",
+            "dCor is the V-statistic of Székely, Rizzo and Bakirov (2007) over the features of a channel. By chance: "
+            "what the same numbers give on average when they are paired at random, which is never less than 1/√(n - 1) "
+            "for n features. The paper prints no such level, and its 0.008 for OPT lies below the least possible one, "
+            "0.022 for 2,048 features: it computed something else there, which it does not define.",
+        ),
+    )
+
+
+def _mean(each: Measure, *, error: bool = True) -> str:
+    if each.corresponding is None:
+        return "–"
+    known = error and each.standard_error is not None
+    return f"{each.corresponding:.3f}" + (f" ± {each.standard_error:.3f}" if known else "")
+
+
+def _marks(row: Similarity) -> list[str]:
+    return [
+        name
+        for name, applies in (("random weights", row.random_weights), ("made-up data", row.made_up_data))
+        if applies
+    ]
+
+
+# ---------------------------------------------------------------- Figures 16-21
+
+
+def draw_heat_maps(rows: Sequence[Similarity], path: Path, *, title: str) -> None:
+    """Draws distance correlation and cosine similarity, a line of two maps for each part.
+
+    Args:
+        rows: Which parts.
+        path: The PNG to write.
+        title: The heading.
+
+    Raises:
+        ConfigError: There is no part.
+        StorageError: The file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not rows:
+        raise ConfigError([Fault("rows", 0, "must be one part or more")])
+    figure = Figure(figsize=(10, 4.2 * len(rows) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for number, row in enumerate(rows):
+        marks = _marks(row)
+        marked = f" ({', '.join(marks)})" if marks else ""
+        cells = (
+            ("distance correlation", row.distance, 0.0, "viridis"),
+            ("cosine similarity", row.cosine, -1.0, "RdBu_r"),
+        )
+        for place, (name, each, least, colours) in enumerate(cells, start=1):
+            axes = figure.add_subplot(len(rows), 2, 2 * number + place)
+            _draw_map(figure, axes, each, least, colours)
+            average = "" if each.corresponding is None else f"; corresponding channels {each.corresponding:.3f}"
+            axes.set_title(f"{row.name}{marked}\n{name}{average}", fontsize=9)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # the file depends on nothing but what is drawn
+        figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+
+
+def _draw_map(figure: Figure, axes: Axes, each: Measure, least: float, colours: str) -> None:
+    picture = axes.imshow(each.heat, vmin=least, vmax=1, cmap=colours, interpolation="nearest")
+    axes.set_xlabel("channel of the output", fontsize=8)
+    axes.set_ylabel("channel of the input", fontsize=8)
+    axes.tick_params(labelsize=7)
+    figure.colorbar(picture, ax=axes, shrink=0.8)
