@@ -241,7 +241,7 @@ def check_accounted(
     data = prepare(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
     language = state.spec.objective is Objective.LM
-    tail = Upper(archive, state, watched.tails) if language else None
+    tail = Upper(archive, state, watched.tails, dropout=private_seed(client, state)) if language else None
     script = Script(state, offer, data, watched.draw_of, tail).frames()
     due: Due | None = next(script)
     for frame, answer, entry in zip(sent.frames, sent.answers, entries, strict=True):
@@ -396,6 +396,7 @@ class Releases:
         self._vocab_size = offer.model.vocab_size
         self._spec = state.spec
         self._parts = tune(archive, state.spec)
+        self._dropout = private_seed(client, state)
         self._moments = iter(watched.moments[since:])
 
     @property
@@ -423,9 +424,15 @@ class Releases:
     def _bottom(self, frame: RecordedFrame, moment: Moment, payload: Payload) -> Callable[[Tokens], Rows] | None:
         step = frame.where.get("step")
         bottom = bottom_at(
-            self._archive, self._parts, moment, seed=self._spec.seed, step=None if step is None else int(step)
+            self._archive, self._parts, moment, seed=self._dropout, step=None if step is None else int(step)
         )
         return bottom if isinstance(payload, Rows) else None
+
+
+def private_seed(client: Client, state: RunState) -> int:
+    """What the customer's parts drop out by."""
+    secret = finetuning.noise_secret(client.home, state.spec.unsafe_noise_seed)
+    return finetuning.dropout_seed(secret, state.spec.seed)
 
 
 def _state(result: RunResult) -> RunState:

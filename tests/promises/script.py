@@ -66,11 +66,14 @@ class Upper:
         archive: What was handed out.
         state: The run's spec.
         weights: The customer's own trained weights at each step, before its update.
+        dropout: What the tail drops out by.
     """
 
-    def __init__(self, archive: Archive, state: RunState, weights: Mapping[int, Mapping[str, Tensor]]) -> None:
+    def __init__(
+        self, archive: Archive, state: RunState, weights: Mapping[int, Mapping[str, Tensor]], *, dropout: int
+    ) -> None:
         self._template = archive.template
-        self._seed = state.spec.seed
+        self._seed = dropout
         self._weights = weights
         self._scale = state.spec.train.accumulation
         self._half = state.spec.wire_type is WireType.BF16

@@ -188,6 +188,29 @@ def leaked(needles: list[bytes], *places: bytes) -> list[bytes]:
     return [needle for needle in needles if any(needle in place for place in places)]
 
 
+def test_the_vendor_is_not_told_what_the_customer_drops_out(
+    data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two customers with one seed drop out differently, and each the same again; a job's seed says nothing of it."""
+    seeds: dict[str, list[int]] = {}
+    honest = Session.__init__
+
+    def noting(session: Session, **given: Any) -> None:
+        seeds.setdefault(who, []).append(given["seed"])
+        honest(session, **given)
+
+    monkeypatch.setattr(Session, "__init__", noting)
+    for number, name in enumerate(("one", "other", "one")):
+        who = name
+        with customer(data_dir, api_key, tmp_path / name) as client:
+            client.finetune_language_model(
+                TRAIN, eta=math.inf, training=training(epochs=1), seed=SEED, out=tmp_path / f"run{number}"
+            )
+    assert len(set(seeds["one"])) == 1
+    assert not {*seeds["one"], SEED} & set(seeds["other"])
+    assert SEED not in seeds["one"]
+
+
 def test_no_route_answers_with_the_top(data_dir: Path, api_key: str, tmp_path: Path) -> None:
     """What the customer is handed out holds bottom and tail, and none of the blocks between."""
     with customer(data_dir, api_key, tmp_path / "home") as client:

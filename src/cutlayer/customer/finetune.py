@@ -118,6 +118,19 @@ def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
     return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed, names=home.secret)
 
 
+def dropout_seed(secret: CustomerSecret, seed: int) -> int:
+    """What the customer's parts drop out by: repeats with the run's seed, and is the customer's alone.
+
+    The vendor is told the run's seed. With it, it could drop out what the customer drops out, and would see
+    through that.
+
+    Args:
+        secret: What the run's noise derives from, too.
+        seed: The run's.
+    """
+    return int.from_bytes(secret.derive(f"dropout/{seed}")[:8], "little") % 2**63
+
+
 def build_session(
     archive: Archive,
     home: Home,
@@ -146,7 +159,7 @@ def build_session(
         form=form_of(spec),
         wire_type=spec.wire_type,
         vault=home.vault,
-        seed=spec.seed,
+        seed=dropout_seed(secret, spec.seed),
         device=device,
     )
 

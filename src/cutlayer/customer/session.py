@@ -120,7 +120,7 @@ class Session(nn.Module):
         form: What a release is made of on the wire.
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
-        seed: Seed of the parts' dropout.
+        seed: Seed of the parts' dropout, which the vendor must not know.
         device: Where they are computed.
     """
 
@@ -135,7 +135,7 @@ class Session(nn.Module):
         form: Form,
         wire_type: WireType,
         vault: Vault,
-        seed: int = 0,
+        seed: int,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

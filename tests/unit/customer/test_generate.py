@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cutlayer.core import ConfigError, CutlayerError, DataError, Ragged
+from cutlayer.core import ConfigError, CutlayerError, DataError, Ragged, VendorError
 from cutlayer.customer import Sampling
-from cutlayer.customer.generate import Chooser, Writer, check_prompts
+from cutlayer.customer.generate import Chooser, Writer, check_prompts, generate
 from cutlayer.models import Head
+from cutlayer.wire import routes
 from tests.equivalence import zoo
 
 # ---------------------------------------------------------------- choosing
@@ -131,7 +133,7 @@ def test_choices_that_cannot_be(wrong: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- writing
 
 
-def bytes_tokenizer(**given: Any) -> PreTrainedTokenizerFast:
+def bytes_tokenizer() -> PreTrainedTokenizerFast:
     """A token for each byte, as the letters of GPT-2's alphabet, and two special tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(["<end>", "<mark>", *letters])}
@@ -139,7 +141,7 @@ def bytes_tokenizer(**given: Any) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<end>", extra_special_tokens=["<mark>"], **given
+        tokenizer_object=tokenizer, eos_token="<end>", extra_special_tokens=["<mark>"]
     )
 
 
@@ -234,23 +236,13 @@ def test_two_stop_strings_the_first_in_the_text_counts() -> None:
 @given(
     st.lists(st.integers(0, 257), max_size=25) | st.text(max_size=8).map(ids),
     st.lists(st.text("ab€😀 .'", min_size=1, max_size=3), max_size=2),
-    st.booleans(),
 )
-def test_what_is_shown_is_the_text(tokens: list[int], stop: list[str], clean: bool) -> None:
+def test_what_is_shown_is_the_text(tokens: list[int], stop: list[str]) -> None:
     """Whatever the bytes: pieces make up the text, none is taken back, and no stop string is in it."""
-    tokenizer = bytes_tokenizer(clean_up_tokenization_spaces=clean)
-    writer, pieces = write(tokens, stop=tuple(stop), tokenizer=tokenizer)
+    writer, pieces = write(tokens, stop=tuple(stop))
     assert "".join(pieces) == writer.text
     assert all(pieces)
     assert not any(word in writer.text for word in stop)
-
-
-@pytest.mark.parametrize("clean", [False, True])
-def test_what_is_shown_is_the_text_where_a_tokenizer_tidies_up(clean: bool) -> None:
-    """GPT-2's and others' tokenizers may take the space before `n't` and `.` away again, which was shown by then."""
-    tokenizer = bytes_tokenizer(clean_up_tokenization_spaces=clean)
-    writer, pieces = write(ids("I do n't know ."), tokenizer=tokenizer)
-    assert "".join(pieces) == writer.text
 
 
 # ---------------------------------------------------------------- prompts
@@ -272,3 +264,107 @@ def test_a_prompt_of_nothing_is_named_by_its_number(opening: int) -> None:
     with pytest.raises(DataError, match="Prompt 2 has no token") as error:
         check_prompts(Ragged.from_lists([[5], [], []]), opening=opening, limit=10, new_tokens=1)
     assert "word" in error.value.remedy
+
+
+# ---------------------------------------------------------------- the loop
+
+
+class Scripted:
+    """A road that ends in what a script says: the tokens of each text, in order."""
+
+    def __init__(self, script: list[list[int]], *, tokenizer: Any = TOKENIZER, fails_at: int | None = None) -> None:
+        self.archive = SimpleNamespace(tokenizer=tokenizer, template=SimpleNamespace(opening=()))
+        self.bottom = self.tail = None
+        self.routes: list[str] = []
+        self.grown: list[list[list[int]]] = []
+        self._script = script
+        self._fails_at = fails_at
+
+    def eval(self) -> None:
+        pass
+
+    def grow(self, texts: Any, new: Ragged) -> torch.Tensor:
+        self.grown.append([new[at].tolist() for at in range(len(new))])
+        if len(self.grown) == self._fails_at:
+            raise VendorError("gone")
+        texts.link.round_trips += 1
+        logits = torch.zeros(len(new), 300)
+        for text, tokens in enumerate(self._script):
+            logits[text, tokens[min(len(self.grown), len(tokens)) - 1]] = 1
+        return logits
+
+    def send(self, route: Any, where: Any = None, **_: Any) -> Any:
+        self.routes.append(route.name)
+        return SimpleNamespace(expect=lambda kind: None)
+
+
+def run(road: Scripted, prompts: list[str], **sampling: Any) -> tuple[list[Any], list[tuple[int, str]]]:
+    shown: list[tuple[int, str]] = []
+    tokenizer = road.archive.tokenizer
+    packed = Ragged.from_lists([tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in prompts])
+    given: Any = road
+    written = generate(
+        given,
+        given,
+        "a" * 32,
+        packed,
+        Sampling(greedy=True, **sampling),
+        limit=64,
+        on_text=lambda number, piece: shown.append((number, piece)),
+    )
+    return written, shown
+
+
+def test_texts_end_each_at_its_own_time() -> None:
+    """A text that has ended sends nothing more; the last token of each is never sent."""
+    road = Scripted([[*ids("ab"), END], ids("wxyz"), [END]])
+    written, shown = run(road, ["1", "22", "3"], max_new_tokens=4)
+    assert [(each.text, each.tokens, each.ended) for each in written] == [
+        ("ab", 2, "end mark"),
+        ("wxyz", 4, "length"),
+        ("", 0, "end mark"),
+    ]
+    a, b, w, x, y = ids("abwxy")
+    assert road.grown == [[ids("1"), ids("22"), ids("3")], [[a], [w], []], [[b], [x], []], [[], [y], []]]
+    assert [each.round_trips for each in written] == [4] * 3
+    assert shown == [(0, "a"), (1, "w"), (0, "b"), (1, "x"), (1, "y"), (1, "z")]
+
+
+def test_no_round_trip_is_made_when_all_have_ended() -> None:
+    road = Scripted([[*ids("a stop"), END], [*ids("bcdefgh")]])
+    written, _ = run(road, ["1", "2"], max_new_tokens=40, stop=("stop", "fg"))
+    assert [(each.text, each.ended) for each in written] == [("a ", "stop string"), ("bcde", "stop string")]
+    assert len(road.grown) == 6
+
+
+def test_a_session_is_ended_also_where_a_text_is_cut_short() -> None:
+    road = Scripted([ids("abc")], fails_at=2)
+    with pytest.raises(VendorError, match="gone"):
+        run(road, ["1"], max_new_tokens=4)
+    assert road.routes == [routes.GENERATION_PUT.name, routes.GENERATION_DELETE.name]
+    road = Scripted([ids("abc")])
+    run(road, ["1"], max_new_tokens=2)
+    assert road.routes == [routes.GENERATION_PUT.name, routes.GENERATION_DELETE.name]
+
+
+def test_a_prompt_that_cannot_be_starts_no_session() -> None:
+    for prompts, error in ((["a", ""], DataError), (["a" * 60], ConfigError)):
+        road = Scripted([ids("abc")])
+        with pytest.raises(error):
+            run(road, prompts, max_new_tokens=8)
+        assert road.routes == []
+
+
+def test_a_continuation_begins_with_the_space_that_belongs_to_it() -> None:
+    """Llama's and Mistral's tokenizers take the space of a text's first word away: of the prompt's, and of no other."""
+    words = ["<end>", "▁Dear", "▁Mr", "▁Smith", ","]
+    model = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<end>")
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+    assert tokenizer.decode([1, 2]) == "Dear Mr"
+    road = Scripted([[3, 4, 0]], tokenizer=tokenizer)
+    written, shown = run(road, ["Dear Mr"], max_new_tokens=5)
+    assert "Dear Mr" + written[0].text == tokenizer.decode([1, 2, 3, 4]) == "Dear Mr Smith,"
+    assert "".join(piece for _, piece in shown) == written[0].text

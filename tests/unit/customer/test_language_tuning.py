@@ -1,0 +1,391 @@
+"""What is trained at the customer, what cannot be, and public text that goes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cutlayer import vendor
+from cutlayer.core import ConfigError, Cut, Place, Stopped
+from cutlayer.customer import (
+    Client,
+    LanguageResult,
+    Method,
+    Objective,
+    RunSpec,
+    Silent,
+    TrainBottom,
+    TrainSpec,
+)
+from cutlayer.customer.client import _default_train_bottom
+from cutlayer.customer.finetune import check_spec, form_of
+from cutlayer.customer.run import Run, RunState
+from cutlayer.customer.tuning import Tuned, tune
+from cutlayer.data import Dataset
+from cutlayer.models import Archive, Head, read_archive, write_archive
+from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.wire import Form, WireType, routes
+from tests.equivalence import zoo
+from tests.promises.runs import Sent, corpus, customer
+from tests.service.tiny import write_tiny_gpt2
+from tests.unit.models.vocabularies import habit_of, make_tokenizer
+
+NOISE, BARE = PrivacySpec(eta=80), PrivacySpec.no_privacy()
+
+
+def spec(**changes: Any) -> RunSpec:
+    settings: dict[str, Any] = {
+        "privacy": BARE,
+        "train": TrainSpec.language(method=changes.pop("method", Method.LORA), **changes.pop("training", {})),
+        "objective": Objective.LM,
+        "model": "tiny",
+        "bottom": 1,
+        "tail": 0,
+        "train_bottom": TrainBottom.MEMOISED,
+        "wire_type": WireType.BF16,
+        "budget": None,
+        "seed": 1,
+    }
+    return RunSpec(**(settings | changes))
+
+
+# ---------------------------------------------------------------- which weights are trained
+
+
+def archive(name: str, cut: Cut, folder: Path) -> Archive:
+    """Read from disk as a customer reads it: frozen, ties kept."""
+    model, tokenizer = zoo.shared_model(name, Head.LANGUAGE), make_tokenizer(habit_of(name))
+    write_archive(model, tokenizer, cut, folder, name="tiny")
+    return read_archive(folder)
+
+
+GROUPS = {
+    "gpt2": {
+        "transformer.wte": "table",
+        "transformer.wpe": "positions",
+        "transformer.h.0": "block 0",
+        "transformer.h.3": "block 3",
+        "transformer.ln_f": "norm",
+        "lm_head": "head",
+    },
+    "llama": {
+        "model.embed_tokens": "table",
+        "model.layers.0": "block 0",
+        "model.layers.3": "block 3",
+        "model.norm": "norm",
+        "lm_head": "head",
+    },
+}
+
+
+def trained(name: str, parts: Tuned) -> set[str]:
+    """What of the customer's weights is trained: groups of its own weights, whole, or `+` and an adapter on one."""
+    groups = GROUPS[name]
+    found: dict[str, set[bool]] = {}
+    seen: set[int] = set()
+    for part in (parts.bottom, parts.tail):
+        for path, value in () if part is None else part.model.named_parameters():
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            (group,) = (group for prefix, group in groups.items() if path.startswith(prefix))
+            found.setdefault(f"+{group}" if "lora_" in path else group, set()).add(value.requires_grad)
+    assert all(len(flags) == 1 for flags in found.values()), "a group is trained by half"
+    return {group for group, flags in found.items() if flags == {True}}
+
+
+F, M, R = TrainBottom.FROZEN, TrainBottom.MEMOISED, TrainBottom.REDRAW
+LORA, FULL = Method.LORA, Method.FULL
+BLOCKS = "block 0|block 3"
+CASES = [
+    # model, method, train_bottom, noise, bottom, tail, what is trained
+    ("gpt2", LORA, F, False, 1, 1, "+block 3"),
+    ("gpt2", LORA, M, False, 1, 1, "+block 0|+block 3"),
+    ("gpt2", LORA, M, True, 1, 1, "+block 0|+block 3"),
+    ("gpt2", LORA, R, True, 1, 1, "+block 0|+block 3"),
+    ("gpt2", LORA, M, False, 1, 0, "+block 0"),
+    ("gpt2", LORA, F, False, 1, 0, ""),
+    ("gpt2", LORA, F, True, 0, 0, ""),
+    ("gpt2", LORA, F, False, None, 1, "+block 3"),
+    ("gpt2", FULL, F, False, 1, 1, "block 3|norm"),  # the head is the table, which is not trained
+    ("gpt2", FULL, F, True, 0, 0, "norm"),
+    ("gpt2", FULL, M, False, 1, 1, f"table|positions|{BLOCKS}|norm"),
+    ("gpt2", FULL, M, True, 1, 1, f"positions|{BLOCKS}|norm"),
+    ("gpt2", FULL, R, False, 1, 0, "table|positions|block 0|norm"),
+    ("gpt2", FULL, R, True, 1, 0, "positions|block 0|norm"),
+    ("gpt2", FULL, R, False, 0, 0, "table|norm"),
+    ("llama", LORA, M, False, 1, 1, "+block 0|+block 3"),
+    ("llama", LORA, F, False, 1, 0, ""),
+    ("llama", FULL, F, False, 1, 1, "block 3|norm|head"),
+    ("llama", FULL, M, False, 1, 1, f"table|{BLOCKS}|norm|head"),
+    ("llama", FULL, M, True, 1, 1, f"{BLOCKS}|norm|head"),
+    ("llama", FULL, R, False, 0, 0, "table|norm|head"),
+    ("llama", FULL, F, False, None, 0, "norm|head"),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "train_bottom", "noise", "bottom", "tail", "expected"), CASES)
+def test_what_is_trained(
+    name: str,
+    method: Method,
+    train_bottom: TrainBottom,
+    noise: bool,
+    bottom: int | None,
+    tail: int,
+    expected: str,
+    tmp_path: Path,
+) -> None:
+    held = archive(name, Cut(bottom=bottom, tail=tail), tmp_path / "archive")
+    settings = spec(
+        method=method, train_bottom=train_bottom, privacy=NOISE if noise else BARE, bottom=bottom, tail=tail
+    )
+    check_spec(settings)
+    parts = tune(held, settings)
+    assert trained(name, parts) == {group for group in expected.split("|") if group}
+    assert parts.trains_bottom == (train_bottom is not F)
+    assert isinstance(parts.tail, nn.Module)
+    head = parts.tail.model.get_output_embeddings().weight  # type: ignore[operator]
+    if name == "gpt2" and bottom is not None:
+        assert parts.bottom is not None
+        assert head is parts.bottom.table, "the tie is broken"
+
+
+def test_a_classifier_trains_what_it_did(tmp_path: Path) -> None:
+    """Blocks of the bottom, or the table where there are none; no adapter of the customer's."""
+    for bottom, train_bottom, expected in (
+        (1, M, {"block 0"}),
+        (1, R, {"block 0"}),
+        (0, R, {"table"}),
+        (1, F, set()),
+    ):
+        held = archive("gpt2", Cut(bottom=bottom), tmp_path / f"{bottom}-{train_bottom}")
+        settings = spec(bottom=bottom, tail=None, train_bottom=train_bottom, objective=Objective.CLASSIFICATION)
+        settings = settings.model_copy(update={"train": TrainSpec()})
+        check_spec(settings)
+        assert trained("gpt2", tune(held, settings)) == expected
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_dropout_and_checkpointing_reach_both_parts(on: bool, tmp_path: Path) -> None:
+    held = archive("gpt2", Cut(bottom=1, tail=1), tmp_path / "archive")
+    parts = tune(held, spec(training={"dropout": on, "gradient_checkpointing": on, "lora_dropout": 0.5}))
+    for part in (parts.bottom, parts.tail):
+        assert part is not None
+        part.train()
+        blocks = [module for name, module in part.model.named_modules() if name.endswith("resid_dropout")]
+        assert blocks
+        assert all(module.training == on for module in blocks)
+        adapters = [module for name, module in part.model.named_modules() if name.endswith("lora_dropout.default")]
+        assert adapters
+        assert all(module.training for module in adapters), "an adapter's dropout follows its own rate"
+        runner: Any = part.runner
+        assert runner.gradient_checkpointing == on
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tail": None}, r"tail = None: must be 0 or more: a language model's labels are its text"),
+        (
+            {"privacy": PrivacySpec(eta=80, cti=CtiSpec())},
+            r"cti = 'set': must be left out: contributing tokens are found by class labels, and there are none",
+        ),
+        ({"public_iterations": 1, "train_bottom": F}, r"public_iterations = 1: must be 0 with a frozen bottom"),
+        ({"bottom": 0, "train_bottom": R}, r'train_bottom = \'redraw\': trains the table: use method "full"'),
+        ({"bottom": 0, "train_bottom": M}, r"train_bottom = 'memoised': trains blocks"),
+        ({"bottom": None, "train_bottom": R}, r"needs weights at the customer"),
+        ({"bottom": None, "train_bottom": F, "privacy": NOISE}, r"has no embedding table, which noise needs"),
+        ({"privacy": PrivacySpec(mechanism="vector", eta=80)}, r"works with a frozen bottom only"),
+        (
+            {"tail": None, "privacy": PrivacySpec(eta=80, cti=CtiSpec()), "public_iterations": 2, "train_bottom": F},
+            r"tail.*cti.*public_iterations = 2",
+        ),
+    ],
+    ids=str,
+)
+def test_language_settings_without_meaning_are_refused_together(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){named}"):
+        check_spec(spec(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tail": 0}, r"tail = 0: must be left out: a classifier's head is the vendor's"),
+        ({"train": TrainSpec(method=FULL)}, r"method = 'full': must be \"lora\""),
+        ({"train": TrainSpec(packing=True)}, r"packing = True: must be off: each text has a label of its own"),
+        ({"public_iterations": 3}, r"public_iterations = 3: must be 0: a classifier needs labels"),
+    ],
+    ids=str,
+)
+def test_classifiers_have_no_settings_of_language_models(changes: dict[str, Any], named: str) -> None:
+    common = {"objective": Objective.CLASSIFICATION, "tail": None, "train": TrainSpec()}
+    check_spec(spec(**common))
+    with pytest.raises(ConfigError, match=named):
+        check_spec(spec(**(common | changes)))
+
+
+@pytest.mark.parametrize(
+    ("bottom", "privacy", "method", "expected"),
+    [
+        (1, BARE, LORA, M),
+        (2, NOISE, FULL, M),
+        (1, PrivacySpec(mechanism="vector", eta=80), LORA, F),
+        (1, PrivacySpec(mechanism="vector", eta=80, place=Place.ACTIVATIONS), FULL, F),
+        (0, BARE, FULL, R),
+        (0, BARE, LORA, F),
+        (0, NOISE, FULL, F),
+        (None, BARE, FULL, F),
+    ],
+)
+def test_the_bottom_is_trained_by_default_where_that_costs_no_look(
+    bottom: int | None, privacy: PrivacySpec, method: Method, expected: TrainBottom
+) -> None:
+    settings = TrainSpec.language(method=method)
+    assert _default_train_bottom(bottom, privacy, settings) is expected
+    chosen = spec(bottom=bottom, privacy=privacy, method=method, train_bottom=expected)
+    check_spec(chosen)
+    assert form_of(chosen) is (Form.IDS if not bottom and expected is F else Form.ROWS)
+
+
+def test_defaults_are_the_papers() -> None:
+    """Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model, 2e-4 with LoRA, batches of 4, blocks of 1,024."""
+    lora, full = TrainSpec.language(), TrainSpec.language(method=FULL)
+    assert (lora.learning_rate, full.learning_rate) == (2e-4, 5e-6)
+    assert (lora.batch_size, lora.packing, lora.max_length) == (4, True, None)
+    assert TrainSpec.language(method=FULL, learning_rate=1e-3).learning_rate == 1e-3
+    assert TrainSpec(accumulation=4, checkpoint_every=50).checkpoint_steps == 52
+    assert TrainSpec(accumulation=1, checkpoint_every=50).checkpoint_steps == 50
+
+
+def test_the_best_perplexity_is_the_lowest() -> None:
+    assert Objective.LM.best([30.0, 12.0, 14.0]) == 12.0
+    assert Objective.CLASSIFICATION.best([0.5, 0.9, 0.7]) == 0.9
+
+
+# ---------------------------------------------------------------- public text first
+
+PRIVATE = Dataset(corpus(24, seed=1, canaries=False).texts)
+PUBLIC = Dataset(corpus(9, seed=5, canaries=False).texts)
+ITERATIONS = 3
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny")
+
+
+@pytest.fixture
+def client(decoder: Path, tmp_path: Path) -> Iterator[Client]:
+    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
+    key = vendor.keys.create(tmp_path / "data", "clinic")
+    with customer(tmp_path / "data", key, tmp_path / "home") as opened:
+        yield opened
+
+
+def tune_with(client: Client, **changes: Any) -> LanguageResult:
+    usual = {"epochs": 1, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 2, "dev_share": 0.2}
+    training = TrainSpec.language(**(usual | changes.pop("training", {})))
+    given: dict[str, Any] = {"eta": 6.0, "bottom": 1, "tail": 0, "seed": 3, "training": training}
+    given |= {"public_first": PUBLIC, "public_iterations": ITERATIONS}
+    return client.finetune_language_model(PRIVATE, **(given | changes))
+
+
+RELEASING = ("job.step", "job.infer", "shard.put")
+
+
+def test_public_text_leaves_before_any_private_text(client: Client) -> None:
+    """Over the transcript and the ledger: the first steps are the public ones, and nothing private is before."""
+    result = tune_with(client)
+    entries = {entry.entry: entry for entry in client.ledger.frames() if entry.texts}
+    assert all(entry.route in RELEASING or entry.route == "adapter.infer" for entry in entries.values())
+    mechanisms: dict[int, set[str]] = {}
+    for release in client.ledger.releases():
+        mechanisms.setdefault(release.entry, set()).add(release.mechanism)
+    kinds = [(entries[at].route, dict(entries[at].where).get("step"), kinds) for at, kinds in mechanisms.items()]
+    assert [(route, int(step or 0)) for route, step, _ in kinds[:ITERATIONS]] == [
+        ("job.step", step) for step in range(1, ITERATIONS + 1)
+    ]
+    assert [mechanism for *_, mechanism in kinds[:ITERATIONS]] == [{"none"}] * ITERATIONS
+    assert {name for *_, mechanism in kinds[ITERATIONS:] for name in mechanism} == {"text-to-text"}
+    frames = [frame for frame in Sent.by(result).frames if {"rows", "ids"} & set(frame.tensors())]
+    assert [frame.route.name for frame in frames[:ITERATIONS]] == ["job.step"] * ITERATIONS
+    lengths = [length for frame in frames[:ITERATIONS] for length in frame.tensors()["lengths"].flatten().tolist()]
+    assert lengths == public_lengths(ITERATIONS)
+    gradients = [frame for frame in Sent.by(result).frames if frame.route is routes.GRADIENT]
+    assert [int(frame.where["step"]) for frame in gradients] == list(range(1, result.steps + 1))
+    assert result.steps == ITERATIONS + math.ceil(result.n_train / 4)
+    assert not result.no_privacy
+
+
+def public_lengths(iterations: int) -> list[int]:
+    """Of the blocks that the public steps take, round and round."""
+    total = sum(len(text.split()) + 1 for (text,) in PUBLIC.texts)
+    blocks = [16] * (total // 16) + ([total % 16] if total % 16 > 1 else [])
+    size = min(4, len(blocks))
+    return [blocks[number % len(blocks)] for number in range(iterations * size)]
+
+
+def test_public_steps_are_part_of_the_schedule_and_come_once(client: Client) -> None:
+    result = tune_with(client)
+    state = RunState.model_validate_json((result.folder / "run.json").read_bytes())
+    assert len(Run(result.folder, state).losses()) == result.steps
+    plain = tune_with(client, public_first=None, public_iterations=1)
+    assert plain.steps == result.steps - ITERATIONS
+    assert plain.spec.public_iterations == 0, "without public text there are no steps on it"
+    assert plain.adapter_sha256 != result.adapter_sha256
+
+
+class InterruptsAt(Silent):
+    """Ctrl-C when a stage has come so far."""
+
+    def __init__(self, stage: str, done: int) -> None:
+        self._at = stage, done
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        if stage.startswith(self._at[0]) and done == self._at[1]:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("stage", "done"), [("public text first", 2), ("epoch 1", 2)])
+def test_a_stopped_run_goes_on_from_its_public_steps(client: Client, stage: str, done: int, tmp_path: Path) -> None:
+    straight = tune_with(client, out=tmp_path / "straight")
+    with pytest.raises(Stopped):
+        tune_with(client, out=tmp_path / "stopped", progress=InterruptsAt(stage, done))
+    again = tune_with(client, out=tmp_path / "stopped")
+    assert again.adapter_sha256 == straight.adapter_sha256
+    assert again.perplexity == straight.perplexity
+    assert again.steps == straight.steps
+
+
+def test_public_text_needs_a_bottom_that_moves(client: Client) -> None:
+    with pytest.raises(ConfigError, match="public_iterations = 3: must be 0 with a frozen bottom"):
+        tune_with(client, train_bottom=F)
+    assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_a_block_beyond_the_limit_leaves_nothing(client: Client) -> None:
+    with pytest.raises(ConfigError, match="max_length = 65: must be at most 64"):
+        client.finetune_language_model(PRIVATE, eta=6.0, training=TrainSpec.language(max_length=65))
+    assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_noise_is_drawn_once_for_each_block(client: Client) -> None:
+    """A bottom that is trained above one memoised draw gives no second look, in however many epochs."""
+    result = tune_with(client, public_first=None, training={"epochs": 2})
+    assert result.looks == 1
+    draws: dict[str | bytes, set[Any]] = {}
+    for release in client.ledger.releases():
+        draws.setdefault(release.content, set()).add(release.draw)
+    assert draws
+    assert all(len(found) == 1 for found in draws.values())
+    assert torch.isfinite(torch.tensor(result.dev)).all()
