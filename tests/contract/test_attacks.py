@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,28 +12,43 @@ import torch
 from cutlayer.attacks import (
     ATTACKS,
     ControlFailed,
+    GreedyTruth,
     Knowledge,
     LabelTruth,
     Measured,
     TokenTruth,
     Traffic,
+    TrainedTruth,
     Transcript,
     View,
     measure,
 )
-from cutlayer.core import ConfigError, Cut, Tokens
+from cutlayer.core import ConfigError, Cut, Ragged, Tokens
+from cutlayer.wire import WireType
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
 TEXTS = 400
 LABELS = 3
+CONTROLS = ("job/control", "adapter/control/infer")
+"""Where the traffic of controls was released into."""
 
 
 @dataclasses.dataclass
 class World:
+    """What an attack is measured on.
+
+    Attributes:
+        transcript: What the vendor saw.
+        knowledge: What else it knows.
+        truth: What it was about.
+        answers: Returns what the control that runs is about.
+    """
+
     transcript: Transcript
     knowledge: Knowledge
     truth: object
+    answers: Callable[[], object] | None = None
 
 
 def token_world(folder, kind, *, form, segments=1):
@@ -80,6 +96,83 @@ def label_world(folder, kind):
     return World(Transcript.recorded(folder), Knowledge(Cut()), LabelTruth(labels, LABELS, steps))
 
 
+def training_world(folder, kind, *, template, wire_type=WireType.FP32):
+    """Recorded steps of a decoder whose customer holds norm and head: `kind` is what its gradients were about."""
+    knowledge = worlds.language_knowledge(template)
+    tokens = worlds.language_texts(TEXTS // 5)
+    told = tokens
+    if kind is Traffic.SHUFFLED:
+        (side,) = tokens.segments
+        told = Tokens((side.with_values(side.values[torch.randperm(tokens.total, generator=worlds.generator(9))]),))
+    frames, outputs, steps = [], {}, {}
+    for number, texts in enumerate(torch.arange(len(tokens)).split(20), start=1):
+        upper = worlds.boundary(tokens.select(texts), template, seed=number)
+        hidden, inputs = template.from_rows(upper)
+        labels = template.assemble(told.select(texts)).input_ids
+        real = inputs.attention_mask.bool()
+        entry = hidden.clone().requires_grad_()
+        predicted = real[:, 1:]
+        logits = knowledge.tail(entry, inputs)[:, :-1][predicted]
+        torch.nn.functional.cross_entropy(logits, labels[:, 1:][predicted]).backward()
+        slope = entry.grad[real]
+        if kind is Traffic.NOISE:
+            slope = torch.randn(slope.shape, generator=worlds.generator(number)) * slope.std()
+        dtype = torch.bfloat16 if wire_type is WireType.BF16 else torch.float32
+        frames.append(worlds.step(number, worlds.boundary(tokens.select(texts), template, width=4)))
+        frames.append(worlds.gradient(number, slope.to(dtype)))
+        outputs[number] = upper.packed.values
+        steps[JOB, number] = texts
+    record(folder, frames, outputs)
+    truth = TrainedTruth(tokens, steps=steps, skipped=0 if template.opening else 1)
+    return World(Transcript.recorded(folder), knowledge, truth)
+
+
+class Heard(GreedyTruth):
+    """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
+
+    heard: list
+
+    def sample(self):
+        found = super().sample()
+        sample = Heard(found.tokens, skipped=found.skipped, queries=found.queries)
+        object.__setattr__(sample, "heard", self.heard)
+        return sample
+
+    def traffic(self, kind, like, knowledge, *, looks, rng):
+        transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
+        self.heard.append(truth.tokens)
+        return transcript, truth
+
+
+@torch.no_grad()
+def answering_world(folder, kind, *, template, tail=0):
+    """Recorded queries to a decoder: `kind` is what was sent down instead of the states that the truth is made of."""
+    knowledge = worlds.language_knowledge(template, tail=tail)
+    tokens = worlds.language_texts(TEXTS // 5)
+    frames, outputs, queries, said = [], {}, {}, []
+    for number, texts in enumerate(torch.arange(len(tokens)).split(40)):
+        asked = tokens.select(texts)
+        upper = worlds.boundary(asked, template, seed=number)
+        hidden, inputs = template.from_rows(upper)
+        chosen = knowledge.tail(hidden, inputs).argmax(-1)
+        opening = len(template.opening)
+        for text, length in enumerate(asked.segments[0].lengths.tolist()):
+            before = torch.cat([torch.zeros(1, dtype=torch.int64), chosen[text]])
+            said.append(before[opening : opening + length].tolist())
+        shown = upper.packed.values
+        if kind is Traffic.NOISE:
+            shown = worlds.boundary(asked, template, seed=50 + number).packed.values
+        elif kind is Traffic.SHUFFLED:
+            shown = shown[torch.randperm(len(shown), generator=worlds.generator(number))]
+        frames.append(worlds.query(worlds.boundary(asked, template, width=4)))
+        outputs[f"query {number}"] = shown
+        queries[f"adapter/{JOB}/infer", number] = texts
+    record(folder, frames, outputs)
+    truth = Heard(Tokens((Ragged.from_lists(said),)), skipped=0 if template.opening else 1, queries=queries)
+    object.__setattr__(truth, "heard", [])
+    return World(Transcript.recorded(folder), knowledge, truth, lambda: truth.heard[-1])
+
+
 WORLDS = {
     "nearest-neighbour": [
         lambda folder, kind: token_world(folder, kind, form="ids"),
@@ -87,6 +180,15 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
     ],
     "output-gradient": [label_world],
+    "tail-gradient": [
+        lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
+        lambda folder, kind: training_world(folder, kind, template=worlds.PLAIN),
+        lambda folder, kind: training_world(folder, kind, template=worlds.PLAIN, wire_type=WireType.BF16),
+    ],
+    "forward-leak": [
+        lambda folder, kind: answering_world(folder, kind, template=worlds.TEMPLATE),
+        lambda folder, kind: answering_world(folder, kind, template=worlds.PLAIN, tail=1),
+    ],
 }
 """Each attack's worlds: a new attack needs a line here."""
 
@@ -165,7 +267,8 @@ def off_by_one(real, world):
     def attack(view):
         for source, number, guess in real(view):
             if isinstance(guess, Tokens):
-                rolled = tuple(side.with_values(side.values.roll(1)) for side in guess.segments)
+                # what precedes a text's first token is no guess, and below every id
+                rolled = tuple(side.with_values(side.values.roll(1).clamp_min(0)) for side in guess.segments)
                 yield source, number, Tokens(rolled)
             else:
                 yield source, number, guess.roll(1)
@@ -179,10 +282,11 @@ def told_the_truth(real, world):
     def attack(view):
         sample = world.truth.sample()
         for source, number, guess in real(view):
-            if source != "job/control":
+            if source not in CONTROLS:
                 yield source, number, guess
             elif isinstance(guess, Tokens):
-                sides = zip(guess.segments, sample.tokens.segments, strict=True)
+                known = world.answers() if world.answers else sample.tokens
+                sides = zip(guess.segments, known.segments, strict=True)
                 yield source, number, Tokens(tuple(peek(a, b) for a, b in sides))
             else:
                 yield source, number, torch.where(torch.arange(len(guess)) % 4 == 0, sample.labels, guess)

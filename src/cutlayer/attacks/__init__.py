@@ -15,7 +15,17 @@ from cutlayer.attacks.nearest_neighbour import NearestNeighbour
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
 from cutlayer.attacks.scoring import Score, clustered
+from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.truth import LabelTruth, TokenTruth, Traffic, Truth
+from cutlayer.attacks.unsplit import (
+    InputTruth,
+    OuterIteration,
+    Reconstruction,
+    UnSplit,
+    UnSplitRun,
+    UnSplitSpec,
+    reconstruct,
+)
 from cutlayer.attacks.view import (
     Inapplicable,
     Knowledge,
@@ -36,28 +46,37 @@ __all__ = [
     "GreedyTruth",
     "Guesses",
     "Inapplicable",
+    "InputTruth",
     "Knowledge",
     "LabelTruth",
     "Measured",
     "NearestNeighbour",
     "NotApplicable",
     "Outcome",
+    "OuterIteration",
     "OutputGradient",
+    "Reconstruction",
     "Score",
     "SeenAnswer",
     "SeenFrame",
     "SeenRelease",
     "SeenStep",
     "TailGradient",
+    "TextOverlap",
     "TokenTruth",
     "Traffic",
     "TrainedTruth",
     "Transcript",
     "Truth",
+    "UnSplit",
+    "UnSplitRun",
+    "UnSplitSpec",
     "View",
     "clustered",
     "greedy_texts",
     "measure",
     "measure_empirical_privacy",
     "measure_label_recovery",
+    "reconstruct",
+    "text_overlap",
 ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from typing import Annotated, Literal, cast
@@ -28,9 +28,11 @@ from peft import PeftModel
 from pydantic import Field
 from torch import Tensor, nn
 
-from cutlayer.attacks.view import Inapplicable
-from cutlayer.core import ConfigError, DataError, Fault, Spec
-from cutlayer.models import Bottom, Inputs, seed_dropout, set_dropout
+from cutlayer.attacks.attack import Guesses
+from cutlayer.attacks.nearest_neighbour import content_rows
+from cutlayer.attacks.view import Inapplicable, View
+from cutlayer.core import ConfigError, DataError, Fault, Ragged, Rows, Spec, Tokens
+from cutlayer.models import Bottom, Inputs, seed_dropout, seeded, set_dropout
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 _ROWS_AT_ONCE = 16_384
@@ -508,3 +510,62 @@ def _private_copy(bottom: Bottom) -> Bottom:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+class UnSplit:
+    """The attack on a transcript: each batch of boundary rows that was released is reconstructed.
+
+    It takes minutes a batch, so it has settings and is no attack that every run is measured by.
+
+    Args:
+        spec: How to run it.
+        seed: Of the start of x', for each batch by its place in the transcript, and of the guess's dropout.
+        steps: Numbers of the training steps to look at; `None` looks at every release, queries too.
+        on_progress: Told of each outer loop.
+    """
+
+    def __init__(
+        self,
+        spec: UnSplitSpec,
+        *,
+        seed: int,
+        steps: Collection[int] | None = None,
+        on_progress: Callable[[OuterIteration], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._seed = seed
+        self._steps = steps
+        self._on_progress = on_progress
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses the texts of each batch.
+
+        Raises:
+            Inapplicable: Token ids were released, or the bottom was not granted, or has no blocks.
+        """
+        bottom, template = view.knowledge.bottom, view.knowledge.template
+        if bottom is None or template is None:
+            raise Inapplicable("The attacker was not granted the bottom as it was handed out.")
+        for release in view.transcript.releases():
+            if self._steps is not None and not (_is_step(release.source) and release.number in self._steps):
+                continue
+            payload = release.payload
+            if not isinstance(payload, Rows):
+                raise Inapplicable("Token ids were released, so nothing is left to reconstruct.")
+            hidden, inputs = template.from_rows(payload)
+            found = reconstruct(
+                bottom,
+                hidden,
+                inputs,
+                self._spec,
+                generator=seeded(self._seed, f"{release.source}/{release.number}"),
+                candidates=view.knowledge.candidates,
+                on_progress=self._on_progress,
+            )
+            guessed = Rows(payload.packed.with_values(found.ids[found.mask]), payload.segment_lengths)
+            values, lengths = content_rows(guessed, view.knowledge)
+            yield release.source, release.number, Tokens((Ragged(values, lengths[:, 0].contiguous()),))
+
+
+def _is_step(source: str) -> bool:
+    return source.startswith("job/") and source.count("/") == 1

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from cutlayer.attacks import Knowledge
-from cutlayer.core import Cut, Ragged, Tokens
-from cutlayer.models import Layout, Template
+from cutlayer.core import Cut, Ragged, Rows, Tokens
+from cutlayer.models import Head, Layout, Template, split
+from cutlayer.models.heads import model_class
 from cutlayer.wire import Frame, Reply, WireType, pack, routes
 from cutlayer.wire.transports import RecordingTransport
+from tests.equivalence import zoo
 
 VOCAB, WIDTH = 200, 12
 RECORD_SET, JOB = "a" * 32, "b" * 32
@@ -47,14 +49,53 @@ def as_rows(tokens, table=TABLE, *, sigma=0.0, seed=0):
     return TEMPLATE.unpad(inputs.inputs_embeds + sigma * noise, tokens)
 
 
+PLAIN = Template(
+    single=Layout(specials=((), ()), special_types=((), ()), segment_types=(0,)),
+    pair=Layout(specials=((), (), ()), special_types=((), (), ()), segment_types=(0, 0)),
+    typed=False,
+)
+"""No special tokens, as GPT-2's: nothing precedes a text's first token."""
+HIDDEN = 64
+"""Width of a decoder's boundaries."""
+
+
+def language_knowledge(template, *, tail=0):
+    """What the vendor of a random decoder knows: its tail is as it was handed out."""
+    config = zoo.configuration("gpt2", vocab_size=VOCAB, n_embd=HIDDEN)
+    model = model_class(config, Head.LANGUAGE).from_config(config).eval().requires_grad_(False)
+    rng = generator(1)
+    for parameter in model.parameters():
+        drawn = torch.empty(parameter.shape).normal_(generator=rng)
+        parameter.copy_(0.3 * drawn) if parameter.dim() > 1 else parameter.add_(0.2 * drawn)
+    cut = Cut(bottom=1, tail=tail)
+    return Knowledge(cut, template=template, tail=split(model, cut).tail)
+
+
+def language_texts(texts, *, seed=0):
+    """Texts of 2 to 12 ordinary ids, each as probable as any other."""
+    rng = generator(seed)
+    lengths = torch.randint(2, 13, (texts,), generator=rng)
+    return Tokens((Ragged(torch.randint(10, VOCAB, (int(lengths.sum()),), generator=rng), lengths),))
+
+
+def boundary(tokens, template, *, seed=0, width=HIDDEN):
+    """Random rows in the shape of the texts' positions: of the lower boundary, or of the upper."""
+    lengths = template.segment_lengths(tokens)
+    return Rows(Ragged(torch.randn(int(lengths.sum()), width, generator=generator(seed)), lengths.sum(1)), lengths)
+
+
 @dataclass
 class Silent:
-    """A vendor that only answers with what it was told to answer."""
+    """A vendor that only answers with what it was told to answer: by step, and queries in order."""
 
     outputs: dict = field(default_factory=dict)
+    asked: int = 0
 
     def send(self, frame):
-        output = self.outputs.get(frame.where.get("step"))
+        key = frame.where.get("step")
+        if frame.route in (routes.JOB_INFER, routes.ADAPTER_INFER):
+            key, self.asked = f"query {self.asked}", self.asked + 1
+        output = self.outputs.get(key)
         answers = any("output" in roles for roles in frame.route.reply_tensors) and output is not None
         return Reply(tensors={"output": output} if answers else {})
 
@@ -85,6 +126,10 @@ def step(number, payload=None, **roles):
 
 def gradient(number, value):
     return Frame(routes.GRADIENT, {"job": JOB, "step": number}, tensors={"gradient": value})
+
+
+def query(payload, wire_type=WireType.FP32):
+    return Frame(routes.ADAPTER_INFER, {"adapter": JOB}, tensors=tensors(payload, wire_type))
 
 
 def pieces(tokens, *sizes):
