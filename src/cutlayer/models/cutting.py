@@ -8,6 +8,7 @@ every adapter put on it, has its whole-model name.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, cast
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
@@ -286,15 +288,16 @@ def set_dropout(part: Part, on: bool) -> None:
 
 
 def set_checkpointing(part: Part, on: bool) -> None:
-    """Says whether a part in training computes its blocks again in the backward pass, with the same dropout."""
-    model: Any = part.model
-    # transformers 5 renamed these and warns of the older names
-    renamed = hasattr(model, "activation_checkpointing_enable")
-    word = "activation_checkpointing" if renamed else "gradient_checkpointing"
-    if on:
-        getattr(model, f"{word}_enable")({"use_reentrant": False})
-    elif getattr(model, f"is_{word}"):
-        getattr(model, f"{word}_disable")()
+    """Says whether a part computes its blocks again in the backward pass, with the same dropout.
+
+    Transformers' own switch acts on modules in training mode alone, and a part whose dropout is off is not in it.
+    """
+    for stack in part.family.stacks:
+        for block in block_list(part.model, stack):
+            vars(block).pop("forward", None)
+            if on:
+                again = functools.partial(checkpoint, block.forward, use_reentrant=False)
+                setattr(block, "forward", again)  # noqa: B010 - torch types it as a method of the class
 
 
 def seed_dropout(seed: int, step: int, *, part: str = "") -> None:

@@ -27,11 +27,12 @@ from cutlayer.models.inputs import Template
 from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm, updates_in
 from cutlayer.wire.messages import JobSpec, Precision
 
-_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 42}
+_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32}
 """Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA.
 
 Counted with `saved_tensors_hooks`, LoRA's dropout on: 12 (MiniLM, BERT), 16 (Qwen3), 26 (GPT-2) and 29, 32 and 40
-of them. On MiniLM the process grows by up to 25 times the width, as the C library cannot use all that it holds.
+of them; where the block's own weights are trained, 14 (OPT), 21 (Llama), 24 (Qwen3) and 30 (GPT-2). On MiniLM the
+process grows by up to 25 times the width, as the C library cannot use all that it holds.
 """
 _SCORES = 3
 """Floats that it keeps for each position, head and position attended to, while attention drops out: 3.0 in BERT,

@@ -140,9 +140,7 @@ def bytes_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<end>", extra_special_tokens=["<mark>"]
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", extra_special_tokens=["<mark>"])
 
 
 TOKENIZER = bytes_tokenizer()
@@ -251,7 +249,9 @@ def test_what_is_shown_is_the_text(tokens: list[int], stop: list[str]) -> None:
 def test_prompts_that_fit() -> None:
     prompts = Ragged.from_lists([[5, 6], [7, 8, 9]])
     assert check_prompts(prompts, opening=1, limit=10, new_tokens=6) == 10
-    with pytest.raises(ConfigError, match="max_new_tokens = 7: makes 11 positions behind a prompt of 4; .* takes 10") as e:
+    with pytest.raises(
+        ConfigError, match="max_new_tokens = 7: makes 11 positions behind a prompt of 4; .* takes 10"
+    ) as e:
         check_prompts(prompts, opening=1, limit=10, new_tokens=7)
     assert "Ask for 6 or fewer" in e.value.remedy
     with pytest.raises(ConfigError) as e:

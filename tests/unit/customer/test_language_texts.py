@@ -234,7 +234,5 @@ def test_every_token_but_the_first_is_predicted(habit: str) -> None:
     assert losses.lengths.tolist() == (found.train.lengths - 1).tolist()
     for text in range(3):
         real = inputs.input_ids[text][inputs.attention_mask[text].bool()]
-        expected = [
-            float(-logits[text, at].log_softmax(0)[int(real[at + 1])]) for at in range(len(real) - 1)
-        ]
+        expected = [float(-logits[text, at].log_softmax(0)[int(real[at + 1])]) for at in range(len(real) - 1)]
         assert losses[text].tolist() == pytest.approx(expected, rel=1e-5)

@@ -7,7 +7,17 @@ import torch
 from torch import nn
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
-from cutlayer.models import Head, Parts, attach_lora, seed_dropout, set_dropout, split, split_seq2seq, twin
+from cutlayer.models import (
+    Head,
+    Parts,
+    attach_lora,
+    seed_dropout,
+    set_checkpointing,
+    set_dropout,
+    split,
+    split_seq2seq,
+    twin,
+)
 from tests.equivalence.checks import Case, cut_up, make_batch
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, configuration, make_model, shared_model
 
@@ -214,3 +224,45 @@ def test_encoder_decoders_train_without_their_own_dropout() -> None:
     assert not top.model.training
     with pytest.raises(UnsupportedArchitectureError, match="t5"):
         set_dropout(top, True)
+
+
+def kept_bytes(part: Any, inputs: Any, hidden: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """Bytes that a forward pass keeps for the backward one beside weights, and the gradient of what came in."""
+    own = {value.untyped_storage().data_ptr() for value in part.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hidden = hidden.clone().requires_grad_()
+    seed_dropout(3, 1)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = part(inputs, hidden)
+    output.square().sum().backward()
+    assert hidden.grad is not None
+    return sum(kept.values()), hidden.grad
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "opt", "llama"])
+def test_checkpointing_keeps_what_goes_into_each_block(name: str, dropout: bool) -> None:
+    """Also where dropout is off and the part is not in training mode, in which transformers' own switch acts."""
+    case = Case(name, Head.LANGUAGE, Cut(bottom=1, tail=0), lengths=(40, 40))
+    part = twin(split(shared_model(name, Head.LANGUAGE), case.cut).top)
+    set_dropout(part, dropout)
+    part.requires_grad_(False)
+    part.train()
+    inputs = make_batch(case).inputs
+    hidden = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(1))
+    plain, expected = kept_bytes(part, inputs, hidden)
+    set_checkpointing(part, True)
+    less, gradient = kept_bytes(part, inputs, hidden)
+    assert torch.equal(gradient, expected)
+    assert less <= 4 * hidden.nbytes + 2**14 < plain
+    set_checkpointing(part, False)
+    again, gradient = kept_bytes(part, inputs, hidden)
+    assert again == plain
+    assert torch.equal(gradient, expected)

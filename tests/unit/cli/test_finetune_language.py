@@ -1,0 +1,203 @@
+"""Options of `finetune` for language models: what reaches the SDK, and what means nothing for whom."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutlayer.cli.finetune import language_rows
+from cutlayer.core import Place, Proportion
+from cutlayer.customer import Client, LanguageResult, Method, TrainBottom, TrainSpec
+from cutlayer.data import sample_path
+from cutlayer.wire import WireType
+from tests.unit.cli.conftest import Run
+
+EARLY = SystemExit(0)
+LM = ("finetune", "--objective", "lm", "--train", "x.csv", "--eta", "80")
+CLASSIFIER = ("finetune", "--train", "x.csv", "--eta", "80")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of the call to the SDK, which is not made."""
+    calls: dict[str, Any] = {}
+
+    def record(kind: str) -> Any:
+        def method(_: Client, train: object, **options: Any) -> None:
+            calls.update(options, train=train, kind=kind)
+            raise EARLY
+
+        return method
+
+    monkeypatch.setattr(Client, "finetune", record("classifier"))
+    monkeypatch.setattr(Client, "finetune_language_model", record("language model"))
+    return calls
+
+
+def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
+    run(*LM)
+    assert asked["kind"] == "language model"
+    assert asked["training"] == TrainSpec.language()
+    assert (asked["bottom"], asked["tail"], asked["train_bottom"]) == (1, 0, None)
+    assert (asked["public_first"], asked["public_iterations"]) == (None, 1)
+    assert (asked["wire_type"], asked["place"], asked["mechanism"]) == (WireType.BF16, Place.TOKENS, None)
+    assert not {"label_column", "text_pair_column", "cti", "cti_class_free"} & set(asked)
+
+
+def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
+    run(
+        *LM, "--bottom", "2", "--tail", "1", "--train-bottom", "redraw", "--public-first", "open.txt",
+        "--public-iterations", "7", "--method", "full", "--accumulation", "3", "--clip-norm", "0.5", "--block-length",
+        "256", "--no-packing", "--gradient-checkpointing", "--batch-size", "2", "--learning-rate", "0.001", "--json",
+    )  # fmt: skip
+    assert (asked["bottom"], asked["tail"], asked["train_bottom"]) == (2, 1, TrainBottom.REDRAW)
+    assert (str(asked["public_first"]), asked["public_iterations"]) == ("open.txt", 7)
+    assert asked["training"] == TrainSpec.language(
+        method=Method.FULL,
+        accumulation=3,
+        clip_norm=0.5,
+        max_length=256,
+        packing=False,
+        gradient_checkpointing=True,
+        batch_size=2,
+        learning_rate=1e-3,
+    )
+
+
+def test_rates_follow_the_method(asked: dict[str, Any], run: Run) -> None:
+    run(*LM, "--method", "full")
+    assert asked["training"].learning_rate == 5e-6
+    run(*LM)
+    assert asked["training"].learning_rate == 2e-4
+    run(*CLASSIFIER)
+    assert (asked["kind"], asked["training"]) == ("classifier", TrainSpec())
+
+
+@pytest.mark.parametrize(
+    ("flags", "source", "iterations"),
+    [
+        (("--public-first", "sample"), sample_path("train"), 1),
+        (("--public-iterations", "5"), sample_path("train"), 5),
+        (("--public-first", "open.txt"), "open.txt", 1),
+    ],
+)
+def test_public_text_that_goes_first(
+    asked: dict[str, Any], run: Run, flags: tuple[str, ...], source: str | Path, iterations: int
+) -> None:
+    run(*LM, *flags)
+    assert (str(asked["public_first"]), asked["public_iterations"]) == (str(source), iterations)
+    assert Path(sample_path("train")).is_file()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--tail", "0"),
+        ("--tail", "2"),
+        ("--public-first", "sample"),
+        ("--public-iterations", "3"),
+        ("--packing",),
+    ],
+    ids=" ".join,
+)
+def test_options_that_mean_nothing_for_a_classifier(asked: dict[str, Any], run: Run, flags: tuple[str, ...]) -> None:
+    failed = run(*CLASSIFIER, *flags)
+    assert failed.code == 2
+    assert f"{flags[0]}: it is for language models. Leave it out, or add --objective lm" in failed.err
+    assert len(failed.err.strip().splitlines()) == 1
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "option", "why"),
+    [
+        (("--cti",), "--cti", "contributing tokens are found by class labels, and a language model has none"),
+        (("--cti-class-free",), "--cti", "contributing tokens are found by class labels"),
+        (("--cti", "--cti-option", "pair=first"), "--cti", "contributing tokens are found by class labels"),
+        (("--text-pair-column", "b"), "--text-pair-column", "a language model is trained on single texts"),
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing_for_a_language_model(
+    asked: dict[str, Any], run: Run, flags: tuple[str, ...], option: str, why: str
+) -> None:
+    failed = run(*LM, *flags)
+    assert failed.code == 2
+    assert option in failed.err
+    assert why in failed.err
+    assert len(failed.err.strip().splitlines()) == 1
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--objective", "seq2seq"), 2, "--objective"),
+        (("--tail", "-1"), 2, "--tail"),
+        (("--public-iterations", "0"), 2, "--public-iterations"),
+        (("--clip-norm", "0"), 3, "--clip-norm = 0.0"),
+        (("--accumulation", "0"), 3, "--accumulation = 0"),
+        (("--block-length", "0"), 3, "--max-length = 0"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_bounds(asked: dict[str, Any], run: Run, flags: tuple[str, ...], code: int, said: str) -> None:
+    failed = run(*LM, *flags)
+    assert failed.code == code
+    assert said in failed.err
+    assert not asked
+
+
+def result(**changes: Any) -> LanguageResult:
+    usual: dict[str, Any] = {
+        "perplexity": 12.5,
+        "perplexity_on": "test",
+        "perplexity_n": 300,
+        "perplexity_standard_error": 0.25,
+        "dev_before": 40.0,
+        "dev": (20.0, 12.0),
+        "read_in_training": Proportion.of(98, 100),
+        "read_in_training_note": "",
+        "read_from_answers": Proportion.of(70, 100),
+        "read_from_answers_note": "",
+    }
+    return LanguageResult.model_construct(**(usual | changes))
+
+
+def test_what_the_vendor_reads_stands_beside_the_perplexity() -> None:
+    rows = dict(language_rows(result()))
+    assert list(rows)[:3] == ["perplexity", "read from gradients", "read from answers"]
+    assert rows["perplexity"] == "12.50 ± 0.25 per token on test (n = 300 tokens)"
+    assert "98.00 %" in str(rows["read from gradients"])
+    assert "by the vendor" in str(rows["read from gradients"])
+    assert "70.00 %" in str(rows["read from answers"])
+    assert (rows["dev perplexity before"], rows["dev perplexity by epoch"]) == ("40.00", "20.00, 12.00")
+
+
+def test_without_a_number_the_reason_stands_there() -> None:
+    """Never a dash alone, which reads as nothing: a control that failed, or an attack that does not apply."""
+    rows = dict(
+        language_rows(
+            result(
+                read_in_training=None, read_in_training_note="control failed: noise",
+                read_from_answers=None, read_from_answers_note="does not apply", perplexity_standard_error=None,
+            )
+        )
+    )  # fmt: skip
+    assert rows["read from gradients"] == "- (control failed: noise)"
+    assert rows["read from answers"] == "- (does not apply)"
+    assert rows["perplexity"] == "12.50 per token on test (n = 300 tokens)"
+
+
+def test_the_result_has_every_number_in_json(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = result(folder=tmp_path, perplexity=math.inf)
+    monkeypatch.setattr(Client, "finetune_language_model", lambda *_, **__: told)
+    monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_, **__: None)
+    found = run(*LM, "--json").result
+    assert found["perplexity"] == "inf"
+    assert found["read_in_training"]["value"] == 0.98
+    assert found["read_in_training"]["n"] == 100
+    assert found["dev"] == [20.0, 12.0]
