@@ -32,7 +32,7 @@ class Card:
 
     def render(self) -> str:
         """The card in Markdown, with the hub's metadata."""
-        seen = self.steps * self.tokens_per_step
+        seen, available = self.steps * self.tokens_per_step, self.tokens["train"]
         rows = "\n".join(
             f"| {split} | {self.tokens[split]:,} | {ours:.2f} | {self.trigram[split]:.2f} "
             f"| {ours / self.trigram[split]:.3f} |"
@@ -52,12 +52,12 @@ tokenizer of its own (8,192 entries), trained from nothing so that cutlayer's de
 real model where no other can be fetched. It continues English prose of before 1930 and knows little else: it is made
 for measuring what leaks, not for use.
 
-- **Data**: 102 public-domain books (children's, adventure and domestic prose), {self.tokens["train"]:,} tokens; three other
-  books each for dev and test. No text that somebody may own, no personal data of living people, and the tastes and
-  prejudices of its time.
-- **Training**: {self.steps:,} steps of {self.tokens_per_step:,} tokens ({seen:,}, {seen / self.tokens["train"]:.2f} epochs), {self.hours:.1f} hours on two CPU
-  cores; Muon for the blocks' matrices, AdamW for the rest, bf16 products, no dropout, seed {self.seed}. The configuration
-  has GPT-2's dropout of 0.1, which acts when it is fine-tuned.
+- **Data**: 102 public-domain books (children's, adventure and domestic prose), {available:,} tokens; three other books
+  each for dev and test. No text that somebody may own, no personal data of living people, and the tastes and prejudices
+  of its time.
+- **Training**: {self.steps:,} steps of {self.tokens_per_step:,} tokens ({seen:,}, or {seen / available:.2f} epochs),
+  {self.hours:.1f} hours on two CPU cores; Muon for the blocks' matrices, AdamW for the rest, bf16 products, no dropout,
+  seed {self.seed}. The configuration has GPT-2's dropout of 0.1, which acts when it is fine-tuned.
 - **Weights**: fp16; read as fp32. Licence: Apache-2.0, like the package.
 
 Perplexity per token on books that it has not seen, beside an interpolated modified Kneser-Ney trigram on the same
