@@ -181,7 +181,8 @@ def generated(model: torch.nn.Module, source: str, *, tokens: int) -> list[str]:
         eos_token_id=tokenizer.eos_token_id,
     )
     texts = []
-    for row in produced[:, longest:].tolist():
+    for row, prompt in zip(produced[:, longest:].tolist(), ids, strict=True):
         kept = row[: row.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in row else row
-        texts.append(tokenizer.decode(kept, skip_special_tokens=True))
+        before, after = (tokenizer.decode([*prompt, *more], skip_special_tokens=True) for more in ([], kept))
+        texts.append(after.removeprefix(before))
     return texts

@@ -16,7 +16,8 @@ connections are residual, so u is a linear least-squares problem; from z and u o
 No guess of a label enters before the last step.
 
 While it is trained, a customer's tail drifts from the vendor's. Sure of its texts, it sends small
-gradients, but in about the old direction; see `Match`.
+gradients, but in about the old direction; see `Match`. Nor is drift a defence: texts come back every
+epoch, and a vendor that trains its own tail along, on what it read at the first step, drifts with it.
 """
 
 from __future__ import annotations

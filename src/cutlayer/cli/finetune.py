@@ -260,12 +260,14 @@ def finetune(
         ),
     ] = None,
     packing: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            help="Language models: join texts and cut them into blocks, or keep each text by itself.",
+            "--packing/--no-packing",
+            help="Language models: join texts and cut them into blocks (default), or keep each text by itself.",
+            show_default=False,
             rich_help_panel=TRAINING,
         ),
-    ] = True,
+    ] = None,
     group_by_length: Annotated[
         bool, typer.Option(help="Batches of texts of about one length: less padding.", rich_help_panel=TRAINING)
     ] = True,
@@ -324,7 +326,7 @@ def finetune(
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
     given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate}
     own = {name: value for name, value in given.items() if value is not None}
-    if language:
+    if language and packing is not None:
         own |= {"packing": packing}
     with core.checked():
         training = (customer.TrainSpec.language if language else customer.TrainSpec)(
@@ -383,6 +385,7 @@ def finetune(
         ("--tail", tail),
         ("--public-first", public_first),
         ("--public-iterations", public_iterations),
+        ("--packing" if packing else "--no-packing", packing),
     ):
         if value is not None:
             raise typer.BadParameter(

@@ -110,7 +110,7 @@ def generate(
     else:
         for number, each in enumerate(written, start=1):
             output.show(f"--- {number}")
-            output.show(each.text)
+            output.stream(f"{each.text}\n")
     first = written[0]
     tokens = sum(each.tokens for each in written)
     output.say(f"{tokens} tokens in {first.seconds:.1f} s, {first.round_trips} round trips")

@@ -115,7 +115,8 @@ class Output:
 
     def stream(self, piece: str) -> None:
         """A part of the result for readers, as it comes."""
-        self._out.print(escape(piece), end="")
+        # not by rich, which reads markup, emoji codes and tabs into what a model wrote
+        self._out.file.write(piece)
         self._out.file.flush()
 
     def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:

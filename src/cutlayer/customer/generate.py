@@ -76,13 +76,23 @@ class Writer:
         tokenizer: What the tokens mean.
         stop: Strings before which the text ends.
         show: Takes what was added.
+        before: Ids of the prompt's end: some tokenizers write a text's first word without the space before it.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], show: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[str],
+        show: Callable[[str], None],
+        *,
+        before: Sequence[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
         self._show = show
         self._shown = 0
+        self._before = list(before)
+        self._skipped = len(self._decoded())
         self.ids: list[int] = []
         self.text = ""
         self.ended: str | None = None
@@ -93,7 +103,7 @@ class Writer:
             self.end("end mark")
             return
         self.ids.append(token)
-        self.text = str(self._tokenizer.decode(self.ids, skip_special_tokens=True))
+        self.text = self._decoded(*self.ids)[self._skipped :]
         found = [at for at in (self.text.find(word) for word in self._stop) if at >= 0]
         if found:
             self.text = self.text[: min(found)]
@@ -103,6 +113,9 @@ class Writer:
         text = self.text[: len(self.text) - held]
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
             self._show_up_to(len(text))
+
+    def _decoded(self, *ids: int) -> str:
+        return str(self._tokenizer.decode([*self._before, *ids], skip_special_tokens=True))
 
     def end(self, why: str) -> None:
         """Ends the text and shows all of it."""
@@ -179,7 +192,12 @@ def generate(
     texts = Growing(link, session.bottom, session.tail)
     choose = Chooser(sampling)
     writers = [
-        Writer(session.archive.tokenizer, sampling.stop, lambda piece, number=number: on_text(number, piece))  # type: ignore[misc]
+        Writer(
+            session.archive.tokenizer,
+            sampling.stop,
+            lambda piece, number=number: on_text(number, piece),  # type: ignore[misc]
+            before=prompts[number][-1:].tolist(),
+        )
         for number in range(len(prompts))
     ]
     try:

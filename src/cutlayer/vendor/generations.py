@@ -24,7 +24,7 @@ from cutlayer.vendor.checks import read_growth
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, routes
+from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, GenerationInfo, GenerationSpec
 
 
@@ -158,7 +158,7 @@ class Generations:
             )
         try:
             answer = self._grow(session, body)
-        except Refusal:
+        except (Refusal, FrameError):
             raise
         except BaseException:
             # its cache may hold half of this frame
@@ -218,12 +218,12 @@ class Generations:
             limit=self._settings.limits.max_rows_per_step,
         )
         parents = self._parents(session, tensors)
-        before = session.decoding.positions if parents is None else session.decoding.positions[parents]
-        longest = int((before + growth.lengths).max())
+        # columns, not real positions: what pads a sequence takes memory like what is in it
+        longest = session.decoding.mask.shape[1] + int(growth.lengths.max())
         if longest > session.spec.positions:
             raise unacceptable(
                 "text-too-long",
-                f"A sequence would grow to {longest} positions; the session was asked for {session.spec.positions}.",
+                f"The sequences would grow to {longest} positions; the session was asked for {session.spec.positions}.",
                 remedy="Start a session with more positions.",
             )
         if parents is not None:

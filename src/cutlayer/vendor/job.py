@@ -402,7 +402,8 @@ class LiveJob:
             raise StorageError(f"A checkpoint of job {self.name} does not fit its spec.") from error
         if answer is not None:
             kept = state.notes["answer"]
-            self._answers[GRADIENT] = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
+            known = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
+            self._answers[kept.get("kind", GRADIENT)] = known
 
     def _replay(self, entry: Entry) -> None:
         """Takes a logged frame again, as far as the checkpoint does not hold it already."""
@@ -460,11 +461,13 @@ class LiveJob:
     def _state(self) -> State:
         tensors = self._trainer.state()
         notes: dict[str, object] = {"threads": self.threads}
-        known = self._answers.get(GRADIENT)
-        if known is not None and known.step == self._trainer.taken and not self._trainer.waits:
-            # A repetition of this frame may still come, and its graph is gone.
-            tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
-            notes["answer"] = {"step": known.step, "digest": known.digest.hex()}
+        for kind in (NORM, GRADIENT):
+            known = self._answers.get(kind)
+            if known is not None and known.step == self._trainer.taken and not self._trainer.waits:
+                # A repetition of this frame may still come: of the last one, which is the norm where there is one.
+                tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
+                notes["answer"] = {"kind": kind, "step": known.step, "digest": known.digest.hex()}
+                break
         return State(tensors, notes)
 
     def leave(self) -> None:
@@ -497,6 +500,7 @@ class LiveJob:
     def trainer_at(self, step: int) -> Trainer:
         """The adapter after `step` steps: the current one, or a snapshot."""
         if self._trainer.taken == step:
+            self._check_at(step)
             return self._trainer
         if step not in self._snapshots.steps():
             self._check_at(step)

@@ -250,7 +250,7 @@ def test_prompts_that_fit() -> None:
     prompts = Ragged.from_lists([[5, 6], [7, 8, 9]])
     assert check_prompts(prompts, opening=1, limit=10, new_tokens=6) == 10
     with pytest.raises(
-        ConfigError, match="max_new_tokens = 7: makes 11 positions behind a prompt of 4; .* takes 10"
+        ConfigError, match=r"max_new_tokens = 7: makes 11 positions behind a prompt of 4; .* takes 10"
     ) as e:
         check_prompts(prompts, opening=1, limit=10, new_tokens=7)
     assert "Ask for 6 or fewer" in e.value.remedy

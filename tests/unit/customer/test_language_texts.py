@@ -74,7 +74,7 @@ def flat(tokens: Tokens) -> list[int]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(TEXTS.filter(lambda texts: any(texts)), st.sampled_from(HABITS), st.integers(4, 32))
+@given(TEXTS.filter(any), st.sampled_from(HABITS), st.integers(4, 32))
 def test_every_token_stands_once_in_the_blocks_and_in_order(texts: list[str], habit: str, length: int) -> None:
     found = made(texts, habit, max_length=length)
     stream = [token for text in ids(texts, habit) for token in text]
@@ -94,7 +94,7 @@ def test_every_token_stands_once_in_the_blocks_and_in_order(texts: list[str], ha
 
 
 @settings(deadline=None, max_examples=60)
-@given(TEXTS.filter(lambda texts: any(texts)), st.sampled_from(HABITS), st.integers(4, 32))
+@given(TEXTS.filter(any), st.sampled_from(HABITS), st.integers(4, 32))
 def test_without_packing_each_text_stays_by_itself(texts: list[str], habit: str, length: int) -> None:
     found = made(texts, habit, max_length=length, packing=False)
     size = found.max_content
@@ -177,13 +177,13 @@ def test_texts_of_nothing() -> None:
 def test_which_file_has_none_is_said() -> None:
     empty = Dataset((("",),))
     full = Dataset((("a b c",),))
-    for name, given in (
+    for name, some in (
         ("dev", Plain(full, empty, None, None)),
         ("test", Plain(full, full, empty, None)),
         ("the public text", Plain(full, full, None, empty)),
     ):
         with pytest.raises(DataError, match=f"{name} has no text of two"):
-            LanguageTexts(given, spec(), archive("gpt2"))
+            LanguageTexts(some, spec(), archive("gpt2"))
 
 
 def test_a_tokenizer_without_an_end_mark() -> None:

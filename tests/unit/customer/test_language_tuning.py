@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from cutlayer.customer.finetune import check_spec, form_of
 from cutlayer.customer.run import Run, RunState
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset
-from cutlayer.models import Archive, Head, read_archive, write_archive
+from cutlayer.models import Archive, Head, Inputs, Tail, read_archive, write_archive
 from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import Form, WireType, routes
 from tests.equivalence import zoo
@@ -171,21 +172,34 @@ def test_a_classifier_trains_what_it_did(tmp_path: Path) -> None:
         assert trained("gpt2", tune(held, settings)) == expected
 
 
-@pytest.mark.parametrize("on", [True, False])
-def test_dropout_and_checkpointing_reach_both_parts(on: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_and_checkpointing_reach_both_parts(dropout: bool, checkpointing: bool, tmp_path: Path) -> None:
+    """Either without the other: what is not kept for the backward pass is computed a second time in it."""
     held = archive("gpt2", Cut(bottom=1, tail=1), tmp_path / "archive")
-    parts = tune(held, spec(training={"dropout": on, "gradient_checkpointing": on, "lora_dropout": 0.5}))
-    for part in (parts.bottom, parts.tail):
-        assert part is not None
+    training = {"dropout": dropout, "gradient_checkpointing": checkpointing, "lora_dropout": 0.5}
+    parts = tune(held, spec(training=training))
+    inputs = Inputs(torch.ones(2, 5, dtype=torch.int64), torch.arange(5).expand(2, -1))
+    rows = torch.randn(2, 5, zoo.WIDTH)
+    assert isinstance(parts.tail, Tail)
+    assert parts.bottom is not None
+    for part, output in (
+        (parts.bottom, lambda: parts.bottom(replace(inputs, inputs_embeds=rows))),
+        (parts.tail, lambda: parts.tail(rows, inputs)),
+    ):
         part.train()
-        blocks = [module for name, module in part.model.named_modules() if name.endswith("resid_dropout")]
-        assert blocks
-        assert all(module.training == on for module in blocks)
-        adapters = [module for name, module in part.model.named_modules() if name.endswith("lora_dropout.default")]
+        named = dict(part.model.named_modules())
+        own = [module for name, module in named.items() if name.endswith("resid_dropout")]
+        adapters = [module for name, module in named.items() if name.endswith("lora_dropout.default")]
+        assert own
+        assert all(module.training == dropout for module in own)
         assert adapters
         assert all(module.training for module in adapters), "an adapter's dropout follows its own rate"
-        runner: Any = part.runner
-        assert runner.gradient_checkpointing == on
+        (norm,) = (module for name, module in named.items() if name.endswith("ln_1"))
+        calls: list[None] = []
+        norm.register_forward_hook(lambda *_, calls=calls: calls.append(None))
+        output().sum().backward()
+        assert len(calls) == 1 + checkpointing
 
 
 # ---------------------------------------------------------------- settings

@@ -1,4 +1,4 @@
-"""Jobs of language models: which are offered, the norm that clips across the cut, and every way back from in between."""
+"""Jobs of language models: which are offered, the norm that clips across the cut, and every way back."""
 
 from __future__ import annotations
 
