@@ -50,7 +50,7 @@ def test_a_saved_adapter_loads_on_the_whole_model(name: str, targets: Any, tmp_p
     expected = top(batch.inputs, parts.bottom(batch.inputs))
     assert expected.shape[1] == 5
     save_adapter(top, tmp_path, {"cut": case.cut.model_dump()})
-    assert json.loads((tmp_path / "cutlayer.json").read_text()) == {"cut": {"bottom": 2, "tail": None}}
+    assert json.loads((tmp_path / "cutlayer.json").read_text()) == {"cut": {"bottom": 2, "tail": None, "target": 0}}
 
     whole = make_model(name, Head.CLASSIFICATION, labels=5)
     whole.load_state_dict(
