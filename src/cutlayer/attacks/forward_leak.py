@@ -14,9 +14,12 @@ from torch import Tensor
 from cutlayer.attacks.tail_gradient import NO_TARGET, Unembedding, final_hidden
 from cutlayer.models.cutting import Tail
 from cutlayer.models.inputs import Inputs
+from cutlayer.models.seq2seq import Seq2SeqTail
 
 
-def read_greedy_tokens(tail: Tail, hidden: Tensor, inputs: Inputs, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def read_greedy_tokens(
+    tail: Tail | Seq2SeqTail, hidden: Tensor, inputs: Inputs, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Guesses the token that the customer's model predicts at each position.
 
     A generated text's boundary is all that crossed for it, prompt and steps one after the other: a tail

@@ -17,11 +17,11 @@ from cutlayer.attacks.attack import ATTACKS, Guess, Guesses
 from cutlayer.attacks.forward_leak import read_greedy_tokens
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.scoring import Score
-from cutlayer.attacks.tail_gradient import NO_TARGET, predicting, read_next_tokens
+from cutlayer.attacks.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits
 from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
 from cutlayer.attacks.view import Inapplicable, Knowledge, SeenAnswer, SeenFrame, Transcript, View
 from cutlayer.core import DataError, Ragged, Rows, Tokens
-from cutlayer.models import Inputs, Tail, Template
+from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
 
@@ -59,7 +59,7 @@ class ForwardLeak:
             yield answer.source, answer.number, greedy_texts(tail, answer, view.knowledge)
 
 
-def greedy_texts(tail: Tail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens:
+def greedy_texts(tail: Tail | Seq2SeqTail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens:
     """What a tail makes of a query's answer: the most probable token at each place of the texts.
 
     Args:
@@ -78,7 +78,7 @@ ATTACKS.add("tail-gradient")(TailGradient())
 ATTACKS.add("forward-leak")(ForwardLeak())
 
 
-def _granted(knowledge: Knowledge) -> tuple[Tail, Template]:
+def _granted(knowledge: Knowledge) -> tuple[Tail | Seq2SeqTail, Template]:
     if knowledge.cut.tail is None:
         raise Inapplicable("The vendor holds the head: no hidden states pass an upper boundary.")
     if knowledge.tail is None or knowledge.template is None:
@@ -157,14 +157,14 @@ class TrainedTruth(TokenTruth):
         return 1.0
 
 
-def _gradient(tail: Tail, hidden: Tensor, inputs: Inputs) -> Tensor:
+def _gradient(tail: Tail | Seq2SeqTail, hidden: Tensor, inputs: Inputs) -> Tensor:
     """d loss / d hidden of the mean cross-entropy of next tokens, at a tail in evaluation mode."""
     hidden = hidden.detach().requires_grad_()
     where = predicting(inputs)
     if inputs.input_ids is None:
         raise DataError("A loss needs the true tokens.")
     followers = torch.cat([inputs.input_ids[:, 1:], inputs.input_ids[:, :1]], 1)
-    logits = tail(hidden, inputs)[where]
+    logits = tail_logits(tail, hidden, inputs)[where]
     loss = torch.nn.functional.cross_entropy(logits, followers[where])
     return torch.autograd.grad(loss, hidden)[0]
 

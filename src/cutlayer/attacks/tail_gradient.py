@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from cutlayer.models.anatomy import Kind
 from cutlayer.models.cutting import Tail, Top, behead, block_list, trim
 from cutlayer.models.heads import Head
 from cutlayer.models.inputs import Inputs
+from cutlayer.models.seq2seq import Seq2SeqTail
 from cutlayer.models.twin import twin
 
 NO_TARGET = -1
@@ -90,8 +91,34 @@ def predicting(inputs: Inputs) -> Tensor:
     return followed
 
 
+def tail_logits(tail: Tail | Seq2SeqTail, hidden: Tensor, inputs: Inputs) -> Tensor:
+    """A tail's logits `[batch, seq, vocab]` from the upper boundary.
+
+    Args:
+        tail: Of a decoder; or of an encoder-decoder, without blocks that would attend to the encoder's output.
+        hidden: The upper boundary, `[batch, seq, width]`.
+        inputs: Its mask and positions.
+
+    Raises:
+        Inapplicable: The tail of an encoder-decoder has blocks.
+    """
+    if isinstance(tail, Tail):
+        logits: Tensor = tail(hidden, inputs)
+        return logits
+    _check_without_blocks(tail)
+    return tail.decode(hidden, inputs, inputs, hidden)
+
+
+def _check_without_blocks(tail: Seq2SeqTail) -> None:
+    if len(block_list(tail.model, tail.family.stacks[-1])):
+        raise Inapplicable(
+            "An encoder-decoder's tail with blocks is not read: this attack does not follow their attention to the "
+            "encoder's output, which the vendor knows."
+        )
+
+
 def read_next_tokens(
-    tail: Tail,
+    tail: Tail | Seq2SeqTail,
     hidden: Tensor,
     gradient: Tensor,
     inputs: Inputs,
@@ -148,7 +175,9 @@ def read_next_tokens(
 # ---------------------------------------------------------------- through the blocks
 
 
-def final_hidden(tail: Tail, hidden: Tensor, inputs: Inputs, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def final_hidden(
+    tail: Tail | Seq2SeqTail, hidden: Tensor, inputs: Inputs, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """z, what the tail's blocks make of the upper boundary: `[batch, seq, width]` on the tail's device.
 
     Raises:
@@ -165,7 +194,7 @@ def final_hidden(tail: Tail, hidden: Tensor, inputs: Inputs, *, dtype: torch.dty
 
 
 def solve_blocks(
-    tail: Tail,
+    tail: Tail | Seq2SeqTail,
     hidden: Tensor,
     gradient: Tensor,
     inputs: Inputs,
@@ -274,12 +303,15 @@ def _solve(blocks: _BlockMap, gradient: Tensor, iterations: int, tolerance: floa
     return FinalStates(blocks.state, solution * size, _norm(rest)[:, 0, 0], taken)
 
 
-def _blocks(tail: Tail, dtype: torch.dtype) -> Top | None:
+def _blocks(tail: Tail | Seq2SeqTail, dtype: torch.dtype) -> Top | None:
     """A frozen copy of a tail's blocks, without norm and head; None if there are none.
 
     A copy, as a twin shares its parameters, and neither their type nor their gradients are to change.
     Its attention is the plain one, as fused kernels cannot be differentiated twice.
     """
+    if isinstance(tail, Seq2SeqTail):
+        _check_without_blocks(tail)
+        return None
     depth = len(block_list(tail.model, tail.stack))
     if not depth:
         return None
@@ -437,20 +469,21 @@ class Unembedding:
     bias: Tensor | None
 
     @classmethod
-    def of(cls, tail: Tail) -> Unembedding:
+    def of(cls, tail: Tail | Seq2SeqTail) -> Unembedding:
         """That of a tail, checked against the tail's own logits.
 
         Raises:
             Inapplicable: The tail has no head over a vocabulary, or computes something else after its blocks.
         """
-        model = tail.model
-        if tail.family.kind is not Kind.DECODER or Head.of(model) is not Head.LANGUAGE:
+        model, stack = tail.model, tail.family.stacks[-1]
+        if tail.family.kind is Kind.ENCODER or Head.of(model) is not Head.LANGUAGE:
             raise Inapplicable(
-                f"This {model.config.model_type} tail is not that of a causal language model: its gradients are not "
-                "about next tokens alone."
+                f"This {model.config.model_type} tail is not that of a language model: its gradients are not about "
+                "next tokens alone."
             )
         head = model.get_output_embeddings()
-        held = [module for path in tail.stack.after if (module := getattr(tail.runner, path)) is not None]
+        runner = model.get_submodule(stack.path)
+        held = [module for path in stack.after if (module := getattr(runner, path)) is not None]
         maps = [module for module in held if isinstance(module, nn.Linear)]
         norms = [module for module in held if not isinstance(module, nn.Linear)]
         if not isinstance(head, nn.Linear) or max(len(maps), len(norms)) > 1 or any(m.bias is not None for m in maps):
@@ -462,6 +495,9 @@ class Unembedding:
             weight=head.weight.detach(),
             bias=None if bias is None else bias.detach(),
         )
+        scale = found._scale(tail)
+        if abs(scale - 1) > 1e-3:
+            found = replace(found, weight=found.weight * scale)
         if not found._agrees_with(tail):
             raise Inapplicable("After its blocks the tail computes more than head(norm(z)), so its logits are unknown.")
         return found
@@ -564,19 +600,30 @@ class Unembedding:
         norm.double()
         return _DenseJacobian(norm(hidden.double()), torch.func.vmap(torch.func.jacrev(norm))(hidden.double()))
 
-    def _agrees_with(self, tail: Tail) -> bool:
+    def _agrees_with(self, tail: Tail | Seq2SeqTail) -> bool:
         """Whether these are the tail's own logits: a scaled or capped head would show."""
-        module = twin(tail.model)
-        trim(module, tail.stack, 0, 0, table=False, before=False, after=True)
-        module.train(False)
+        ours, theirs = self._probed(tail)
         kind = tail.model.dtype
+        return _same(ours, theirs, 4e3 * torch.finfo(kind).eps if kind is torch.float32 else 0.1)
+
+    def _scale(self, tail: Tail | Seq2SeqTail) -> float:
+        """What the tail multiplies its logits by: T5 does, where head and table are one."""
+        ours, theirs = self._probed(tail)
+        return float((ours * theirs).sum() / ours.square().sum().clamp(min=1e-30)) if self.bias is None else 1.0
+
+    def _probed(self, tail: Tail | Seq2SeqTail) -> tuple[Tensor, Tensor]:
+        """Our logits and the tail's, for some hidden states that its blocks might have made."""
+        module = twin(tail.model)
+        trim(module, tail.family.stacks[-1], 0, 0, table=False, before=False, after=True)
+        module.train(False)
         places = torch.arange(4, device=self.device)[None]
-        probe = (torch.arange(4.0 * self.width, device=self.device).sin() * 3).view(1, 4, -1).to(kind)
+        probe = (torch.arange(4.0 * self.width, device=self.device).sin() * 3).view(1, 4, -1).to(tail.model.dtype)
+        empty = type(tail)(module, head=True)
         with torch.no_grad():
-            theirs = Tail(module, head=True)(probe, Inputs(torch.ones_like(places), places))[0].double()
+            theirs = tail_logits(empty, probe, Inputs(torch.ones_like(places), places))[0].double()
             features = self._normed(probe[0])
             ours = [self.logits(features, part, self.rows(part)) for part in self.vocabulary(4)]
-        return _same(torch.cat(ours, 1), theirs, 4e3 * torch.finfo(kind).eps if kind is torch.float32 else 0.1)
+        return torch.cat(ours, 1), theirs
 
 
 def nearest_tokens(

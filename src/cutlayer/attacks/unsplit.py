@@ -32,7 +32,7 @@ from cutlayer.attacks.attack import Guesses
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.view import Inapplicable, View
 from cutlayer.core import ConfigError, DataError, Fault, Ragged, Rows, Spec, Tokens
-from cutlayer.models import Bottom, Inputs, seed_dropout, seeded, set_dropout
+from cutlayer.models import Bottom, Inputs, Seq2SeqBottom, seed_dropout, seeded, set_dropout
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 _ROWS_AT_ONCE = 16_384
@@ -544,6 +544,8 @@ class UnSplit:
             Inapplicable: Token ids were released, or the bottom was not granted, or has no blocks.
         """
         bottom, template = view.knowledge.bottom, view.knowledge.template
+        if isinstance(bottom, Seq2SeqBottom):
+            raise Inapplicable("The attack guesses the bottom of a model with one stack of blocks.")
         if bottom is None or template is None:
             raise Inapplicable("The attacker was not granted the bottom as it was handed out.")
         for release in view.transcript.releases():

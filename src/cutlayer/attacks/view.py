@@ -7,7 +7,7 @@ attack is called with a `View` and returns guesses; it never meets the customer'
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Payload
+from cutlayer.core import Cut, Payload, Rows
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import Route, routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
 
 if TYPE_CHECKING:
-    from cutlayer.models import Bottom, Tail, Template
+    from cutlayer.models import Bottom, Seq2SeqBottom, Seq2SeqTail, Tail, Template
 
 
 class Inapplicable(Exception):  # noqa: N818 - an answer of an attack, not a fault of anybody's
@@ -59,7 +59,8 @@ class SeenRelease:
 
     Attributes:
         source: What they were released into: `record-set/ID`, `job/ID` for a step with its own
-            release, `job/ID/infer` or `adapter/ID/infer` for queries.
+            release, `job/ID/source` for the source texts of an encoder-decoder's, `job/ID/infer` or
+            `adapter/ID/infer` for queries.
         number: The shard, the step, or the running number of the query.
         payload: Token ids or boundary rows.
     """
@@ -140,6 +141,29 @@ class Transcript:
 
         return Transcript(frames)
 
+    def only(self, *kinds: Route) -> Transcript:
+        """The frames of some routes."""
+        return Transcript(lambda: (frame for frame in self if frame.route in kinds))
+
+    def targets(self) -> Transcript:
+        """What an encoder-decoder's target texts crossed in, as if there were no source texts."""
+
+        def frames() -> Iterator[SeenFrame]:
+            skipped = False
+            for frame in self:
+                if frame.route in (routes.SOURCE, routes.SOURCE_GRADIENT):
+                    continue
+                if frame.route in _QUERIES and frame.direction is Direction.UP:
+                    payload = unpack(frame.tensors())
+                    sides = payload.parted() if isinstance(payload, Rows) else ()
+                    skipped = len(sides) < 2
+                    if not skipped:
+                        yield replace(frame, tensors=_tensors_of(sides[1]))
+                elif frame.route not in _QUERIES or not skipped:
+                    yield frame
+
+        return Transcript(frames)
+
     def only_answers(self, queries: Collection[tuple[str, int]]) -> Transcript:
         """The same with no answers but those of some queries, by source and number."""
         return _SomeAnswers(self._frames, queries)
@@ -186,7 +210,7 @@ class Transcript:
         stored = _StoredLengths()
         for frame in self._frames():
             stored.see(frame)
-            if frame.route not in (routes.JOB_INFER, routes.ADAPTER_INFER):
+            if frame.route not in _QUERIES:
                 continue
             source = _RELEASED_INTO[frame.route.name][0].format(**frame.where)
             tensors = frame.tensors()
@@ -195,6 +219,10 @@ class Transcript:
             else:
                 numbers[source] = numbers.get(source, -1) + 1
                 yield SeenAnswer(source, numbers[source], tensors["output"], asked[source])
+
+
+def _tensors_of(rows: Rows) -> Callable[[], Mapping[str, Tensor]]:
+    return lambda: {"rows": rows.packed.values, "lengths": rows.segment_lengths}
 
 
 class _SomeAnswers(Transcript):
@@ -224,9 +252,11 @@ class _StoredLengths:
         return torch.cat(self._lengths)[tensors["records"].to(torch.int64)] if self._lengths else None
 
 
+_QUERIES = (routes.JOB_INFER, routes.ADAPTER_INFER)
 _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {
     routes.SHARD_PUT.name: ("record-set/{record_set}", "shard"),
     routes.STEP.name: ("job/{job}", "step"),
+    routes.SOURCE.name: ("job/{job}/source", "step"),
     routes.JOB_INFER.name: ("job/{job}/infer", None),
     routes.ADAPTER_INFER.name: ("adapter/{adapter}/infer", None),
 }
@@ -240,7 +270,7 @@ def _recorded(folder: Path | str) -> Iterator[SeenFrame]:
         # the same bytes at the same address are a retry: no second look, and no second step
         key = (frame.direction, frame.route.path.format(**frame.where), frame.sha256)
         # a query may be asked twice, and mean another moment
-        if key not in seen or frame.route in (routes.JOB_INFER, routes.ADAPTER_INFER):
+        if key not in seen or frame.route in _QUERIES:
             seen.add(key)
             yield SeenFrame(frame.direction, frame.route, frame.where, frame.tensors)
 
@@ -264,8 +294,8 @@ class Knowledge:
     table: Tensor | None = None
     candidates: Tensor | None = None
     template: Template | None = None
-    bottom: Bottom | None = None
-    tail: Tail | None = None
+    bottom: Bottom | Seq2SeqBottom | None = None
+    tail: Tail | Seq2SeqTail | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,10 +74,21 @@ def finetune(
         str,
         typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
     ] = "label",
-    objective: Annotated[
-        Literal["classification", "lm"],
+    target_column: Annotated[
+        str | None,
         typer.Option(
-            help="What is learnt: a label per text, or (lm) to continue texts; then the head is yours.",
+            "--target-column",
+            metavar="NAME",
+            help="Encoder-decoders: the column of the text to be written. Default: target.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    objective: Annotated[
+        Literal["classification", "lm", "seq2seq"],
+        typer.Option(
+            help="What is learnt: a label per text, (lm) to continue texts, or (seq2seq) to write a target text for "
+            "each; of the latter two the head is yours.",
             rich_help_panel=TRAINING,
         ),
     ] = "classification",
@@ -138,6 +149,17 @@ def finetune(
             metavar="K",
             min=0,
             help="Language models: blocks below the head on your side. 0: final norm and head alone. Default: 0.",
+            show_default=False,
+            rich_help_panel=CUT,
+        ),
+    ] = None,
+    target_bottom: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            min=0,
+            help="Encoder-decoders: the decoder's first blocks on your side; with 0 a table lookup reads every target "
+            "token. Default: 1.",
             show_default=False,
             rich_help_panel=CUT,
         ),
@@ -243,8 +265,14 @@ def finetune(
         typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING),
     ] = "query-value",
     dropout: Annotated[
-        bool, typer.Option(help="The blocks' own dropout while training.", rich_help_panel=TRAINING)
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--dropout/--no-dropout",
+            help="The blocks' own dropout while training. Default: on, but of encoder-decoders off.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     dev_share: Annotated[
         float, typer.Option(help="Share of train held out where there is no --dev.", rich_help_panel=TRAINING)
     ] = 0.01,
@@ -255,6 +283,14 @@ def finetune(
             "--block-length",
             help="Tokens per text, special tokens included; of a language model per block. Default: the model's limit, "
             "of a block at most 1024.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    max_target_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Encoder-decoders: tokens per target text. Default: as --max-length.",
             show_default=False,
             rich_help_panel=TRAINING,
         ),
@@ -316,7 +352,7 @@ def finetune(
     gradients, and the result says how much. Interrupt it, run it again, and it goes on.
     """
     chosen = require_eta(eta)
-    language = objective == "lm"
+    language = objective != "classification"
     depth = _depth(bottom or ("1" if language else "0"))
     choices = _choices(cti_option or (), cti=cti or cti_class_free)
     from cutlayer import core, customer, wire
@@ -324,12 +360,13 @@ def finetune(
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
-    given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate}
+    given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "dropout": dropout}
     own = {name: value for name, value in given.items() if value is not None}
     if language and packing is not None:
         own |= {"packing": packing}
     with core.checked():
-        training = (customer.TrainSpec.language if language else customer.TrainSpec)(
+        settings = {"lm": customer.TrainSpec.language, "seq2seq": customer.TrainSpec.seq2seq}
+        training = settings.get(objective, customer.TrainSpec)(
             method=customer.Method(method),
             epochs=epochs,
             patience=patience,
@@ -341,9 +378,9 @@ def finetune(
             alpha=alpha,
             lora_dropout=lora_dropout,
             targets=targets,
-            dropout=dropout,
             dev_share=dev_share,
             max_length=max_length,
+            max_target_length=max_target_length,
             group_by_length=group_by_length,
             precision=wire.Precision(precision),
             **own,
@@ -366,31 +403,50 @@ def finetune(
         "unsafe_noise_seed": unsafe_noise_seed,
         "out": out,
     }
+    seq2seq = {
+        "--target-column": target_column,
+        "--target-bottom": target_bottom,
+        "--max-target-length": max_target_length,
+    }
+    if objective != "seq2seq":
+        _check_left_out(seq2seq, "encoder-decoders", "seq2seq")
     if language:
         _check_language_options(cti=cti or cti_class_free, pair=text_pair_column)
+        common |= {
+            "tail": tail or 0,
+            "train_bottom": None if train_bottom is None else customer.TrainBottom(train_bottom),
+            "public_first": _public(public_first, public_iterations),
+            "public_iterations": public_iterations or 1,
+        }
         with output.progress() as progress:
-            told = client.finetune_language_model(
-                train,
-                tail=tail or 0,
-                train_bottom=None if train_bottom is None else customer.TrainBottom(train_bottom),
-                public_first=_public(public_first, public_iterations),
-                public_iterations=public_iterations or 1,
-                progress=progress,
-                **common,
-            )
+            if objective == "lm":
+                told = client.finetune_language_model(train, progress=progress, **common)
+            else:
+                if common.pop("place") is not core.Place.TOKENS:
+                    raise typer.BadParameter(
+                        "rows of target texts change with each step. Use tokens", param_hint="--place"
+                    )
+                if depth is None:
+                    raise typer.BadParameter(
+                        "an encoder-decoder needs weights here. Use 0 or more", param_hint="--bottom"
+                    )
+                told = client.finetune_seq2seq(
+                    train,
+                    target_column=target_column or "target",
+                    target_bottom=1 if target_bottom is None else target_bottom,
+                    progress=progress,
+                    **common,
+                )
         _show(output, told, language_rows(told), again=out if finished else None)
         output.result(fields(told))
         return
-    for option, value in (
-        ("--tail", tail),
-        ("--public-first", public_first),
-        ("--public-iterations", public_iterations),
-        ("--packing" if packing else "--no-packing", packing),
-    ):
-        if value is not None:
-            raise typer.BadParameter(
-                "it is for language models. Leave it out, or add --objective lm", param_hint=option
-            )
+    generating = {
+        "--tail": tail,
+        "--public-first": public_first,
+        "--public-iterations": public_iterations,
+        "--packing" if packing else "--no-packing": packing,
+    }
+    _check_left_out(generating, "language models", "lm")
     with output.progress() as progress:
         result = client.finetune(
             train,
@@ -536,6 +592,11 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
         ),
         ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
         ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
+        *(
+            [("read from target rows", _read(result.read_from_targets, result.read_from_targets_note))]
+            if result.read_from_targets is not None or result.read_from_targets_note
+            else []
+        ),
         ("dev perplexity before", f"{result.dev_before:.2f}"),
         ("dev perplexity by epoch", ", ".join(f"{value:.2f}" for value in result.dev)),
     ]
@@ -595,6 +656,14 @@ def _public(source: str | None, iterations: int | None) -> str | Path | None:
     return sample_path("train") if source in (None, "sample") else source
 
 
+def _check_left_out(options: Mapping[str, object], whose: str, objective: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(
+                f"it is for {whose}. Leave it out, or add --objective {objective}", param_hint=option
+            )
+
+
 def _check_language_options(*, cti: bool, pair: str | None) -> None:
     if cti:
         raise typer.BadParameter(
@@ -603,7 +672,9 @@ def _check_language_options(*, cti: bool, pair: str | None) -> None:
         )
     if pair is not None:
         raise typer.BadParameter(
-            "a language model is trained on single texts. Leave it out", param_hint="--text-pair-column"
+            "a language model is trained on single texts, an encoder-decoder's second text is --target-column. "
+            "Leave it out",
+            param_hint="--text-pair-column",
         )
 
 

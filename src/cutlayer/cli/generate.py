@@ -52,6 +52,19 @@ def generate(
     top_p: Annotated[
         float, typer.Option(help="Only the most probable tokens that make up this share.", rich_help_panel=SAMPLING)
     ] = 1.0,
+    beams: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Encoder-decoders: follow N continuations and take the most probable (beam search). The text then "
+            "comes at its end.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Of beam search: above 1 longer texts, below 1 shorter.", rich_help_panel=SAMPLING)
+    ] = 1.0,
     stop: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,7 +88,9 @@ def generate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Continue texts with a language model's adapter, privatized in the way it was trained.
+    """Continue texts with a language model's adapter, or answer them with an encoder-decoder's.
+
+    They are privatized in the way it was trained.
 
     The text appears as it comes. Prompts and chosen tokens are not sent as such, but the vendor can read many of the
     chosen ones from what its own blocks compute: see docs/explanation/threat-model.md.
@@ -92,6 +107,8 @@ def generate(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            beams=beams,
+            length_penalty=length_penalty,
             stop=tuple(stop or ()),
             seed=seed,
         )

@@ -76,15 +76,18 @@ class Ragged:
         parts = [torch.cat([items, self[number]]) for number in range(len(self))]
         return Ragged(torch.cat(parts), self.lengths + len(items))
 
+    def split(self) -> tuple[Tensor, ...]:
+        """Each sequence's items."""
+        pieces: tuple[Tensor, ...] = self.values.split(self.lengths.tolist())
+        return pieces
+
     def with_values(self, values: Tensor) -> Ragged:
         """The same lengths over other items."""
         return Ragged(values, self.lengths)
 
     def padded(self, fill: float = 0) -> Tensor:
         """`[n, longest, ...]`, padded on the right with `fill`."""
-        return torch.nn.utils.rnn.pad_sequence(
-            list(self.values.split(self.lengths.tolist())), batch_first=True, padding_value=fill
-        )
+        return torch.nn.utils.rnn.pad_sequence(list(self.split()), batch_first=True, padding_value=fill)
 
     def mask(self) -> Tensor:
         """`[n, longest]` int64: 1 where `padded` holds an item."""
@@ -146,6 +149,22 @@ class Rows:
         """Puts the texts of several packs one behind the other."""
         return cls(
             Ragged.concatenate([part.packed for part in parts]), torch.cat([part.segment_lengths for part in parts])
+        )
+
+    @classmethod
+    def joined(cls, first: Rows, second: Rows) -> Rows:
+        """Pairs of texts, each of which was a single one in its own pack."""
+        lengths = torch.cat([first.segment_lengths, second.segment_lengths], 1)
+        pairs = zip(first.packed.split(), second.packed.split(), strict=True)
+        return cls(Ragged(torch.cat([piece for pair in pairs for piece in pair]), lengths.sum(1)), lengths)
+
+    def parted(self) -> tuple[Rows, ...]:
+        """Each segment by itself, as single texts."""
+        pieces = self.packed.values.split(self.segment_lengths.flatten().tolist())
+        segments = self.segment_lengths.shape[1]
+        return tuple(
+            Rows(Ragged(torch.cat(pieces[side::segments]), lengths.contiguous()), lengths[:, None].contiguous())
+            for side, lengths in enumerate(self.segment_lengths.unbind(1))
         )
 
     @property

@@ -263,6 +263,90 @@ class Client:
         )
         return _of_kind(LanguageResult, result)
 
+    def finetune_seq2seq(
+        self,
+        train: Source,
+        *,
+        eta: float,
+        text_column: str = "text",
+        target_column: str = "target",
+        dev: Source | None = None,
+        test: Source | None = None,
+        mechanism: Mechanism | None = None,
+        bottom: int = 1,
+        target_bottom: int = 1,
+        tail: int = 0,
+        train_bottom: TrainBottom | None = None,
+        model: str | None = None,
+        wire_type: WireType = WireType.BF16,
+        training: TrainSpec | None = None,
+        budget: float | None = None,
+        public_first: Source | None = None,
+        public_iterations: int = 1,
+        seed: int | None = None,
+        unsafe_noise_seed: int | None = None,
+        out: Path | None = None,
+        progress: Progress | None = None,
+    ) -> LanguageResult:
+        """Fine-tunes the vendor's encoder-decoder to write a target text for each source text.
+
+        Embeddings, the first blocks of encoder and decoder and the decoder's end are here, the blocks between at the
+        vendor. Target texts go into the decoder, shifted by one, so what crosses there is made of their labels: with
+        `target_bottom` 0 a table lookup reads them all, and the result says how many.
+
+        Args:
+            train: Pairs to train on.
+            eta: Privacy parameter per token, as in `finetune`, of both texts. The tokens to be predicted stay the
+                true ones.
+            text_column: Column of the source text.
+            target_column: Column of the target text.
+            dev: Pairs to stop on; `training.dev_share` of train where it is left out.
+            test: Pairs to measure perplexity on; dev where it is left out.
+            mechanism: How texts are privatized; text-to-text for a finite eta.
+            bottom: Encoder blocks at the customer.
+            target_bottom: First decoder blocks at the customer.
+            tail: Last decoder blocks at the customer, below the head.
+            train_bottom: As in `finetune_language_model`.
+            model: The vendor's model, or its default one.
+            wire_type: Element type of rows and their gradients on the wire.
+            training: How the model is tuned; `TrainSpec.seq2seq()` by default.
+            budget: Largest sum of eta that a pair may be charged over all its releases.
+            public_first: Public pairs to begin with, as in `finetune_language_model`.
+            public_iterations: Steps on them.
+            seed: Data order and initialisation; drawn where it is left out. Never noise.
+            unsafe_noise_seed: Draws the noise from this seed. It then protects nothing; for tests.
+            out: Folder of the run, as in `finetune`.
+            progress: Where to show progress.
+
+        Raises:
+            As `finetune`.
+        """
+        privacy = _privacy(eta, mechanism, Place.TOKENS, False, False)
+        settings = training or TrainSpec.seq2seq()
+        columns = {"text_column": text_column, "text_pair_column": target_column}
+        given = _corpora(train, dev, test, **columns)
+        if public_first is not None:
+            given = dataclasses.replace(given, public=_corpora(public_first, None, None, **columns).train)
+        result = self._begin(
+            given,
+            privacy=privacy,
+            train=settings,
+            objective=Objective.SEQ2SEQ,
+            model=model,
+            bottom=bottom,
+            target=target_bottom,
+            tail=tail,
+            train_bottom=train_bottom or _default_train_bottom(bottom or target_bottom, privacy, settings),
+            public_iterations=0 if public_first is None else public_iterations,
+            wire_type=wire_type,
+            budget=budget,
+            seed=seed,
+            unsafe_noise_seed=unsafe_noise_seed,
+            out=out,
+            progress=progress,
+        )
+        return _of_kind(LanguageResult, result)
+
     def _begin(
         self,
         given: Corpora,
@@ -355,7 +439,7 @@ class Client:
         """
         progress = progress or Silent()
         profile = Profile.load(self.home, adapter)
-        if profile.spec.objective is not Objective.CLASSIFICATION:
+        if profile.spec.objective.generates:
             raise ConfigError(f"Adapter {adapter} is a language model's: it gives no labels.", remedy="Use generate.")
         dataset = _dataset(texts, text_column, text_pair_column)
         if dataset.segments != profile.segments:
@@ -392,14 +476,14 @@ class Client:
         on_text: OnText | None = None,
         progress: Progress | None = None,
     ) -> list[Generation]:
-        """Has an adapter continue texts, privatized in the way it was trained.
+        """Has an adapter continue texts, or an encoder-decoder answer them, privatized in the way it was trained.
 
         Prompts and the tokens that are chosen leave through the same gate as texts to train on. The vendor reads
         most of the tokens that are chosen from its own output all the same: see `docs/explanation/threat-model.md`.
 
         Args:
             adapter: The adapter's identifier, as `finetune_language_model` returned it.
-            prompts: One text, or several that are continued together.
+            prompts: One text, or several that are continued together; of an encoder-decoder, source texts.
             sampling: How tokens are chosen.
             on_text: Told of text as it comes: the prompt's number and what was added.
             progress: Where to show the fetching of the bottom.
@@ -410,14 +494,16 @@ class Client:
             DataError: A prompt has no token.
         """
         profile = Profile.load(self.home, adapter)
-        if profile.spec.objective is Objective.CLASSIFICATION:
+        if not profile.spec.objective.generates:
             raise ConfigError(f"Adapter {adapter} is a classifier's: it gives no text.", remedy="Use predict.")
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         if not given:
             raise DataError("There are no prompts.", remedy="Give one at least.")
         session, gate, offer = self._asking(profile, f"generate/{adapter}", progress or Silent())
         dataset = Dataset(tuple((prompt,) for prompt in given))
-        (tokens,) = tokenise(dataset, session.archive.tokenizer, max_content=2**31).segments
+        # a source text is cut as those of training were; a prompt never is
+        most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else 2**31
+        (tokens,) = tokenise(dataset, session.archive.tokenizer, max_content=most).segments
         return generate(
             session,
             gate,

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge
-from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Stopped, VendorError
+from cutlayer.core import ConfigError, Cut, Fault, Place, PrivacyError, Stopped, VendorError
 from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
-from cutlayer.customer.link import AdapterLink, Link, Stored
+from cutlayer.customer.link import AdapterLink, Link, Seq2SeqLink, Stored
 from cutlayer.customer.measure import MEASURES
 from cutlayer.customer.prepare import Labelled, Plain, check_batches, prepare
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import OPTIMISER, Run
+from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, Trainer
@@ -46,7 +47,7 @@ from cutlayer.wire.messages import (
 
 def form_of(spec: RunSpec) -> Form:
     """Ids where everything below the cut is a frozen lookup of drawn tokens, else rows."""
-    ids = not spec.bottom and spec.train_bottom is TrainBottom.FROZEN and spec.privacy.mechanism != "vector"
+    ids = not spec.bottom and spec.stores and spec.privacy.mechanism != "vector"
     return Form.IDS if ids else Form.ROWS
 
 
@@ -70,7 +71,7 @@ def check_spec(spec: RunSpec) -> None:
                 f"must be {looks:g} or more for {spec.train.epochs} epochs, each a look at eta {spec.privacy.eta:g}",
             )
         )
-    if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom:
+    if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom and not spec.target:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
     faults += _objective_faults(spec)
     if faults:
@@ -89,6 +90,10 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
         if spec.public_iterations:
             yield Fault("public_iterations", spec.public_iterations, "must be 0: a classifier needs labels to train on")
         return
+    if spec.objective is Objective.SEQ2SEQ:
+        yield from _seq2seq_faults(spec)
+    elif spec.target:
+        yield Fault("target", spec.target, "must be 0: a language model has one stack of blocks")
     if spec.tail is None:
         yield Fault("tail", None, "must be 0 or more: a language model's labels are its text, so its head stays here")
     if spec.privacy.cti is not None:
@@ -98,8 +103,25 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
             "public_iterations", spec.public_iterations, "must be 0 with a frozen bottom, which they cannot change"
         )
     redraws = spec.train_bottom is TrainBottom.REDRAW
-    if redraws and spec.train.method is Method.LORA and not spec.bottom:
+    if redraws and spec.train.method is Method.LORA and not spec.bottom and not spec.target:
         yield Fault("train_bottom", "redraw", 'trains the table: use method "full", or leave the bottom frozen')
+
+
+def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
+    """Settings that an encoder-decoder does not allow."""
+    if spec.bottom is None:
+        yield Fault("bottom", "text", "must be 0 or more: the ids of target texts are their labels")
+    if spec.privacy.place is Place.ACTIVATIONS:
+        yield Fault(
+            "place",
+            "activations",
+            "must be tokens: the rows of a target text change with each step, so noise on them would be a new look "
+            "each time",
+        )
+    if spec.train.packing:
+        yield Fault("packing", True, "must be off: each source text has a target text of its own")
+    if spec.train.dropout:
+        yield Fault("dropout", True, "must be off: a cut encoder-decoder cannot drop out as the whole one does")
 
 
 @contextmanager
@@ -150,7 +172,8 @@ def build_session(
         boundary=f"{archive.fingerprint}/{Cut(bottom=spec.bottom).slug}",
         importance=importance,
     )
-    return Session(
+    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ else Session
+    return kind(
         archive=archive,
         parts=tune(archive, spec),
         privatizer=privatizer,
@@ -231,7 +254,7 @@ class Finetuning:
         if not self.run.state.accepted:
             self._begin()
         try:
-            with _threads(self.run.state.threads if self._trains else torch.get_num_threads()):
+            with _threads(self.run.state.threads if not self.spec.stores else torch.get_num_threads()):
                 return self._execute(started)
         except KeyboardInterrupt as error:
             raise Stopped(
@@ -260,7 +283,7 @@ class Finetuning:
         spec = self._job_spec()
         train, dev, uploaded = self._examples()
         job = self._job(spec)
-        link = Link(self.gate, job)
+        link = (Seq2SeqLink if self.spec.objective is Objective.SEQ2SEQ else Link)(self.gate, job)
         self.session.link = link
         trainer = Trainer(
             self.session,
@@ -315,7 +338,7 @@ class Finetuning:
     def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
         train, dev = self.data.train, self.data.dev
-        if self._trains_bottom:
+        if not self.spec.stores:
             return train, dev, None
         train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
         return (
@@ -349,7 +372,8 @@ class Finetuning:
     @property
     def job_cut(self) -> Cut:
         """The cut as the vendor sees it: ids make every bottom a text cut's."""
-        return Cut(bottom=None if self.form is Form.IDS else self.spec.bottom, tail=self.spec.tail)
+        cut = self.spec.cut
+        return cut.model_copy(update={"bottom": None}) if self.form is Form.IDS else cut
 
     @property
     def _total_steps(self) -> int:
@@ -359,17 +383,17 @@ class Finetuning:
     def _job_spec(self) -> JobSpec:
         """What the vendor is told."""
         settings = self.spec.train
-        frozen = not self._trains_bottom
+        stores = self.spec.stores
         return JobSpec(
             model=self.model.name,
             fingerprint=self.model.fingerprint,
             cut=self.job_cut,
             form=self.form,
             wire_type=self.spec.wire_type,
-            segments=self.data.segments,
-            record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if frozen else (),
+            segments=1 if self.spec.objective is Objective.SEQ2SEQ else self.data.segments,
+            record_sets=tuple(self.run.identifier(name) for name in ("train", "dev")) if stores else (),
             num_labels=len(self.data.label_names) or None,
-            trainable_bottom=not frozen,
+            trainable_bottom=not stores,
             lora=None
             if settings.method is Method.FULL
             else LoraSpec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from pydantic import Field
@@ -12,9 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from cutlayer.core import ConfigError, DataError, Fault, Ragged, Spec
+from cutlayer.customer.beams import best_texts
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.link import GenerationLink
 from cutlayer.customer.results import Generation
+from cutlayer.customer.seq2seq import GrowingTarget, Seq2SeqSession
 from cutlayer.customer.session import Growing, Session
 from cutlayer.wire.messages import GenerationSpec
 
@@ -31,6 +34,9 @@ class Sampling(Spec):
         temperature: Logits are divided by it.
         top_k: Only the so many most probable tokens; `None` for all.
         top_p: Only the most probable tokens that make up this share; 1 for all.
+        beams: Encoder-decoders: how many continuations are followed at once, of which the most probable is taken
+            (beam search); 1 for none. Tokens are then not drawn.
+        length_penalty: Of beam search: a text's log-probability is divided by its length to this power.
         stop: A text ends before the first of these that appears in it.
         seed: Of the draws; `None` draws it. Never noise.
     """
@@ -40,6 +46,8 @@ class Sampling(Spec):
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=1)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    beams: int = Field(default=1, ge=1)
+    length_penalty: float = Field(default=1.0, allow_inf_nan=False)
     stop: tuple[str, ...] = ()
     seed: int | None = Field(default=None, ge=0, lt=2**63)
 
@@ -114,6 +122,14 @@ class Writer:
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
             self._show_up_to(len(text))
 
+    def add_all(self, tokens: Sequence[int]) -> None:
+        """Takes a whole text."""
+        for token in tokens:
+            if self.ended is None:
+                self.add(token)
+        if self.ended is None:
+            self.end("length")
+
     def _decoded(self, *ids: int) -> str:
         return str(self._tokenizer.decode([*self._before, *ids], skip_special_tokens=True))
 
@@ -158,6 +174,91 @@ def check_prompts(prompts: Ragged, *, opening: int, limit: int, new_tokens: int)
     return longest + new_tokens
 
 
+def check_targets(sources: Ragged, *, limit: int, new_tokens: int) -> int:
+    """Most positions that the answers to these source texts may come to, their start token included.
+
+    Raises:
+        DataError: A source text has no token.
+        ConfigError: An answer may become longer than the model takes.
+    """
+    empty = (sources.lengths == 0).nonzero()[:, 0]
+    if len(empty):
+        raise DataError(f"Prompt {int(empty[0]) + 1} has no token.", remedy="Give each prompt a word at least.")
+    if new_tokens + 1 > limit:
+        raise ConfigError(
+            [Fault("max_new_tokens", new_tokens, f"makes {new_tokens + 1} positions; the model takes {limit}")],
+            remedy=f"Ask for {limit - 1} or fewer.",
+        )
+    return new_tokens + 1
+
+
+def check_sampling(sampling: Sampling, *, seq2seq: bool) -> None:
+    """Refuses choices that mean nothing together.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if sampling.beams == 1:
+        return
+    if not seq2seq:
+        raise ConfigError([Fault("beams", sampling.beams, "must be 1: beam search is for encoder-decoders")])
+    if sampling.stop:
+        raise ConfigError([Fault("stop", list(sampling.stop), "must be left out with beams, which end by their mark")])
+
+
+def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling: Sampling, *, limit: int) -> Begun:
+    """Starts a session for prompts, and sends the source texts of an encoder-decoder.
+
+    Args:
+        session: The road, with trained weights loaded.
+        gate: The door.
+        adapter: What to ask.
+        prompts: Ids of each prompt, special tokens left out.
+        sampling: How tokens are chosen.
+        limit: Positions that the model takes.
+
+    Raises:
+        DataError: A prompt has no token.
+        ConfigError: A text may become longer than the model takes, or the sampling means nothing here.
+        VendorError: The vendor refused or stayed away.
+    """
+    seq2seq = isinstance(session, Seq2SeqSession)
+    check_sampling(sampling, seq2seq=seq2seq)
+    template, sequences, source_positions = session.archive.template, len(prompts) * sampling.beams, 0
+    if seq2seq:
+        positions = check_targets(prompts, limit=limit, new_tokens=sampling.max_new_tokens)
+        source_positions = int(prompts.lengths.max()) + template.special_count(1)
+    else:
+        opening = len(template.opening)
+        positions = check_prompts(prompts, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
+    asked = GenerationSpec(adapter=adapter, sequences=sequences, positions=positions, source_positions=source_positions)
+    link = GenerationLink(gate, asked)
+    session.eval()
+    if not isinstance(session, Seq2SeqSession):
+        return Begun(Growing(link, session.bottom, session.tail), prompts)
+    texts = GrowingTarget(link, session.bottom, session.tail)
+    try:
+        session.begin(texts, prompts)
+    except BaseException:
+        link.close()
+        raise
+    nothing = torch.zeros(sequences, dtype=torch.int64)
+    return Begun(texts, Ragged(torch.zeros(0, dtype=torch.int64), nothing))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A session that is ready to go on.
+
+    Attributes:
+        texts: What grows.
+        new: Ids to begin with: the prompts, or nothing behind a start token.
+    """
+
+    texts: Growing
+    new: Ragged
+
+
 def generate(
     session: Session,
     gate: Gate,
@@ -180,39 +281,27 @@ def generate(
         on_text: Told of text as it comes.
 
     Raises:
-        DataError: A prompt has no token.
-        ConfigError: A text may become longer than the model takes.
-        VendorError: The vendor refused or stayed away.
+        As `begin`.
     """
     started = time.monotonic()
-    opening = len(session.archive.template.opening)
-    positions = check_prompts(prompts, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
-    link = GenerationLink(gate, GenerationSpec(adapter=adapter, sequences=len(prompts), positions=positions))
-    session.eval()
-    texts = Growing(link, session.bottom, session.tail)
+    begun = begin(session, gate, adapter, prompts, sampling, limit=limit)
+    texts, link = begun.texts, begun.texts.link
     choose = Chooser(sampling)
     writers = [
         Writer(
             session.archive.tokenizer,
             sampling.stop,
             lambda piece, number=number: on_text(number, piece),  # type: ignore[misc]
-            before=prompts[number][-1:].tolist(),
+            before=begun.new[number][-1:].tolist(),
         )
         for number in range(len(prompts))
     ]
     try:
-        new = prompts
-        for count in range(1, sampling.max_new_tokens + 1):
-            chosen = choose(session.grow(texts, new))
-            for writer, token in zip(writers, chosen.tolist(), strict=True):
-                if writer.ended is None:
-                    writer.add(token)
-                if writer.ended is None and count == sampling.max_new_tokens:
-                    writer.end("length")
-            running = torch.tensor([writer.ended is None for writer in writers])
-            if not running.any():
-                break
-            new = Ragged(chosen[running], running.to(torch.int64))
+        if sampling.beams == 1:
+            _choose_all(session, begun, choose, writers, most=sampling.max_new_tokens)
+        else:
+            for writer, ids in zip(writers, best_texts(session, texts, sampling), strict=True):
+                writer.add_all(ids)
     finally:
         link.close()
     seconds = time.monotonic() - started
@@ -227,3 +316,19 @@ def generate(
         )
         for writer in writers
     ]
+
+
+def _choose_all(session: Session, begun: Begun, choose: Chooser, writers: Sequence[Writer], *, most: int) -> None:
+    """Token after token, until every text has ended."""
+    new = begun.new
+    for count in range(1, most + 1):
+        chosen = choose(session.grow(begun.texts, new))
+        for writer, token in zip(writers, chosen.tolist(), strict=True):
+            if writer.ended is None:
+                writer.add(token)
+            if writer.ended is None and count == most:
+                writer.end("length")
+        running = torch.tensor([writer.ended is None for writer in writers])
+        if not running.any():
+            break
+        new = Ragged(chosen[running], running.to(torch.int64))

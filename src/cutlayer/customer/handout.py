@@ -13,7 +13,6 @@ from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.progress import Progress
 from cutlayer.models import (
     Archive,
-    Head,
     fingerprint,
     load_model,
     load_tokenizer,
@@ -78,9 +77,19 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
         raise ModelError(
             f"The vendor hands out no tail of {model.name}, which a language model needs."
             if none
-            else f"The vendor hands out tails of at most {model.max_tail} of the {model.blocks} blocks of "
-            f"{model.name}, not {cut.tail}.",
+            else f"The vendor hands out tails of at most {model.max_tail} of the "
+            f"{model.target_blocks or model.blocks} blocks of {model.name}, not {cut.tail}.",
             remedy="Choose a decoder." if none else f"Use --tail {model.max_tail} or less.",
+        )
+    if cut.target > (0 if model.target_blocks is None else model.max_bottom):
+        raise ModelError(
+            f"{model.name} is no encoder-decoder, and has no target texts."
+            if model.target_blocks is None
+            else f"The vendor hands out at most {model.max_bottom} of the {model.target_blocks} decoder blocks of "
+            f"{model.name}, not {cut.target}.",
+            remedy="Choose an encoder-decoder."
+            if model.target_blocks is None
+            else f"Use --target-bottom {model.max_bottom} or less.",
         )
     where: dict[str, str | int] = {"model": model.name, "cut": cut.slug}
     manifest = gate.send(routes.ARCHIVE, where).expect(ArchiveManifest)
@@ -107,7 +116,7 @@ def local_archive(home: Home, source: str, cut: Cut) -> Archive:
         source: `starter`, a local folder or a hub id.
         cut: Which bottom.
     """
-    model = load_model(source, head=Head.CLASSIFICATION)
+    model = load_model(source, head=None)
     folder = home.archives / f"local-{fingerprint(model)[:24]}-{cut.slug}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=home.path) as temporary:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.privacy import Release
-from cutlayer.wire import Reply, WireType, routes
+from cutlayer.wire import Reply, Route, WireType, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
 
 _REPLAYS = 5
@@ -47,6 +47,18 @@ class Stored:
         return Stored(self.records[indices], self.segment_lengths[indices])
 
 
+class Leg(Protocol):
+    """A way up to the vendor's blocks, and back for gradients."""
+
+    def forward(self, sent: Release | Stored) -> Tensor:
+        """What the vendor's blocks make of what is sent, fp32."""
+        ...
+
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """Takes d loss / d output; returns d loss / d what was sent, where there is such."""
+        ...
+
+
 class Link:
     """The steps of one job.
 
@@ -56,6 +68,7 @@ class Link:
             is asked for again instead of being sent again: its frame carried a gradient that is gone.
 
     Attributes:
+        gradient_type: Element type of gradients on the wire.
         step: The last step whose forward pass was taken.
         vendor_norm: `[1]`, squared norm of the vendor's gradients that the next update takes; where they are clipped.
     """
@@ -66,7 +79,7 @@ class Link:
         self.clips = job.spec.optimiser.clip_norm is not None
         self.two_trips = job.spec.trainable_bottom or self.clips
         as_rows = job.spec.cut.tail is not None and job.spec.wire_type is WireType.BF16
-        self._gradient_type = torch.bfloat16 if as_rows else torch.float32
+        self.gradient_type = torch.bfloat16 if as_rows else torch.float32
         self._accepted = job.step
         self._gradient: Tensor | None = None
         # only a customer without gradients of its own goes on with a job that waits for their norm
@@ -102,7 +115,7 @@ class Link:
 
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output; returns d loss / d boundary where the bottom is trainable."""
-        self._gradient = gradient.detach().to("cpu", self._gradient_type)
+        self._gradient = gradient.detach().to("cpu", self.gradient_type)
         if not self.two_trips:
             return None
         reply = self._send_gradient()
@@ -139,6 +152,65 @@ class Link:
         else:
             reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, release=sent)
         return reply.tensors["output"].float()
+
+
+class Seq2SeqLink(Link):
+    """The steps of an encoder-decoder's job: source texts up, then target texts; gradients the other way round.
+
+    No frame carries what belongs to another, so a step that was cut off is sent again from its beginning: the same
+    bytes get the same answers.
+
+    Attributes:
+        source: The way of source texts, whose gradient ends a step.
+        target: The way of target texts.
+    """
+
+    def __init__(self, gate: Gate, job: JobInfo) -> None:
+        super().__init__(gate, job)
+        self.source = _Source(self)
+        self.target = _Target(self)
+
+
+@dataclass(frozen=True)
+class _Half:
+    """Source or target texts of one step."""
+
+    link: Seq2SeqLink
+
+    def _up(self, route: Route, sent: Release | Stored) -> Tensor:
+        if isinstance(sent, Stored):
+            raise ConfigError("An encoder-decoder's steps carry their own texts.", remedy="Pass the texts.")
+        reply = self.link.gate.send(route, {"job": self.link.job, "step": self.link.step}, release=sent)
+        return reply.tensors["output"].float()
+
+    def _down(self, route: Route, gradient: Tensor) -> Reply:
+        gradient = gradient.detach().to("cpu", self.link.gradient_type)
+        return self.link.gate.send(route, {"job": self.link.job, "step": self.link.step}, gradient=gradient)
+
+
+class _Source(_Half):
+    def forward(self, sent: Release | Stored) -> Tensor:
+        """The encoder's output, rows `[rows, width]`; begins the next step."""
+        self.link.flush()
+        self.link.step += 1
+        return self._up(routes.SOURCE, sent)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Takes what the customer's decoder blocks add to d loss / d encoder's output; ends the step."""
+        reply = self._down(routes.SOURCE_GRADIENT, gradient)
+        if self.link.clips:
+            self.link.vendor_norm = reply.tensors["norm"]
+        return reply.tensors["boundary_gradient"].float()
+
+
+class _Target(_Half):
+    def forward(self, sent: Release | Stored) -> Tensor:
+        """Rows `[rows, width]` of the upper boundary."""
+        return self._up(routes.STEP, sent)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Takes d loss / d upper boundary."""
+        return self._down(routes.GRADIENT, gradient).tensors["boundary_gradient"].float()
 
 
 class AdapterLink:
@@ -243,20 +315,24 @@ class Exchange(torch.autograd.Function):
     """Wire → top → wire as one differentiable operation."""
 
     @staticmethod
-    def forward(ctx: Any, boundary: Tensor, link: Link, sent: Release | Stored) -> Tensor:
+    def forward(ctx: Any, boundary: Tensor, link: Leg, sent: Release | Stored, after: Tensor | None = None) -> Tensor:
         """Sends what was released and returns the top's output.
 
         Args:
             ctx: Autograd's context.
             boundary: The tensor that the gradient returns to. It must require a gradient even with a
                 frozen bottom: otherwise backward never runs and the vendor's adapter never trains.
-            link: The job's steps.
+            link: The job's steps, or a half of them.
             sent: The release, or the stored records that hold it.
+            after: An exchange's output that this one follows. Its gradient is not changed, but its backward pass
+                runs, and after this one's.
         """
         ctx.link = link
+        ctx.after = None if after is None else after.shape
         return link.forward(sent)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, Tensor | None]:
         """Hands d loss / d output to the link."""
-        return ctx.link.backward(gradients[0]), None, None
+        boundary = ctx.link.backward(gradients[0])
+        return boundary, None, None, None if ctx.after is None else gradients[0].new_zeros(ctx.after)

@@ -6,6 +6,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from cutlayer.attacks import (
     GreedyTruth,
+    Inapplicable,
     Knowledge,
     LabelTruth,
     Measured,
+    NotApplicable,
     Outcome,
     TokenTruth,
     TrainedTruth,
@@ -25,16 +28,17 @@ from cutlayer.attacks import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.core import Deviation, Guarantee, Proportion, Ragged, Tokens
+from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Ragged, Tokens
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective
-from cutlayer.customer.trainer import Score, Trainer, evaluate, evaluation_batches
+from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate, evaluation_batches
 from cutlayer.customer.upload import Uploaded
 from cutlayer.privacy import RunBytes
+from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo
 
 R = TypeVar("R", bound=RunResult)
@@ -202,8 +206,8 @@ class LanguageMeasures(Measures[LanguageResult]):
 
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
         state = self._run.state
-        predicted = int((self._trainer.dev.lengths - 1).sum())
-        transcript = Transcript.recorded(self._run.transcript)
+        predicted = self._predicted(self._trainer.dev)
+        transcript = self._transcript()
         trained, said = self._tokens_trained_on(transcript, knowledge), self._tokens_said(transcript, knowledge)
         return LanguageResult(
             perplexity=min(state.dev) if utility is None else utility.value,
@@ -217,6 +221,19 @@ class LanguageMeasures(Measures[LanguageResult]):
             read_from_answers_note=_reason(said),
             **common,
         )
+
+    def _transcript(self) -> Transcript:
+        """What crossed of the texts that are predicted."""
+        return Transcript.recorded(self._run.transcript)
+
+    @property
+    def _learnt(self) -> Tokens:
+        """Train's texts that are predicted."""
+        return self._data.tokens
+
+    def _predicted(self, examples: Examples) -> int:
+        """How many tokens are predicted."""
+        return int((examples.lengths - 1).sum())
 
     @property
     def _skipped(self) -> int:
@@ -235,7 +252,7 @@ class LanguageMeasures(Measures[LanguageResult]):
         texts = torch.cat(list(chosen.values())).unique()
         numbers = {int(text): place for place, text in enumerate(texts)}
         steps = {key: torch.tensor([numbers[int(text)] for text in batch]) for key, batch in chosen.items()}
-        truth = TrainedTruth(self._data.tokens.select(texts), steps=steps, skipped=self._skipped)
+        truth = TrainedTruth(self._learnt.select(texts), steps=steps, skipped=self._skipped)
         first = self._spec.public_iterations
         return measure("tail-gradient", transcript.first_steps(max(last, first)), knowledge=knowledge, truth=truth)
 
@@ -257,12 +274,69 @@ class LanguageMeasures(Measures[LanguageResult]):
         for answer in transcript.answers():
             if answer.source != source or answer.number < first or tokens >= _MEASURED_TOKENS:
                 continue
-            said.append(greedy_texts(tail, answer, knowledge))
+            try:
+                said.append(greedy_texts(tail, answer, knowledge))
+            except Inapplicable as refused:
+                return NotApplicable(attack="forward-leak", reason=refused.reason)
             queries[answer.source, answer.number] = torch.arange(texts, texts + len(said[-1]))
             texts, tokens = texts + len(said[-1]), tokens + said[-1].total
         joined = Tokens((Ragged.concatenate([each.segments[0] for each in said]),))
         truth = GreedyTruth(joined, skipped=self._skipped, queries=queries)
         return measure("forward-leak", transcript.only_answers(queries), knowledge=knowledge, truth=truth)
+
+
+class Seq2SeqMeasures(LanguageMeasures):
+    """The numbers of an encoder-decoder's run, whose target texts are what is predicted.
+
+    What is said of the tail is said of target texts, and empirical privacy is that of source texts.
+    """
+
+    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
+        cut, archive = self._spec.cut, self._session.archive
+        granted = replace(knowledge, cut=Cut(bottom=cut.target, tail=cut.tail), template=archive.target_template)
+        transcript = Transcript.recorded(self._run.transcript).targets()
+        truth = TokenTruth(self._learnt, steps=self._texts_of_steps())
+        read = measure("nearest-neighbour", transcript.only(routes.STEP), knowledge=granted, truth=truth)
+        return super()._told(
+            utility,
+            granted,
+            read_from_targets=read.success if isinstance(read, Measured) else None,
+            read_from_targets_note=_reason(read),
+            **common,
+        )
+
+    def _transcript(self) -> Transcript:
+        return super()._transcript().targets()
+
+    @property
+    def _learnt(self) -> Tokens:
+        return Tokens((self._data.tokens.segments[1],))
+
+    @property
+    def _skipped(self) -> int:
+        return 0  # a start token stands before them
+
+    def _predicted(self, examples: Examples) -> int:
+        if isinstance(examples.labels, Tensor):
+            raise TypeError("an encoder-decoder's labels are its target texts")
+        return int((examples.labels.segments[1].lengths + 1).sum())
+
+    def _texts_of_steps(self) -> dict[tuple[str, int], Tensor]:
+        """Which texts each step was about: a pair that stands twice in a batch crosses once."""
+        found = super()._texts_of_steps()
+        source, target = self._data.tokens.segments
+        known = [(tuple(source[row].tolist()), tuple(target[row].tolist())) for row in range(len(source))]
+        for key, batch in found.items():
+            first = {known[row]: row for row in reversed(batch.tolist())}
+            found[key] = torch.tensor([row for row in batch.tolist() if first[known[row]] == row])
+        return found
+
+    def _inversion(self, knowledge: Knowledge) -> Outcome:
+        """Embedding inversion of the source texts that were recorded."""
+        steps = {(f"{job}/source", step): texts for (job, step), texts in self._texts_of_steps().items()}
+        truth = TokenTruth(Tokens((self._data.tokens.segments[0],)), steps=steps)
+        transcript = Transcript.recorded(self._run.transcript).only(routes.SOURCE)
+        return measure("nearest-neighbour", transcript, knowledge=knowledge, truth=truth)
 
 
 def _reason(outcome: Outcome) -> str:
@@ -272,6 +346,7 @@ def _reason(outcome: Outcome) -> str:
 MEASURES: Mapping[Objective, type[Measures[Any]]] = {
     Objective.CLASSIFICATION: ClassifierMeasures,
     Objective.LM: LanguageMeasures,
+    Objective.SEQ2SEQ: Seq2SeqMeasures,
 }
 """How a run of each objective is measured."""
 

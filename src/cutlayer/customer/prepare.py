@@ -106,7 +106,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Plain:
-    """A language model's rows, split.
+    """Rows without labels beside their texts, split.
 
     Attributes:
         train: What to train on.
@@ -133,7 +133,7 @@ class Plain:
 
 def split_rows(corpora: Corpora, spec: RunSpec) -> Labelled | Plain:
     """The rows of a run, as its objective needs them; see `Labelled.of` and `Plain.of`."""
-    return Labelled.of(corpora, spec) if spec.objective is Objective.CLASSIFICATION else Plain.of(corpora, spec)
+    return Plain.of(corpora, spec) if spec.objective.generates else Labelled.of(corpora, spec)
 
 
 class Prepared(ABC):
@@ -209,7 +209,8 @@ def prepare(rows: Labelled | Plain, spec: RunSpec, archive: Archive, *, vocab_si
         ModelError: The tokenizer has no mark to join texts with.
     """
     if isinstance(rows, Plain):
-        return LanguageTexts(rows, spec, archive)
+        kind = PairedTexts if spec.objective is Objective.SEQ2SEQ else LanguageTexts
+        return kind(rows, spec, archive)
     return LabelledTexts(rows, spec, archive, vocab_size=vocab_size)
 
 
@@ -316,6 +317,62 @@ class LanguageTexts(Prepared):
         if not len(kept):
             raise DataError(f"{name} has no text of two tokens or more.", remedy="Give longer texts, or more of them.")
         return Tokens((kept,))
+
+
+class PairedTexts(Prepared):
+    """Source texts, and target texts of which each token is the label of those before it.
+
+    A target text begins behind the decoder's start token and is closed by the tokenizer's end mark, which is
+    predicted and never sent.
+    """
+
+    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+        self._archive = archive
+        if archive.tokenizer.eos_token_id is None:
+            raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
+        settings = spec.train
+        self.max_content = archive.template.max_content(1, settings.max_length)
+        self._max_target = archive.target_template.max_content(1, settings.max_target_length or settings.max_length)
+        self.tokens = self._tokenise(rows.train, "train")
+        self._dev = self._tokenise(rows.dev, "dev")
+        self._test = None if rows.test is None else self._tokenise(rows.test, "test")
+        if rows.public is not None:
+            public = self._tokenise(rows.public, "the public text")
+            self.public = replace(self._examples(public), texts=Texts(public, public=True))
+
+    @cached_property
+    def train(self) -> Examples:
+        """Train, in pairs."""
+        return self._examples(self.tokens)
+
+    @cached_property
+    def dev(self) -> Examples:
+        """Dev, in pairs."""
+        return self._examples(self._dev)
+
+    @cached_property
+    def test(self) -> Examples | None:
+        """Test, in pairs."""
+        return None if self._test is None else self._examples(self._test)
+
+    def _examples(self, tokens: Tokens) -> Examples:
+        templates = (self._archive.template, self._archive.target_template)
+        sides = [
+            template.segment_lengths(Tokens((segment,))).sum(1)
+            for template, segment in zip(templates, tokens.segments, strict=True)
+        ]
+        # each text crosses in a frame of its own, so the longer one says how large a frame may become
+        return Examples(Texts(tokens), tokens, torch.stack(sides).amax(0))
+
+    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
+        if dataset.segments != 2:
+            raise ConfigError(f"{name} has no target texts.", remedy="Name their column: --target-column.")
+        limits = (self.max_content, self._max_target)
+        sides = [
+            tokenise(Dataset(tuple((row[side],) for row in dataset.texts)), self._archive.tokenizer, max_content=limit)
+            for side, limit in enumerate(limits)
+        ]
+        return Tokens(tuple(side.segments[0] for side in sides))
 
 
 def _block_length(template: Template, given: int | None) -> int:

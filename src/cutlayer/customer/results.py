@@ -106,6 +106,9 @@ class LanguageResult(RunResult):
         read_from_answers: Share of the customer's own most probable next tokens that the vendor reads from the hidden
             states that it sends down: of greedily generated tokens, and much of sampled ones.
         read_from_answers_note: Why there is no number.
+        read_from_targets: Encoder-decoders: share of the target texts' tokens that nearest-neighbour inversion reads
+            from the rows that go into the decoder.
+        read_from_targets_note: Why there is no number.
     """
 
     perplexity: float
@@ -117,11 +120,14 @@ class LanguageResult(RunResult):
     read_in_training_note: str
     read_from_answers: Proportion | None
     read_from_answers_note: str
+    read_from_targets: Proportion | None = None
+    read_from_targets_note: str = ""
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {
     Objective.CLASSIFICATION: FinetuneResult,
     Objective.LM: LanguageResult,
+    Objective.SEQ2SEQ: LanguageResult,
 }
 """What a run of each objective tells."""
 

@@ -12,11 +12,21 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
-from cutlayer.customer.tuning import Tuned
-from cutlayer.models import Archive, Bottom, Decoding, Inputs, Tail, seed_dropout
+from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned
+from cutlayer.models import (
+    Archive,
+    Bottom,
+    Decoding,
+    Inputs,
+    Part,
+    Tail,
+    seed_dropout,
+)
+from cutlayer.models.cutting import block_list
 from cutlayer.privacy import Privatizer, Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes, unpack
@@ -49,6 +59,11 @@ class Texts:
         return Texts(self.tokens.select(indices), classes, self.public)
 
 
+def _cache(part: Part) -> Cache | None:
+    """Where a part's blocks keep keys and values; None for a part whose decoder has none."""
+    return part.new_cache() if len(block_list(part.model, part.family.stacks[-1])) else None
+
+
 class Growing:
     """Texts of one generation session, on the customer's side of the gate.
 
@@ -63,13 +78,10 @@ class Growing:
         identities: Of what the next tokens go on from.
     """
 
-    def __init__(self, link: GenerationLink, bottom: Bottom | None, tail: Tail | None) -> None:
+    def __init__(self, link: GenerationLink, bottom: AnyBottom | None, tail: AnyTail | None) -> None:
         self.link = link
         self.decoding = Decoding(link.spec.sequences)
-        self.bottom_cache, self.tail_cache = (
-            part.new_cache() if part is not None and any(True for _ in part.block_parameters()) else None
-            for part in (bottom, tail)
-        )
+        self.bottom_cache, self.tail_cache = (None if part is None else _cache(part) for part in (bottom, tail))
         self.release: Release | None = None
         self.identities: tuple[bytes, ...] | None = None
 
@@ -227,6 +239,8 @@ class Session(nn.Module):
         """The tail, where there is one: from rows of the upper boundary to logits, padding on the right."""
         if self.tail is None:
             return output
+        if not isinstance(self.tail, Tail):
+            raise ModelError("An encoder-decoder's tail needs the encoder's output.")
         if self.training and isinstance(self.link, Link):
             seed_dropout(self._seed, self.link.step, part="tail")
         rows = Rows(Ragged(output, segment_lengths.sum(1)), segment_lengths)
@@ -263,7 +277,7 @@ class Session(nn.Module):
 
     def _bottom(self, tokens: Payload) -> Rows:
         """The bottom's output at all real positions of drawn tokens."""
-        if self.bottom is None:
+        if not isinstance(self.bottom, Bottom):
             raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
         if isinstance(tokens, Rows):
             raise ModelError("These texts went through the bottom already.")
@@ -324,7 +338,7 @@ class Session(nn.Module):
         if parents is not None:
             texts.reorder(parents)
         drawn = self.privatizer.tokens(Tokens((new,)), labels=None, after=texts.identities)
-        opening = torch.tensor(() if texts.release is not None else self.archive.template.opening, dtype=torch.int64)
+        opening = torch.tensor(() if texts.decoding.mask.shape[1] else self._opening, dtype=torch.int64)
         inputs = texts.decoding.grow(new.lengths + len(opening))
         sent = drawn if self.form is Form.IDS else self._grown_rows(texts, drawn, opening, inputs)
         # the tokens of one text leave one after the other, each noised once: no further look at it
@@ -336,13 +350,31 @@ class Session(nn.Module):
             raise ModelError("Texts grow at the customer, who needs the tail for it.")
         if texts.tail_cache is None:
             hidden = output.new_zeros(len(new), output.shape[1])
-            hidden[new.lengths > 0] = output
+            hidden[new.lengths + len(opening) > 0] = output
             ended = torch.zeros(len(new), 1, dtype=torch.int64)
-            logits: Tensor = self.tail(hidden[:, None].to(self.device), Inputs(ended + 1, ended).to(self.device))
+            hidden, inputs = hidden[:, None], Inputs(ended + 1, ended)
         else:
             hidden = texts.decoding.pad(Ragged(output, new.lengths + len(opening)), inputs)
-            logits = self.tail(hidden.to(self.device), inputs.to(self.device), texts.tail_cache)
-        return logits[:, -1].cpu()
+        return self._say(texts, hidden.to(self.device), inputs.to(self.device))[:, -1].cpu()
+
+    @property
+    def _opening(self) -> tuple[int, ...]:
+        """Special ids that a text to be grown begins with."""
+        return self.archive.template.opening
+
+    def _say(self, texts: Growing, hidden: Tensor, inputs: Inputs) -> Tensor:
+        """The tail's logits for new positions of growing texts."""
+        if not isinstance(self.tail, Tail):
+            raise ModelError("An encoder-decoder's tail needs the encoder's output.")
+        logits: Tensor = self.tail(hidden, inputs, texts.tail_cache)
+        return logits
+
+    def _enter(self, texts: Growing, inputs: Inputs) -> Tensor:
+        """The bottom's output for new positions of growing texts."""
+        if not isinstance(self.bottom, Bottom):
+            raise ModelError("An encoder-decoder's bottom needs the encoder's output.")
+        hidden: Tensor = self.bottom(inputs, texts.bottom_cache)
+        return hidden
 
     def _grown_rows(self, texts: Growing, drawn: Release, opening: Tensor, inputs: Inputs) -> Release:
         """The bottom's rows of drawn tokens, with its keys and values of what stands before."""
@@ -353,7 +385,7 @@ class Session(nn.Module):
         rows = new.with_values(new.values if new.values.is_floating_point() else table.cpu()[new.values])
         rows = rows.preceded_by(table.cpu()[opening])
         embedded = replace(inputs, inputs_embeds=texts.decoding.pad(rows, inputs)).to(self.device)
-        hidden = self.bottom(embedded, texts.bottom_cache).cpu()
+        hidden = self._enter(texts, embedded).cpu()
         packed = Ragged(hidden[texts.decoding.new(inputs)], rows.lengths)
         made = self.privatizer.activations(drawn, Rows(packed, rows.lengths[:, None]))
         return made.carried_as(made.payload, texts.link.moment.encode())

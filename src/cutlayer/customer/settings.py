@@ -38,10 +38,17 @@ class Objective(StrEnum):
     """One label per text; the head is the vendor's."""
     LM = "lm"
     """The next token of every token; the head is the customer's."""
+    SEQ2SEQ = "seq2seq"
+    """A target text for each source text, by an encoder-decoder; the head is the customer's."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether what is learnt is text."""
+        return self is not Objective.CLASSIFICATION
 
     def best(self, values: Sequence[float]) -> float:
         """The best of several dev values: the highest accuracy, or the lowest perplexity."""
-        return max(values) if self is Objective.CLASSIFICATION else min(values)
+        return min(values) if self.generates else max(values)
 
 
 class Method(StrEnum):
@@ -71,6 +78,7 @@ class TrainSpec(Spec):
         dev_share: Share of train held out for early stopping where there is no dev file.
         max_length: Tokens of a text, special tokens included; `None` takes the model's limit. With `packing`, of a
             block; `None` takes 1,024 of the model's limit.
+        max_target_length: The same of a target text; `None` takes `max_length`'s.
         packing: Whether texts are joined and cut into blocks of `max_length`, as language models are trained.
         accumulation: Steps whose gradients are added up before an update.
         clip_norm: Largest norm of both parties' gradients together, or `None`. For it each tells the other one number
@@ -95,6 +103,7 @@ class TrainSpec(Spec):
     dropout: bool = True
     dev_share: float = Field(default=0.01, gt=0, lt=1)
     max_length: int | None = Field(default=None, ge=1)
+    max_target_length: int | None = Field(default=None, ge=1)
     packing: bool = False
     accumulation: int = Field(default=1, ge=1)
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -120,6 +129,18 @@ class TrainSpec(Spec):
             "packing": True,
         }
         return cls(**(stated | changes))
+
+    @classmethod
+    def seq2seq(cls, *, method: Method = Method.LORA, **changes: Any) -> TrainSpec:
+        """Settings for an encoder-decoder: those of a language model, each text by itself.
+
+        The blocks' own dropout is off: a cut T5 cannot drop out in its parts as the whole one does.
+
+        Args:
+            method: Which weights are trained.
+            **changes: Other settings.
+        """
+        return cls.language(method=method, **({"packing": False, "dropout": False, "batch_size": 8} | changes))
 
     @property
     def checkpoint_steps(self) -> int:
@@ -173,6 +194,7 @@ class RunSpec(Spec):
         model: The vendor's model.
         bottom: Blocks at the customer; `None` is the text cut.
         tail: Blocks below the head at the customer; `None` leaves the head at the vendor.
+        target: Of an encoder-decoder, the decoder's first blocks at the customer.
         train_bottom: Whether and how the bottom is trained.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta per text, or `None`.
@@ -189,6 +211,7 @@ class RunSpec(Spec):
     model: str
     bottom: int | None
     tail: int | None = None
+    target: int = 0
     train_bottom: TrainBottom
     wire_type: WireType
     budget: float | None = Field(gt=0, allow_inf_nan=False)
@@ -199,7 +222,15 @@ class RunSpec(Spec):
     @property
     def cut(self) -> Cut:
         """Where the customer's parts end."""
-        return Cut(bottom=self.bottom, tail=self.tail)
+        return Cut(bottom=self.bottom, tail=self.tail, target=self.target)
+
+    @property
+    def stores(self) -> bool:
+        """Whether every text is released once and stored, and steps name it.
+
+        An encoder-decoder's target texts meet what the vendor's encoder makes of their source, which changes.
+        """
+        return self.train_bottom is TrainBottom.FROZEN and self.objective is not Objective.SEQ2SEQ
 
     def deviations(self, family: Family) -> tuple[Deviation, ...]:
         """Where these settings differ from the paper, beside the privatizer's own."""

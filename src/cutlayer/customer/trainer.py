@@ -217,13 +217,13 @@ class Trainer:
     def _step(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: tuple[int, int] | None) -> float:
         settings = self.spec.train
         loss = self.session.loss(texts, labels, look=look)
+        value = float(loss.detach())
+        self.run.log_loss(self.link.step, value)  # before the vendor has its gradient, after which nobody repeats it
         (loss / settings.accumulation).backward()
         if is_update(self.link.step, settings.accumulation, self._steps_before(settings.epochs)):
             self._update()
         if self.optimiser is not None and self.link.step % settings.checkpoint_steps == 0:
             self._checkpoint()
-        value = float(loss.detach())
-        self.run.log_loss(self.link.step, value)
         return value
 
     def _update(self) -> None:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from torch import nn
 
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
-from cutlayer.models import Archive, Bottom, Part, Tail, attach_lora, set_checkpointing, set_dropout
+from cutlayer.models import (
+    Archive,
+    Bottom,
+    Part,
+    Seq2SeqBottom,
+    Seq2SeqTail,
+    Tail,
+    attach_lora,
+    set_checkpointing,
+    set_dropout,
+)
 
 P = TypeVar("P", bound=Part)
+AnyBottom = Bottom | Seq2SeqBottom
+AnyTail = Tail | Seq2SeqTail
 
 
 @dataclass(frozen=True)
@@ -24,8 +36,8 @@ class Tuned:
         trains_bottom: Whether the bottom changes, and with it the rows of a text.
     """
 
-    bottom: Bottom | None
-    tail: Tail | None
+    bottom: AnyBottom | None
+    tail: AnyTail | None
     trains_bottom: bool
 
 
@@ -42,9 +54,9 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
     """
     trains_bottom = spec.train_bottom is not TrainBottom.FROZEN
     bottom, tail = archive.bottom, archive.tail
-    if spec.objective is Objective.LM and spec.train.method is Method.LORA:
-        bottom = _adapted(bottom, spec) if trains_bottom else bottom
-        tail = _adapted(tail, spec)
+    if spec.objective.generates and spec.train.method is Method.LORA:
+        bottom = cast("AnyBottom | None", _adapted(bottom, spec)) if trains_bottom else bottom
+        tail = cast("AnyTail | None", _adapted(tail, spec))
     else:
         for parameter in _own(archive, spec):
             parameter.requires_grad_(True)
@@ -74,13 +86,16 @@ def _own(archive: Archive, spec: RunSpec) -> Iterator[nn.Parameter]:
     bottom, table = archive.bottom, archive.table
     trains_bottom = bottom is not None and spec.train_bottom is not TrainBottom.FROZEN
     noisy = spec.privacy.mechanism != "none"
-    trains_table = trains_bottom and (not spec.bottom or (spec.objective is Objective.LM and not noisy))
+    embeds = not spec.bottom and spec.objective is not Objective.SEQ2SEQ
+    trains_table = trains_bottom and (embeds or (spec.objective.generates and not noisy))
     if bottom is not None and trains_bottom:
         blocks = {id(value) for value in bottom.block_parameters()}
+        shared = {id(value) for value in bottom.shared_parameters()}
         for value in bottom.parameters():
-            if value is not table and (spec.objective is Objective.LM or id(value) in blocks):
+            if value is not table and id(value) not in shared and (spec.objective.generates or id(value) in blocks):
                 yield value
     if trains_table and isinstance(table, nn.Parameter):
         yield table
     if archive.tail is not None:
-        yield from (value for value in archive.tail.parameters() if value is not table)
+        kept = {id(value) for value in archive.tail.shared_parameters()} | {id(table)}
+        yield from (value for value in archive.tail.parameters() if id(value) not in kept)

@@ -17,11 +17,9 @@ from cutlayer.models.archive import (
     Archive,
     FileEntry,
     Manifest,
-    Seq2SeqArchive,
     candidate_tokens,
     read_archive,
     read_manifest,
-    read_seq2seq_archive,
     write_archive,
 )
 from cutlayer.models.cutting import (
@@ -45,7 +43,9 @@ from cutlayer.models.seq2seq import (
     Seq2SeqParts,
     Seq2SeqTail,
     Seq2SeqTop,
+    cut_up,
     split_seq2seq,
+    target_template,
 )
 from cutlayer.models.twin import share_base, twin
 
@@ -70,7 +70,6 @@ __all__ = [
     "Optimiser",
     "Part",
     "Parts",
-    "Seq2SeqArchive",
     "Seq2SeqBottom",
     "Seq2SeqParts",
     "Seq2SeqTail",
@@ -82,6 +81,7 @@ __all__ = [
     "attach_lora",
     "cache_bytes",
     "candidate_tokens",
+    "cut_up",
     "family_of",
     "fingerprint",
     "load_adapter",
@@ -91,7 +91,6 @@ __all__ = [
     "max_length",
     "read_archive",
     "read_manifest",
-    "read_seq2seq_archive",
     "save_adapter",
     "seed_dropout",
     "seeded",
@@ -100,6 +99,7 @@ __all__ = [
     "share_base",
     "split",
     "split_seq2seq",
+    "target_template",
     "tune_whole",
     "twin",
     "weights_file",

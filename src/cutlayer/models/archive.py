@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 import safetensors
 import torch
@@ -27,12 +27,12 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
-from cutlayer.models.anatomy import Kind, family_of
-from cutlayer.models.cutting import Bottom, Parts, Tail, check_untied, embedding_table, split
+from cutlayer.models.anatomy import FAMILIES, family_of
+from cutlayer.models.cutting import Bottom, Tail, check_untied, embedding_table
 from cutlayer.models.heads import FRESH, Head, frozen, model_class
 from cutlayer.models.inputs import Template
 from cutlayer.models.load import fingerprint, max_length
-from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqParts, Seq2SeqTail, split_seq2seq
+from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqTail, cut_up, target_template
 
 MANIFEST = "manifest.json"
 _CONFIG = "config.json"
@@ -65,6 +65,7 @@ class Manifest(BaseModel):
         cut: Which cut the archive is for.
         head: The head that a tail ends in.
         template: Where special tokens stand.
+        target_template: The same of an encoder-decoder's target texts, as its decoder takes them.
         vocab_size: Rows of the embedding table.
         files: Every file but the manifest.
         aliases: Further names of tied weights, each with the name it is stored under.
@@ -82,6 +83,7 @@ class Manifest(BaseModel):
     cut: Cut
     head: Head
     template: Template
+    target_template: Template | None = None
     vocab_size: int
     files: tuple[FileEntry, ...]
     aliases: dict[str, str] = {}
@@ -96,27 +98,22 @@ class Manifest(BaseModel):
         return not self.cut.is_text or self.cut.tail is not None
 
 
-B = TypeVar("B")
-T = TypeVar("T")
-M = TypeVar("M", bound=nn.Module)
-
-
 @dataclass(frozen=True)
-class _Archive(Generic[B, T]):
+class Archive:
     """An archive, read and checked.
 
     Attributes:
         manifest: What it says of itself.
         tokenizer: The model's tokenizer.
-        bottom: The lower part; None for a text cut.
+        bottom: The lower part, of both stacks where there are two; None for a text cut.
         tail: The upper part, if the cut has one.
         candidates: `[vocab]` bool: the public list of tokens that a text-to-text release may hold.
     """
 
     manifest: Manifest
     tokenizer: PreTrainedTokenizerBase
-    bottom: B | None
-    tail: T | None
+    bottom: Bottom | Seq2SeqBottom | None
+    tail: Tail | Seq2SeqTail | None
     candidates: Tensor
 
     @property
@@ -130,6 +127,17 @@ class _Archive(Generic[B, T]):
         return self.manifest.template
 
     @property
+    def target_template(self) -> Template:
+        """Where they stand in a target text, as a decoder takes it.
+
+        Raises:
+            ModelError: The model is no encoder-decoder.
+        """
+        if self.manifest.target_template is None:
+            raise ModelError(f"A {self.family} model takes no target texts.", remedy="Use an encoder-decoder.")
+        return self.manifest.target_template
+
+    @property
     def family(self) -> str:
         """The model's family."""
         return self.manifest.family
@@ -139,38 +147,27 @@ class _Archive(Generic[B, T]):
         """Of the whole base model."""
         return self.manifest.fingerprint
 
+    @property
+    def table(self) -> Tensor | None:
+        """The token-embedding table `[vocab, width]`, of both stacks where there are two; None for a text cut."""
+        return None if self.bottom is None else self.bottom.table
+
     def check_trainable(self) -> None:
         """Checks that the customer may train these weights themselves, not only through adapters.
+
+        What a stack's blocks share (`Part.shared_parameters`) is never trained whole, so it may lie on both sides.
 
         Raises:
             ModelError: The vendor holds some of them too, and the two copies would drift apart.
         """
-        check_untied(self.cut, self.manifest.tied)
+        shared = [stack.shared for stack in FAMILIES[self.family].stacks if stack.shared is not None]
+        tied = tuple(name for name in self.manifest.tied if not any(f".{path}." in name for path in shared))
+        check_untied(self.cut, tied)
 
     @property
     def max_length(self) -> int | None:
         """The longest sequence, specials included."""
         return self.manifest.template.max_length
-
-
-@dataclass(frozen=True)
-class Archive(_Archive[Bottom, Tail]):
-    """What a customer holds of a model with one stack of blocks."""
-
-    @property
-    def table(self) -> Tensor | None:
-        """The token-embedding table `[vocab, width]`; None for a text cut."""
-        return None if self.bottom is None else self.bottom.table
-
-
-@dataclass(frozen=True)
-class Seq2SeqArchive(_Archive[Seq2SeqBottom, Seq2SeqTail]):
-    """What a customer holds of an encoder-decoder model."""
-
-    @property
-    def table(self) -> Tensor | None:
-        """The token-embedding table `[vocab, width]`, of both stacks; None for a text cut."""
-        return None if self.bottom is None else self.bottom.table
 
 
 def write_archive(
@@ -202,13 +199,15 @@ def write_archive(
             metadata={"format": "pt"},
         )
     stored = {id(value): key for key, value in weights.items()}
+    template = Template.from_tokenizer(tokenizer, max_length=max_length(model.config))
     manifest = Manifest(
         name=name,
         family=model.config.model_type,
         fingerprint=fingerprint(model),
         cut=cut,
         head=Head.of(model),
-        template=Template.from_tokenizer(tokenizer, max_length=max_length(model.config)),
+        template=template,
+        target_template=target_template(template, model.config),
         vocab_size=embedding_table(model).shape[0],
         files=tuple(_entry(path) for path in sorted(folder.iterdir())),
         aliases={
@@ -216,7 +215,7 @@ def write_archive(
             for alias, parameter in model.named_parameters(remove_duplicate=False)
             if alias != stored.get(id(parameter), alias)
         },
-        tied=_cut_up(model, cut).tied,
+        tied=cut_up(model, cut).tied,
         fresh=getattr(model, FRESH, ()),
         parameters_handed_out=sum(value.numel() for value in weights.values()),
         parameters_of_model=sum(parameter.numel() for parameter in model.parameters()),
@@ -251,21 +250,12 @@ def read_archive(folder: Path) -> Archive:
         ModelError: The archive does not hold what its cut needs.
     """
     manifest, tokenizer, candidates = _read(folder)
-    bottom = tail = None
-    if manifest.has_weights:
-        parts = split(_skeleton(folder, manifest), manifest.cut)
-        bottom, tail = _checked(parts.bottom), _checked(parts.tail)
-    return Archive(manifest, tokenizer, bottom, tail, candidates)
-
-
-def read_seq2seq_archive(folder: Path) -> Seq2SeqArchive:
-    """Reads the archive of an encoder-decoder model; see `read_archive`."""
-    manifest, tokenizer, candidates = _read(folder)
-    bottom = tail = None
-    if manifest.has_weights:
-        parts = split_seq2seq(_skeleton(folder, manifest), manifest.cut)
-        bottom, tail = _checked(parts.bottom), _checked(parts.tail)
-    return Seq2SeqArchive(manifest, tokenizer, bottom, tail, candidates)
+    if not manifest.has_weights:
+        return Archive(manifest, tokenizer, None, None, candidates)
+    parts = cut_up(_skeleton(folder, manifest), manifest.cut)
+    for part in (parts.bottom, parts.tail):
+        _check_whole(part)
+    return Archive(manifest, tokenizer, parts.bottom, parts.tail, candidates)
 
 
 def candidate_tokens(tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> Tensor:
@@ -295,14 +285,9 @@ def _read(folder: Path) -> tuple[Manifest, PreTrainedTokenizerBase, Tensor]:
 
 def _customers(model: PreTrainedModel, cut: Cut) -> dict[str, nn.Parameter]:
     """The customer's weights by whole-model name, tied ones once."""
-    parts = _cut_up(model, cut)
+    parts = cut_up(model, cut)
     held = {id(value) for part in (parts.bottom, parts.tail) if part is not None for value in part.parameters()}
     return {name: value for name, value in model.named_parameters() if id(value) in held}
-
-
-def _cut_up(model: PreTrainedModel, cut: Cut) -> Parts | Seq2SeqParts:
-    seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
-    return split_seq2seq(model, cut) if seq2seq else split(model, cut)
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -418,12 +403,11 @@ def _fill(model: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
         setattr(model.get_submodule(owner), attribute, filled)
 
 
-def _checked(part: M | None) -> M | None:
-    """A part, once it has all its weights."""
+def _check_whole(part: nn.Module | None) -> None:
+    """Checks that a part has all its weights."""
     lacking = [] if part is None else [name for name, value in part.named_parameters() if value.is_meta]
     if lacking:
         raise ModelError(
             f"The archive lacks {len(lacking)} weights of its parts, the first is {lacking[0]}.",
             remedy="Ask the vendor for a new archive.",
         )
-    return part

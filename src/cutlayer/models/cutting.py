@@ -65,6 +65,17 @@ class Part(nn.Module):
         for stack in self.family.stacks:
             yield from block_list(self.model, stack).parameters()
 
+    def shared_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters that the blocks of a stack share, wherever it is cut: T5's relative position biases.
+
+        Both parties may hold them, so they are never trained whole.
+        """
+        for stack in self.family.stacks:
+            for block in block_list(self.model, stack) if stack.shared is not None else ():
+                found = dict(block.named_modules()).get(stack.shared or "")
+                if found is not None:
+                    yield from found.parameters()
+
     def new_cache(self) -> Cache:
         """An empty key-value cache for this part's blocks, for decoding step by step.
 

@@ -60,11 +60,18 @@ class Decoding:
         self.mask = self.mask[parents]
 
 
-def cache_bytes(part: Part, *, sequences: int, positions: int) -> int:
-    """Bytes of keys and values that a part's cache takes at most, in fp32."""
+def cache_bytes(part: Part, *, sequences: int, positions: int, source_positions: int = 0) -> int:
+    """Bytes of keys and values that a part's cache takes at most, in fp32.
+
+    Args:
+        part: Whose decoder blocks they are of.
+        sequences: How many texts grow.
+        positions: Of each, at most.
+        source_positions: Of each source text, to which an encoder-decoder's decoder blocks attend, too.
+    """
     config = part.model.config
     heads = int(config.num_attention_heads)
-    width = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    width = int(getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // heads)
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
-    blocks = sum(len(block_list(part.model, stack)) for stack in part.family.stacks)
-    return 2 * 4 * blocks * kept * width * sequences * positions
+    blocks = len(block_list(part.model, part.family.stacks[-1]))
+    return 2 * 4 * blocks * kept * width * sequences * (positions + source_positions)

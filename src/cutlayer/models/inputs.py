@@ -131,6 +131,18 @@ class Template(BaseModel):
             max_length=min(limits) if limits else None,
         )
 
+    @classmethod
+    def opened_by(cls, special: int, *, max_length: int | None) -> Template:
+        """Texts with nothing but one special token before them: what an encoder-decoder's decoder takes.
+
+        Args:
+            special: Its id.
+            max_length: The model's limit.
+        """
+        single = Layout(specials=((special,), ()), special_types=((0,), ()), segment_types=(0,))
+        pair = Layout(specials=((special,), (), ()), special_types=((0,), (), ()), segment_types=(0, 0))
+        return cls(single=single, pair=pair, typed=False, max_length=max_length)
+
     def layout(self, segments: int) -> Layout:
         """The layout of single texts (1) or pairs (2)."""
         return self.single if segments == 1 else self.pair

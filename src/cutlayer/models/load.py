@@ -57,7 +57,10 @@ def load_model(
     config = _config(source, path)
     if head is not None:
         return _load(source, path, config, head, num_labels, dtype)
-    if family_of(config).kind is Kind.DECODER:
+    kind = family_of(config).kind
+    if kind is Kind.ENCODER_DECODER:
+        return _load(source, path, config, Head.LANGUAGE, num_labels, dtype)
+    if kind is Kind.DECODER:
         with contextlib.suppress(_HeadMissingError):
             return _load(source, path, config, Head.LANGUAGE, num_labels, dtype)
     return _load(source, path, config, Head.CLASSIFICATION, num_labels, dtype)

@@ -15,22 +15,30 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
 from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import (
     CutModel,
     Part,
+    Parts,
     behead,
     block_list,
     check_depth,
     drop_aliases,
     embedding_table,
+    split,
     tied_names,
     trim,
 )
-from cutlayer.models.inputs import Inputs
+from cutlayer.models.inputs import Inputs, Template
 from cutlayer.models.twin import twin
 
 
@@ -201,6 +209,32 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
         tail = Seq2SeqTail(_part(model, spans, head=True), head=True)
     tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
     return Seq2SeqParts(cut, tied, bottom, top, tail)
+
+
+def cut_up(model: PreTrainedModel, cut: Cut) -> Parts | Seq2SeqParts:
+    """Cuts a model of any family; see `split` and `split_seq2seq`."""
+    seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
+    return split_seq2seq(model, cut) if seq2seq else split(model, cut)
+
+
+def target_template(template: Template, config: PretrainedConfig) -> Template | None:
+    """Where special tokens stand in a target text, as an encoder-decoder's decoder takes it; None for other models.
+
+    The text is shifted by one: a start token stands before it, and the token that closes it is only predicted.
+
+    Args:
+        template: Of the source texts.
+        config: The model's.
+
+    Raises:
+        ModelError: The configuration names no start token.
+    """
+    if family_of(config).kind is not Kind.ENCODER_DECODER:
+        return None
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None:
+        raise ModelError(f"This {config.model_type} model's configuration names no decoder_start_token_id.")
+    return Template.opened_by(int(start), max_length=template.max_length)
 
 
 @dataclass(frozen=True)

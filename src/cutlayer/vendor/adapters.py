@@ -12,13 +12,14 @@ from contextlib import ExitStack
 import torch
 from sqlalchemy import select
 
-from cutlayer.models import Top, load_adapter
+from cutlayer.models import Seq2SeqTop, Top, load_adapter
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.checks import read_release
+from cutlayer.vendor.checks import read_pair, read_release
 from cutlayer.vendor.compute import use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.files import removed
 from cutlayer.vendor.problems import conflict, not_found
+from cutlayer.vendor.seq2seq import infer
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import compute, prepare
 from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
@@ -40,7 +41,7 @@ class Adapters:
         self._settings = settings
         self._database = database
         self._catalogue = catalogue
-        self._live: OrderedDict[tuple[str, str], tuple[AdapterInfo, Top]] = OrderedDict()
+        self._live: OrderedDict[tuple[str, str], tuple[AdapterInfo, Top | Seq2SeqTop]] = OrderedDict()
 
     def list(self, tenant: str) -> AdapterList:
         """A tenant's adapters, oldest first."""
@@ -78,14 +79,18 @@ class Adapters:
         use_threads(self._settings.compute_threads)
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
-        payload = read_release(card, info, tensors, limit=self._settings.limits.max_rows_per_step)
-        device = self._catalogue.device
+        limit, device = self._settings.limits.max_rows_per_step, self._catalogue.device
         with torch.no_grad():
-            output = compute(part, card.template, prepare(payload, device), device)
+            if isinstance(part, Seq2SeqTop):
+                pair = read_pair(card, info, tensors, limit=limit)
+                output = infer(part, card.template, card.targets, pair, device)
+            else:
+                payload = read_release(card, info, tensors, limit=limit)
+                output = compute(part, card.template, prepare(payload, device), device)
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
-    def touch(self, tenant: str, name: str) -> tuple[AdapterInfo, Top]:
+    def touch(self, tenant: str, name: str) -> tuple[AdapterInfo, Top | Seq2SeqTop]:
         """An adapter in memory, loaded if need be. Runs in the compute thread."""
         live = self._live.get((tenant, name))
         if live is None:

@@ -283,6 +283,16 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         """Deletes a job."""
         await run(jobs.delete, _tenant(request), job)
 
+    @app.api_route(**_at(routes.SOURCE))
+    async def source(request: Request, job: Identifier, step: StepNumber) -> Response:
+        """Begins an encoder-decoder's step with its source texts, or answers a repetition."""
+        return _tensors(await run(jobs.source, _tenant(request), job, step, await request.body()))
+
+    @app.api_route(**_at(routes.SOURCE_GRADIENT))
+    async def source_gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
+        """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
+        return _tensors(await run(jobs.source_gradient, _tenant(request), job, step, await request.body()))
+
     @app.api_route(**_at(routes.STEP))
     async def step(request: Request, job: Identifier, step: StepNumber) -> Response:
         """Takes the next step, or answers a repetition."""

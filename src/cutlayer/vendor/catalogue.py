@@ -16,8 +16,10 @@ from cutlayer.core import ConfigError, Cut, ModelError, StorageError
 from cutlayer.models import (
     MANIFEST,
     Head,
+    Seq2SeqTop,
     Template,
     Top,
+    cut_up,
     family_of,
     fingerprint,
     load_model,
@@ -25,7 +27,7 @@ from cutlayer.models import (
     max_length,
     read_manifest,
     share_base,
-    split,
+    target_template,
     write_archive,
 )
 from cutlayer.models.cutting import block_list, embedding_table
@@ -45,6 +47,7 @@ class ModelCard(BaseModel):
         source: Where it is loaded from.
         table_width: Width of a row of the token-embedding table, the boundary of a cut at depth 0.
         template: Where special tokens stand.
+        target_template: The same of an encoder-decoder's target texts.
         tokenizer: The tokenizer's fingerprint: ids of another one would name other rows of the same table.
     """
 
@@ -54,6 +57,7 @@ class ModelCard(BaseModel):
     source: str
     table_width: int
     template: Template
+    target_template: Template | None = None
     tokenizer: Digest
 
     @classmethod
@@ -65,16 +69,16 @@ class ModelCard(BaseModel):
             ConfigError: `max_bottom` and `max_tail` leave no block to the vendor.
         """
         model = load_model(source, head=None)
-        (stack,) = family_of(model.config).stacks
-        blocks = len(block_list(model, stack))
+        blocks, *target_blocks = (len(block_list(model, stack)) for stack in family_of(model.config).stacks)
+        upper = min([blocks, *target_blocks])
         has_tail = Head.of(model) is Head.LANGUAGE
-        bottom, tail = _depths(blocks, max_bottom, max_tail)
-        if bottom + tail * has_tail >= blocks:
+        bottom, tail = _depths(upper, max_bottom, max_tail)
+        if bottom + tail * has_tail >= upper:
             raise ConfigError(
-                f"max_bottom = {bottom}{f' and max_tail = {tail}' if has_tail else ''}, but {source} has {blocks} "
-                "blocks, and the vendor must keep at least one.",
-                remedy=f"Choose at most {blocks - 1}{' together' if has_tail else ''} with --max-bottom"
-                f"{' and --max-tail' if has_tail else ''}; {blocks // 2} is usual for a bottom.",
+                f"max_bottom = {bottom}{f' and max_tail = {tail}' if has_tail else ''}, but {source} has {upper} "
+                f"blocks{' in a stack' if target_blocks else ''}, and the vendor must keep at least one.",
+                remedy=f"Choose at most {upper - 1}{' together' if has_tail else ''} with --max-bottom"
+                f"{' and --max-tail' if has_tail else ''}; {upper // 2} is usual for a bottom.",
             )
         table = embedding_table(model)
         tokenizer = load_tokenizer(source)
@@ -84,6 +88,7 @@ class ModelCard(BaseModel):
             family=model.config.model_type,
             fingerprint=fingerprint(model),
             blocks=blocks,
+            target_blocks=target_blocks[0] if target_blocks else None,
             width=model.config.hidden_size,
             vocab_size=len(table),
             max_length=template.max_content(1) + template.special_count(1),
@@ -96,13 +101,26 @@ class ModelCard(BaseModel):
             source=source,
             table_width=table.shape[1],
             template=template,
+            target_template=target_template(template, model.config),
             tokenizer=tokenizer_fingerprint(tokenizer),
         )
 
     def describes(self, max_bottom: int | None, max_tail: int | None) -> bool:
         """Whether the card hands out what these settings say."""
-        bottom, tail = _depths(self.info.blocks, max_bottom, max_tail)
+        upper = min(self.info.blocks, self.info.target_blocks or self.info.blocks)
+        bottom, tail = _depths(upper, max_bottom, max_tail)
         return (self.info.max_bottom, self.info.max_tail) in ((bottom, tail), (bottom, None))
+
+    @property
+    def targets(self) -> Template:
+        """Where special tokens stand in target texts.
+
+        Raises:
+            ModelError: The model is no encoder-decoder.
+        """
+        if self.target_template is None:
+            raise ModelError(f"{self.info.name} takes no target texts.", remedy="Use an encoder-decoder.")
+        return self.target_template
 
     def row_width(self, cut: Cut) -> int:
         """Elements of one boundary row at a cut."""
@@ -114,11 +132,18 @@ class ModelCard(BaseModel):
         Raises:
             Refusal: The cut is too deep, or does not go with the form of its releases.
         """
-        if cut.target:
+        if cut.target and self.info.target_blocks is None:
             raise unacceptable(
                 "cut-not-offered",
                 f"cut.target = {cut.target}: {self.info.name} is no encoder-decoder.",
                 remedy="Leave it out.",
+            )
+        if self.info.target_blocks is not None and (cut.is_text or cut.tail is None):
+            raise unacceptable(
+                "cut-not-offered",
+                f"Cut {cut.slug}: the labels of {self.info.name} are its target texts, so both ends of its decoder are "
+                "the customer's.",
+                remedy="Use a bottom of 0 or more and a tail.",
             )
         if cut.tail is not None and (self.info.max_tail is None or cut.tail > self.info.max_tail):
             none = self.info.max_tail is None
@@ -130,10 +155,11 @@ class ModelCard(BaseModel):
                 f"{self.info.max_tail}.",
                 remedy="Leave the tail out." if none else "Choose a shallower tail.",
             )
-        if cut.bottom is not None and cut.bottom > self.info.max_bottom:
+        if max(cut.bottom or 0, cut.target) > self.info.max_bottom:
+            deeper = "bottom" if (cut.bottom or 0) > self.info.max_bottom else "target"
             raise unacceptable(
                 "cut-not-offered",
-                f"cut.bottom = {cut.bottom}: bottoms of {self.info.name} are handed out "
+                f"cut.{deeper} = {getattr(cut, deeper)}: bottoms of {self.info.name} are handed out "
                 f"down to depth {self.info.max_bottom}.",
                 remedy="Choose a shallower cut.",
             )
@@ -163,7 +189,7 @@ class Catalogue:
         self.device = device
         self.cards: Mapping[str, ModelCard] = {name: read_card(settings, name) for name in sorted(settings.models)}
         self._models: dict[tuple[str, Head], PreTrainedModel] = {}
-        self._tops: dict[tuple[str, str], Top] = {}
+        self._tops: dict[tuple[str, str], Top | Seq2SeqTop] = {}
 
     def card(self, name: str) -> ModelCard:
         """A model's card.
@@ -175,11 +201,11 @@ class Catalogue:
             raise not_found("model", name)
         return self.cards[name]
 
-    def top(self, name: str, cut: Cut) -> Top:
+    def top(self, name: str, cut: Cut) -> Top | Seq2SeqTop:
         """The vendor's part of a model; shared, so callers adapt a twin of it."""
         key = name, cut.slug
         if key not in self._tops:
-            self._tops[key] = split(self._model(name, _head(cut)), cut).top
+            self._tops[key] = cut_up(self._model(name, _head(cut)), cut).top
         return self._tops[key]
 
     def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
@@ -286,11 +312,15 @@ def cut_of(slug: str) -> Cut:
     Raises:
         Refusal: It names none.
     """
-    match = re.fullmatch(r"(text|\d{1,4})(?:-t(\d{1,4}))?", slug)
+    match = re.fullmatch(r"(text|\d{1,4})(?:-d(\d{1,4}))?(?:-t(\d{1,4}))?", slug)
     cut = None
     if match is not None:
-        bottom, tail = match.groups()
-        cut = Cut(bottom=None if bottom == "text" else int(bottom), tail=None if tail is None else int(tail))
+        bottom, target, tail = match.groups()
+        cut = Cut(
+            bottom=None if bottom == "text" else int(bottom),
+            target=int(target or 0),
+            tail=None if tail is None else int(tail),
+        )
     if cut is None or cut.slug != slug:
         raise not_found("cut", slug if slug.isalnum() else "of that name")
     return cut

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Payload, Ragged
+from cutlayer.core import Payload, Ragged, Rows
+from cutlayer.models import Template
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.problems import unacceptable
 from cutlayer.wire import Form, WireType, unpack
@@ -69,7 +70,9 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
         )
 
 
-def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], items: int) -> None:
+def check_lengths(
+    card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], items: int, *, template: Template | None = None
+) -> None:
     """Checks how a release is divided into texts, some at a time: a shard's may be many.
 
     Args:
@@ -77,6 +80,7 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], i
         spec: Form and number of segments that were agreed.
         lengths: `[texts, segments]`.
         items: How many ids or rows there are.
+        template: Where special tokens stand; the model's own by default.
 
     Raises:
         Refusal: The lengths do not add up, or a text is too long for the model or too short for its
@@ -89,11 +93,11 @@ def check_lengths(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], i
             remedy="Send one length per text and segment.",
         )
     for start in range(0, len(lengths), _RECORDS):
-        _check_each(card, spec, lengths[start : start + _RECORDS])
+        _check_each(card, spec, lengths[start : start + _RECORDS], template or card.template)
 
 
-def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer]) -> None:
-    layout = card.template.layout(spec.segments)
+def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], template: Template) -> None:
+    layout = template.layout(spec.segments)
     added = 0
     if spec.form is Form.IDS:
         added = layout.special_count
@@ -191,7 +195,9 @@ def check_positions(texts: int, longest: int, limit: int) -> None:
         )
 
 
-def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Payload:
+def read_release(
+    card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int, template: Template | None = None
+) -> Payload:
     """The release in a frame, checked. Runs in the compute thread.
 
     Args:
@@ -199,6 +205,7 @@ def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *
         spec: What was agreed.
         tensors: A frame's tensors, decoded.
         limit: Most positions of a padded batch.
+        template: Where special tokens stand; the model's own by default.
 
     Raises:
         Refusal: It is not what was agreed, or too large.
@@ -207,12 +214,39 @@ def read_release(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *
     check_count(len(tensors["lengths"]), limit)
     lengths = tensors["lengths"].to(torch.int64).numpy()
     values = tensors[spec.form.value]
-    check_lengths(card, spec, lengths, len(values))
+    check_lengths(card, spec, lengths, len(values), template=template)
     if spec.form is Form.IDS:
         check_ids(card, values.to(torch.int64).numpy())
     added = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
     check_positions(len(lengths), int(lengths.sum(1).max()) + added, limit)
     return unpack(tensors)
+
+
+def read_pair(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Rows:
+    """An encoder-decoder's source texts, or pairs of source and target texts, checked. Runs in the compute thread.
+
+    Args:
+        card: The model they are for.
+        spec: What was agreed of each by itself.
+        tensors: A frame's tensors, decoded.
+        limit: Most positions of a padded batch, of either.
+
+    Raises:
+        Refusal: They are not what was agreed, or too large.
+    """
+    if "rows" not in tensors:
+        raise unacceptable(
+            "wrong-form",
+            f"The frame holds {'+'.join(sorted(tensors))}; the form agreed on is {spec.form}.",
+            remedy="Send rows.",
+        )
+    pair = unpack(tensors)
+    if not isinstance(pair, Rows):
+        raise TypeError("rows make rows")
+    for side, template in zip(pair.parted(), (card.template, card.targets), strict=False):
+        own = {"rows": side.packed.values, "lengths": side.segment_lengths}
+        read_release(card, spec, own, limit=limit, template=template)
+    return pair
 
 
 def read_growth(

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from cutlayer.core import Ragged
-from cutlayer.models import Decoding, Top, cache_bytes
+from cutlayer.core import Ragged, Rows
+from cutlayer.models import Decoding, Seq2SeqTop, Top, cache_bytes
 from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
-from cutlayer.vendor.checks import read_growth
+from cutlayer.vendor.checks import read_growth, read_release
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.seq2seq import Encoded, encode
 from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.trainer import prepare
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, GenerationInfo, GenerationSpec
 
@@ -40,6 +42,7 @@ class _Session:
         cache: The top's keys and values.
         decoding: Which positions are real.
         size: Most bytes that the cache can take.
+        encoded: An encoder-decoder's source texts, one for each sequence, once they are there.
         step: The last frame's number.
         digest: Of that frame's bytes.
         answer: To that frame.
@@ -48,12 +51,13 @@ class _Session:
 
     spec: GenerationSpec
     adapter: AdapterInfo
-    part: Top
+    part: Top | Seq2SeqTop
     card: ModelCard
     cache: Cache
     decoding: Decoding
     size: int
     used: float
+    encoded: Encoded | None = None
     step: int = 0
     digest: bytes = b""
     answer: bytes = b""
@@ -113,12 +117,15 @@ class Generations:
             )
         card = self._catalogue.card(adapter.model)
         self._check(tenant, spec, card)
-        size = cache_bytes(part, sequences=spec.sequences, positions=spec.positions)
+        sizes = {"positions": spec.positions, "source_positions": spec.source_positions}
+        size = cache_bytes(part, sequences=spec.sequences, **sizes)
+        if spec.source_positions:
+            size += 4 * spec.sequences * spec.source_positions * card.info.width
         if size > self._limit:
             raise unacceptable(
                 "session-too-large",
-                f"{spec.sequences} sequences of {spec.positions} positions take up to {size} bytes; "
-                f"this vendor gives sessions {self._limit}.",
+                f"{spec.sequences} sequences of {spec.positions + spec.source_positions} positions take up to {size} "
+                f"bytes; this vendor gives sessions {self._limit}.",
                 remedy="Ask for fewer sequences, or shorter ones.",
             )
         if self.size + size > self._limit:
@@ -140,7 +147,7 @@ class Generations:
 
         Returns:
             Rows of the upper boundary: of the last position of each sequence that grew, or of all new positions
-            where the customer's tail has blocks.
+            where the customer's tail has blocks. For source texts the encoder's output.
         """
         self.expire()
         session = self._sessions.get((tenant, name))
@@ -188,11 +195,18 @@ class Generations:
                 del self._sessions[key]
 
     def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard) -> None:
-        if spec.positions > card.info.max_length:
+        for name, count in (("positions", spec.positions), ("source_positions", spec.source_positions)):
+            if count > card.info.max_length:
+                raise unacceptable(
+                    "text-too-long",
+                    f"{name} = {count}; {card.info.name} has {card.info.max_length}.",
+                    remedy="Shorten the text, or ask for fewer new tokens.",
+                )
+        if (spec.source_positions > 0) != (card.info.target_blocks is not None):
             raise unacceptable(
-                "text-too-long",
-                f"positions = {spec.positions}; {card.info.name} has {card.info.max_length}.",
-                remedy="Shorten the prompt, or ask for fewer new tokens.",
+                "wrong-form",
+                f"source_positions = {spec.source_positions}; it is for the source texts of encoder-decoders.",
+                remedy="Set it for those, and leave it out for others.",
             )
         limit = self._settings.limits.max_rows_per_step
         if spec.sequences > limit:
@@ -209,12 +223,14 @@ class Generations:
     def _grow(self, session: _Session, body: bytes) -> bytes:
         use_threads(self._settings.compute_threads)
         tensors = decode_tensors(routes.GENERATION_STEP, body)
+        if isinstance(session.part, Seq2SeqTop) and session.encoded is None:
+            return self._read_source(session, session.part, tensors)
         growth = read_growth(
             session.card,
             session.adapter,
             tensors,
             sequences=session.spec.sequences,
-            first=session.step == 0,
+            first=not session.decoding.mask.shape[1],
             limit=self._settings.limits.max_rows_per_step,
         )
         parents = self._parents(session, tensors)
@@ -229,11 +245,39 @@ class Generations:
         if parents is not None:
             session.cache.reorder_cache(parents.to(self._catalogue.device))  # type: ignore[arg-type]  # any integers will do
             session.decoding.reorder(parents)
+            session.encoded = None if session.encoded is None else session.encoded.select(parents)
         output, real = self._compute(session, growth)
         # a tail without blocks looks at nothing but the position that is continued
-        output = output[:, -1][real[:, -1]] if session.adapter.cut.tail == 0 else output[real]
+        return self._answer(session, output[:, -1][real[:, -1]] if session.adapter.cut.tail == 0 else output[real])
+
+    def _read_source(self, session: _Session, part: Seq2SeqTop, tensors: dict[str, Tensor]) -> bytes:
+        """The encoder's output for source texts, each of which goes with as many sequences as any other."""
+        spec, card, device = session.spec, session.card, self._catalogue.device
+        limit = self._settings.limits.max_rows_per_step
+        source = prepare(read_release(card, session.adapter, tensors, limit=limit), device)
+        if not isinstance(source, Rows):
+            raise TypeError("an encoder-decoder's texts travel as rows")
+        if "parents" in tensors or spec.sequences % len(source):
+            raise unacceptable(
+                "wrong-lengths",
+                f"There are {len(source)} source texts for {spec.sequences} sequences.",
+                remedy="Send one for each prompt, or for each prompt's beams, and no parents.",
+            )
+        longest = int(source.packed.lengths.max())
+        if longest > spec.source_positions:
+            raise unacceptable(
+                "text-too-long",
+                f"A source text has {longest} positions; the session was asked for {spec.source_positions}.",
+                remedy="Start a session with more.",
+            )
+        encoded = encode(part, card.template, source, device)
+        of = torch.arange(len(source)).repeat_interleave(spec.sequences // len(source))
+        session.encoded = encoded.select(of)
+        return self._answer(session, encoded.rows)
+
+    def _answer(self, session: _Session, rows: Tensor) -> bytes:
         bf16 = session.adapter.wire_type is WireType.BF16
-        return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
+        return encode_tensors({"output": rows.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
     def _compute(self, session: _Session, growth: Ragged) -> tuple[Tensor, Tensor]:
         """The top's output `[n, new, width]`, and which of it is real `[n, new]`."""
@@ -242,10 +286,15 @@ class Generations:
         real = session.decoding.new(inputs).to(device)
         values = session.decoding.pad(growth, inputs).to(device)
         inputs = inputs.to(device)
-        if session.adapter.form is Form.IDS:
-            output = session.part(inputs.with_ids(values), None, session.cache)
+        part, encoded = session.part, session.encoded
+        if isinstance(part, Seq2SeqTop):
+            if encoded is None:
+                raise TypeError("target texts come after their source texts")
+            output = part.decode(encoded.states, encoded.inputs, inputs, values.float(), session.cache)
+        elif session.adapter.form is Form.IDS:
+            output = part(inputs.with_ids(values), None, session.cache)
         else:
-            output = session.part(inputs, values.float(), session.cache)
+            output = part(inputs, values.float(), session.cache)
         return output, real
 
     def _parents(self, session: _Session, tensors: dict[str, Tensor]) -> Tensor | None:
@@ -253,7 +302,7 @@ class Generations:
             return None
         parents = tensors["parents"].to(torch.int64)
         n = session.spec.sequences
-        if session.step == 0 or len(parents) != n or int(parents.max()) >= n:
+        if not session.decoding.mask.shape[1] or len(parents) != n or int(parents.max()) >= n:
             raise unacceptable(
                 "wrong-parents",
                 f"parents must name, after the first frame, one of {n} sequences for each of them.",

@@ -15,19 +15,34 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ModelError, Payload, StorageError
+from cutlayer.models import Seq2SeqTop
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
-from cutlayer.vendor.checks import check_count, check_positions, read_release
+from cutlayer.vendor.checks import check_count, check_positions, read_pair, read_release
 from cutlayer.vendor.files import write_whole
-from cutlayer.vendor.log import GRADIENT, NORM, STEP, Entry, FrameLog
+from cutlayer.vendor.log import GRADIENT, NORM, SOURCE, SOURCE_GRADIENT, STEP, Entry, FrameLog
 from cutlayer.vendor.problems import Refusal, conflict, log, unacceptable
 from cutlayer.vendor.records import Records
+from cutlayer.vendor.seq2seq import Seq2SeqTrainer
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.vendor.trainer import Trainer
+from cutlayer.vendor.trainer import Stage, Trainer
 from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
 
-_ROUTES = {STEP: routes.STEP, GRADIENT: routes.GRADIENT, NORM: routes.NORM}
+_ROUTES = {
+    STEP: routes.STEP,
+    GRADIENT: routes.GRADIENT,
+    NORM: routes.NORM,
+    SOURCE: routes.SOURCE,
+    SOURCE_GRADIENT: routes.SOURCE_GRADIENT,
+}
+_DUE = {
+    Stage.READY: SOURCE,
+    Stage.SOURCE: STEP,
+    Stage.OUTPUT: GRADIENT,
+    Stage.ENCODED: SOURCE_GRADIENT,
+}
+"""Which frame of an encoder-decoder's step comes next."""
 _STEPS = 200
 """Most steps that are taken again when a job is resumed, which all other jobs wait for."""
 _DEATHS = 8
@@ -111,8 +126,10 @@ class LiveJob:
             raise
 
     def _new_trainer(self) -> Trainer:
-        top = self._catalogue.top(self.spec.model, self.spec.cut)
-        return Trainer(top, self._card.template, self.spec, self._catalogue.device)
+        top, device = self._catalogue.top(self.spec.model, self.spec.cut), self._catalogue.device
+        if isinstance(top, Seq2SeqTop):
+            return Seq2SeqTrainer(top, self._card.template, self._card.targets, self.spec, device)
+        return Trainer(top, self._card.template, self.spec, device)
 
     @property
     def broken(self) -> bool:
@@ -145,7 +162,7 @@ class LiveJob:
         """Takes a numbered frame, or gives the answer again that it got before.
 
         Args:
-            kind: `log.STEP`, `log.GRADIENT` or `log.NORM`.
+            kind: Of a log's entry.
             step: The step's number.
             body: The frame's bytes.
 
@@ -202,11 +219,26 @@ class LiveJob:
         if self._trainer.norm_missing:
             raise self._norm_missing()
         tensors = decode_tensors(routes.JOB_INFER, body)
-        payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
+        if self._in_two:
+            limit = self._settings.limits.max_rows_per_step
+            payload: Payload = read_pair(self._card, self.spec, tensors, limit=limit)
+        else:
+            payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
         return encode_tensors({"output": self._output(self._trainer.infer(payload))})
+
+    @property
+    def _in_two(self) -> bool:
+        """Whether source and target texts cross one after the other."""
+        return isinstance(self._trainer, Seq2SeqTrainer)
 
     def _check_order(self, kind: int, step: int) -> None:
         at, waits = self._trainer.step, self._trainer.waits
+        if self._in_two and kind != NORM:
+            self._check_due(kind, step)
+        elif kind in (SOURCE, SOURCE_GRADIENT):
+            raise unacceptable(
+                "wrong-form", "This job's model has no source texts of their own.", remedy="POST the step itself."
+            )
         if kind == NORM and not (self._trainer.norm_missing and step == at):
             wanted = f"waits for that of step {at}" if self._trainer.norm_missing else "waits for none"
             raise conflict(
@@ -214,24 +246,36 @@ class LiveJob:
                 f"The norm after step {step} was sent; the job stands at step {at} and {wanted}.",
                 remedy="GET the job and go on from there.",
             )
-        if kind == GRADIENT and not (waits and step == at):
+        if kind == GRADIENT and not self._in_two and not (waits and step == at):
             wanted = f"takes the gradient of step {at}" if waits else "waits for no gradient"
             raise conflict(
                 "wrong-step",
                 f"The gradient of step {step} was sent; the job stands at step {at} and {wanted}.",
                 remedy="GET the job and go on from there.",
             )
-        if kind == STEP and step != at + 1:
+        if kind == STEP and not self._in_two and step != at + 1:
             raise conflict(
                 "wrong-step",
                 f"Step {step} was sent; the job stands at step {at} and takes step {at + 1}.",
                 remedy="GET the job and go on from there.",
             )
-        if kind == STEP and step > self.spec.optimiser.total_steps:
+        if kind in (STEP, SOURCE) and step > self.spec.optimiser.total_steps:
             raise conflict(
                 "schedule-ended",
                 f"Step {step} was sent; the schedule ends at total_steps = {self.spec.optimiser.total_steps}.",
                 remedy="Finish the job, or start one with more steps.",
+            )
+
+    def _check_due(self, kind: int, step: int) -> None:
+        """Refuses a frame of an encoder-decoder's step that is not the next one."""
+        if self._trainer.norm_missing:
+            raise self._norm_missing()
+        due, number = _DUE[self._trainer.stage], self._trainer.step + (not self._trainer.waits)
+        if (kind, step) != (due, number):
+            raise conflict(
+                "wrong-step",
+                f"{_ROUTES[kind].name} {step} was sent; the job takes {_ROUTES[due].name} {number} next.",
+                remedy="GET the job and go on from there.",
             )
 
     def _norm_missing(self) -> Refusal:
@@ -246,7 +290,7 @@ class LiveJob:
         """Decodes and checks a frame against the job and where it stands."""
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
         gradient, norm = tensors.get("gradient"), tensors.get("norm")
-        if entry.kind == STEP:
+        if entry.kind == STEP and not self._in_two:
             if ("records" in tensors) == self.spec.trainable_bottom:
                 raise unacceptable(
                     "wrong-form",
@@ -287,11 +331,29 @@ class LiveJob:
                     f"the output of step {self._trainer.step} is {list(expected)}{types[1]}.",
                     remedy="Send d loss / d output in the output's own shape and element type.",
                 )
-        if entry.kind != STEP:
+        if self._in_two:
+            self._check_alone(entry, tensors)
+        if entry.kind not in (STEP, SOURCE):
             return _Parsed(gradient, norm)
         payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
         self._check_graph(payload)
         return _Parsed(gradient, norm, payload)
+
+    def _check_alone(self, entry: Entry, tensors: dict[str, Tensor]) -> None:
+        """Refuses what an encoder-decoder's frames do not carry."""
+        if entry.kind == STEP and not set(tensors) <= {"rows", "lengths"}:
+            raise unacceptable(
+                "wrong-form",
+                f"The frame holds {'+'.join(sorted(tensors))}; target texts travel alone, as rows.",
+                remedy="Send norms and gradients by themselves.",
+            )
+        texts = self._trainer.texts
+        if entry.kind == STEP and texts is not None and len(tensors["lengths"]) != texts:
+            raise unacceptable(
+                "wrong-lengths",
+                f"There are {len(tensors['lengths'])} target texts for {texts} source texts.",
+                remedy="Send one target for each source.",
+            )
 
     def _check_graph(self, payload: Payload) -> None:
         """Refuses a step before it is logged if its graph would not fit."""
@@ -314,26 +376,42 @@ class LiveJob:
         return self._records.gather(chosen)
 
     def _inline(self, tensors: dict[str, Tensor]) -> Payload:
-        return read_release(self._card, self.spec, tensors, limit=self._settings.limits.max_rows_per_step)
+        targets = self._in_two and self._trainer.stage is Stage.SOURCE
+        template = self._card.targets if targets else self._card.template
+        return read_release(
+            self._card, self.spec, tensors, limit=self._settings.limits.max_rows_per_step, template=template
+        )
 
     def _apply(self, entry: Entry, parsed: _Parsed) -> bytes:
         """Backward, update, forward: whichever the frame asks for."""
+        trainer = self._trainer
+        ends = entry.kind == (SOURCE_GRADIENT if self._in_two else GRADIENT)
         boundary_gradient = None
         if parsed.gradient is not None:
-            boundary_gradient = self._trainer.backward(parsed.gradient)
+            boundary_gradient = self._backward(entry, parsed.gradient)
         if parsed.norm is not None:
-            self._trainer.clip(parsed.norm)
+            trainer.clip(parsed.norm)
         tensors: dict[str, Tensor] = {}
         if parsed.payload is not None:
-            self._make_room(self, self._trainer.estimate(parsed.payload))
-            tensors = {"output": self._output(self._trainer.forward(parsed.payload))}
-        elif entry.kind == GRADIENT:
+            self._make_room(self, trainer.estimate(parsed.payload))
+            tensors = {"output": self._output(self._forward(entry, parsed.payload))}
+        elif parsed.gradient is not None:
             tensors = {"boundary_gradient": self._boundary_gradient(boundary_gradient)}
-            if self.spec.optimiser.clip_norm is not None:
-                tensors["norm"] = self._finite(self._trainer.norm())
+            if ends and self.spec.optimiser.clip_norm is not None:
+                tensors["norm"] = self._finite(trainer.norm())
         body = encode_tensors(tensors)
         self._answers[entry.kind] = _Answer(entry.step, entry.digest, body)
         return body
+
+    def _forward(self, entry: Entry, payload: Payload) -> Tensor:
+        if entry.kind == SOURCE and isinstance(self._trainer, Seq2SeqTrainer):
+            return self._trainer.encode(payload)
+        return self._trainer.forward(payload)
+
+    def _backward(self, entry: Entry, gradient: Tensor) -> Tensor | None:
+        if entry.kind == SOURCE_GRADIENT and isinstance(self._trainer, Seq2SeqTrainer):
+            return self._trainer.backward_source(gradient)
+        return self._trainer.backward(gradient)
 
     @property
     def _row_type(self) -> torch.dtype:
@@ -409,6 +487,10 @@ class LiveJob:
         """Takes a logged frame again, as far as the checkpoint does not hold it already."""
         taken = self._trainer.taken
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
+        if self._in_two and entry.kind != NORM:
+            if entry.step > taken:
+                self._replay_next(entry, tensors)
+            return
         completes = entry.step - 1 if entry.kind == STEP else entry.step
         gradient = tensors.get("gradient") if completes > taken else None
         norm = tensors.get("norm") if completes == taken and self._trainer.norm_missing else None
@@ -424,15 +506,31 @@ class LiveJob:
             and self._trainer.norm_missing == (norm is not None)
         )
         if not in_turn:
-            raise StorageError(
-                f"The log of job {self.name} has a gap before step {entry.step}.", remedy="Roll the job back."
-            )
+            raise self._gap(entry)
+        self._apply_again(entry, _Parsed(gradient, norm, payload))
+
+    def _replay_next(self, entry: Entry, tensors: dict[str, Tensor]) -> None:
+        """Takes a logged frame of an encoder-decoder's step again, which must be the next one."""
+        trainer = self._trainer
+        number = trainer.step + (not trainer.waits)
+        if (entry.kind, entry.step) != (_DUE[trainer.stage], number) or trainer.norm_missing:
+            raise self._gap(entry)
+        payload = self._inline(tensors) if entry.kind in (SOURCE, STEP) else None
+        self._apply_again(entry, _Parsed(tensors.get("gradient"), None, payload))
+
+    def _gap(self, entry: Entry) -> StorageError:
+        return StorageError(
+            f"The log of job {self.name} has a gap before step {entry.step}.", remedy="Roll the job back."
+        )
+
+    def _apply_again(self, entry: Entry, parsed: _Parsed) -> None:
+        payload = parsed.payload
         graph = max(self._trainer.graph_bytes, 0 if payload is None else self._trainer.estimate(payload))
         if entry.deaths >= (_DEATHS_IF_HEAVY if graph > _HEAVY * self._graph_limit else _DEATHS):
             self._give_up(entry)
             return
         with self._log.replaying(entry):
-            self._apply(entry, _Parsed(gradient, norm, payload))
+            self._apply(entry, parsed)
 
     def _checkpoint_if_due(self, entry: Entry) -> None:
         """Makes a checkpoint after every `checkpoint_every` steps, and shortens a log that is too long.
@@ -448,7 +546,7 @@ class LiveJob:
         due = taken // self.spec.checkpoint_every > last // self.spec.checkpoint_every and self._trainer.at_update
         too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
         too_many = taken - self._log.base >= _STEPS
-        if not due and not too_long and not too_many:
+        if (not due and not too_long and not too_many) or self._is_divided:
             return
         try:
             self._checkpoints.save(taken, self._state(), recent=not due)
@@ -458,10 +556,15 @@ class LiveJob:
         except OSError as error:
             log.warning("job %s: no checkpoint (%s); its log goes on", self.name, error.strerror)
 
+    @property
+    def _is_divided(self) -> bool:
+        """Whether a step of an encoder-decoder is under way, whose gradients are half taken: no state to keep."""
+        return self._in_two and self._trainer.waits
+
     def _state(self) -> State:
         tensors = self._trainer.state()
         notes: dict[str, object] = {"threads": self.threads}
-        for kind in (NORM, GRADIENT):
+        for kind in (NORM, SOURCE_GRADIENT, GRADIENT):
             known = self._answers.get(kind)
             if known is not None and known.step == self._trainer.taken and not self._trainer.waits:
                 # A repetition of this frame may still come: of the last one, which is the norm where there is one.
@@ -473,7 +576,8 @@ class LiveJob:
     def leave(self) -> None:
         """Writes a checkpoint out of turn, so that the job comes back without replaying, and closes the log."""
         try:
-            self._checkpoints.save(self._trainer.taken, self._state(), recent=True)
+            if not self._is_divided:
+                self._checkpoints.save(self._trainer.taken, self._state(), recent=True)
         except OSError as error:
             log.warning("job %s leaves memory without a checkpoint (%s)", self.name, type(error).__name__)
         self.close()

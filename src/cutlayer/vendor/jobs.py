@@ -17,7 +17,7 @@ from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back
-from cutlayer.vendor.log import GRADIENT, NORM, STEP
+from cutlayer.vendor.log import GRADIENT, NORM, SOURCE, SOURCE_GRADIENT, STEP
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import RecordStore
@@ -132,6 +132,14 @@ class Jobs:
     def gradient(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
         """Takes the gradient of the last step alone."""
         return self._accept(tenant, name, GRADIENT, step, body)
+
+    def source(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+        """Begins an encoder-decoder's step with its source texts."""
+        return self._accept(tenant, name, SOURCE, step, body)
+
+    def source_gradient(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+        """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
+        return self._accept(tenant, name, SOURCE_GRADIENT, step, body)
 
     def norm(self, tenant: str, name: str, step: int, body: bytes) -> JobInfo:
         """Takes the update that waits for the customer's norm."""
@@ -367,6 +375,13 @@ class Jobs:
             faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
+        seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
+        if seq2seq and not spec.trainable_bottom:
+            faults.append(
+                Fault("trainable_bottom", False, "must be true of an encoder-decoder: each step carries its own texts")
+            )
+        if seq2seq and spec.dropout:
+            faults.append(Fault("dropout", True, "must be false of an encoder-decoder, whose dropout cannot be cut"))
         if spec.trainable_bottom == bool(spec.record_sets):
             faults.append(
                 Fault(

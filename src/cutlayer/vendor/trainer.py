@@ -6,12 +6,16 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cutlayer.core import Payload, Ragged, Rows, Tokens
 from cutlayer.models import (
+    Part,
+    Seq2SeqTop,
     Top,
     adapter_state,
     attach_lora,
@@ -21,6 +25,7 @@ from cutlayer.models import (
     set_dropout,
     tune_whole,
 )
+from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import block_list
 from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
@@ -39,6 +44,19 @@ _SCORES = 3
 RoBERTa, DistilBERT and GPT-2, the starter model among them."""
 
 
+class Stage(StrEnum):
+    """Where a job stands within a step."""
+
+    READY = "ready"
+    """Between two steps."""
+    SOURCE = "source"
+    """The encoder's output was answered; the target texts are due."""
+    OUTPUT = "output"
+    """The gradient of the top's output is due."""
+    ENCODED = "encoded"
+    """The gradient of the encoder's output is due."""
+
+
 class Trainer:
     """An adapted twin of the top, or a copy of it, with its optimiser. Lives in the compute thread.
 
@@ -54,10 +72,11 @@ class Trainer:
         norm_missing: Whether the update that is due waits for the customer's norm.
     """
 
-    def __init__(self, top: Top, template: Template, spec: JobSpec, device: torch.device) -> None:
+    def __init__(self, top: Top | Seq2SeqTop, template: Template, spec: JobSpec, device: torch.device) -> None:
         self._template = template
         self._spec = spec
         self._device = device
+        self.part: Top | Seq2SeqTop
         if spec.lora is None:
             self.part = tune_whole(top)
         else:
@@ -96,9 +115,19 @@ class Trainer:
         return not self.norm_missing and all(parameter.grad is None for parameter in self._trained.values())
 
     @property
+    def stage(self) -> Stage:
+        """Where the job stands within a step."""
+        return Stage.READY if self._output is None else Stage.OUTPUT
+
+    @property
     def waits(self) -> bool:
-        """Whether the last forward pass still waits for its gradient."""
-        return self._output is not None
+        """Whether the last step still waits for something."""
+        return self.stage is not Stage.READY
+
+    @property
+    def texts(self) -> int | None:
+        """How many target texts are due; `None` where none are."""
+        return None
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -108,18 +137,28 @@ class Trainer:
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of a forward pass takes at most."""
         lengths = payload.packed.lengths if isinstance(payload, Rows) else self._lengths(payload)
-        longest = int(lengths.max())
+        return self._graph_of(len(payload), int(lengths.max()), self.part.stack, seen=int(lengths.max()))
+
+    def _graph_of(self, texts: int, longest: int, stack: Stack, *, seen: int) -> int:
+        """Bytes that the graph of one stack's blocks takes at most.
+
+        Args:
+            texts: How many.
+            longest: Positions of the longest.
+            stack: Which blocks.
+            seen: Positions that one attends to at most.
+        """
         config = self.part.model.config
         tuned = "whole" if self._spec.lora is None else self._spec.lora.targets
         floats = _WIDTHS[tuned] * int(config.hidden_size)
         if self._spec.dropout:
-            floats += _SCORES * int(config.num_attention_heads) * longest
+            floats += _SCORES * int(config.num_attention_heads) * seen
         # Embeddings and head count as one block more.
-        blocks = 1 + len(block_list(self.part.model, self.part.stack))
+        blocks = 1 + len(block_list(self.part.model, stack))
         if self._spec.gradient_checkpointing:
             # one block's at a time, and what goes into each
-            return len(payload) * longest * (2 * floats + blocks * int(config.hidden_size)) * 4
-        return len(payload) * longest * floats * blocks * 4
+            return texts * longest * (2 * floats + blocks * int(config.hidden_size)) * 4
+        return texts * longest * floats * blocks * 4
 
     def _lengths(self, tokens: Tokens) -> Tensor:
         """Positions of each text, special tokens included."""
@@ -151,10 +190,18 @@ class Trainer:
         if self._spec.trainable_bottom and isinstance(payload, Rows):
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._spec.precision is Precision.BF16):
-            output = compute(self.part, self._template, payload, self._device)
+        with self._autocast():
+            output = self._compute(payload)
         self._output = output.float()
         return self._output.detach()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._spec.precision is Precision.BF16)
+
+    def _compute(self, payload: Payload) -> Tensor:
+        if not isinstance(self.part, Top):
+            raise TypeError("an encoder-decoder is trained by Seq2SeqTrainer")
+        return compute(self.part, self._template, payload, self._device)
 
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output of the last forward pass, and the update that is due then.
@@ -169,6 +216,11 @@ class Trainer:
         output, boundary = self._output, self._boundary
         self._output = self._boundary = None
         torch.autograd.backward(output, gradient.to(output))
+        self._take()
+        return None if boundary is None else boundary.grad
+
+    def _take(self) -> None:
+        """All gradients of a step were taken: the update that is due then."""
         self.taken += 1
         schedule = self._spec.optimiser
         if is_update(self.taken, schedule.accumulation, schedule.total_steps):
@@ -176,7 +228,6 @@ class Trainer:
                 self._update()
             else:
                 self.norm_missing = True
-        return None if boundary is None else boundary.grad
 
     def norm(self) -> Tensor:
         """`[1]`: squared norm of the gradients that the next update takes."""
@@ -199,7 +250,7 @@ class Trainer:
         """The output in evaluation mode, with the weights as they are."""
         self.part.eval()
         try:
-            return compute(self.part, self._template, prepare(payload, self._device), self._device)
+            return self._compute(prepare(payload, self._device))
         finally:
             self.part.train()
 
@@ -254,13 +305,13 @@ class Trainer:
         self.forget_graph()
 
 
-def adapter_parameters(top: Top, spec: JobSpec) -> int:
+def adapter_parameters(top: Part, spec: JobSpec) -> int:
     """How many parameters a job trains, counted before any is made.
 
     LoRA adds rank · (inputs + outputs) to each linear map that it adapts; the head is trained whole.
     """
     if spec.lora is None:
-        return _count(top)
+        return _count(top) - sum(parameter.numel() for parameter in top.shared_parameters())
     model, family = top.model, top.family
     sides = 0
     for stack in family.stacks:

@@ -24,7 +24,7 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-t[0-9]{1,4})?$")]
+CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-d[0-9]{1,4})?(-t[0-9]{1,4})?$")]
 FileName = ModelName
 """No path, and nothing that is hidden: it has the form of a model's name."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -101,11 +101,13 @@ class ModelInfo(Message):
     family: str
     fingerprint: Digest
     blocks: int
+    target_blocks: int | None = None
+    """Of an encoder-decoder's decoder, whose encoder has `blocks`; null for models with one stack."""
     width: int
     vocab_size: int
     max_length: int
     max_bottom: int
-    """The deepest cut for which the vendor hands out a bottom."""
+    """The deepest cut, of either stack, for which the vendor hands out a bottom."""
     max_tail: int | None
     """The deepest tail that the vendor hands out; null where it hands out none, as of an encoder."""
     parameters: int
@@ -242,8 +244,8 @@ class JobInfo(Message):
     """A job as the vendor holds it.
 
     Attributes:
-        step: The last step whose forward pass was accepted; 0 before the first.
-        gradient_applied: Whether the gradient of `step` has been taken too.
+        step: The last step of which a forward pass was accepted; 0 before the first.
+        gradient_applied: Whether all gradients of `step` have been taken too.
         norm_missing: Whether the update after that gradient waits for the customer's norm.
         checkpoints: Steps to which the job can be rolled back, ascending.
         snapshots: Steps at which the adapter was kept for `finish`.
@@ -301,6 +303,8 @@ class GenerationSpec(Message):
     """Prompts, or with beam search prompts times beams."""
     positions: int = Field(ge=1, le=_LARGEST_COUNT)
     """Most positions of a sequence, its prompt included."""
+    source_positions: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
+    """Most positions of a source text, for encoder-decoders; 0 for models with one stack."""
 
 
 class GenerationInfo(Message):

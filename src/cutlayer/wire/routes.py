@@ -144,6 +144,15 @@ STEP = Route(
     tensors=_sets("records", "records gradient", *INLINE, *(f"{what} norm" for what in ("records", *INLINE))),
     reply_tensors=_OUTPUT,
 )
+SOURCE = Route(
+    "job.source",
+    "POST",
+    "/v1/jobs/{job}/steps/{step}/source",
+    # encoder-decoders: the source texts' own release begins a step, and the encoder's output comes down; the
+    # target texts' follows as `job.step`
+    tensors=_sets("rows lengths"),
+    reply_tensors=_OUTPUT,
+)
 STEP_GET = Route("job.step.get", "GET", "/v1/jobs/{job}/steps/{step}", reply_tensors=_OUTPUT)
 GRADIENT = Route(
     "job.gradient",
@@ -151,6 +160,14 @@ GRADIENT = Route(
     "/v1/jobs/{job}/steps/{step}/gradient",
     # the gradient of `step` alone: the end of an epoch, or a second trip, which is answered with the boundary's
     # gradient (empty for a frozen bottom) and, where gradients are clipped, the norm of the vendor's own
+    tensors=_sets("gradient"),
+    reply_tensors=_sets("boundary_gradient", "boundary_gradient norm"),
+)
+SOURCE_GRADIENT = Route(
+    "job.source-gradient",
+    "POST",
+    "/v1/jobs/{job}/steps/{step}/source/gradient",
+    # what the customer's decoder blocks add to d loss / d encoder's output, after `job.gradient`; it ends the step
     tensors=_sets("gradient"),
     reply_tensors=_sets("boundary_gradient", "boundary_gradient norm"),
 )
@@ -162,6 +179,7 @@ NORM = Route(
     tensors=_sets("norm"),
     reply=m.JobInfo,
 )
+# of encoder-decoders: source texts, answered with the encoder's output; then source and target texts, a segment each
 JOB_INFER = Route("job.infer", "POST", "/v1/jobs/{job}/infer", tensors=_sets("records", *INLINE), reply_tensors=_OUTPUT)
 SNAPSHOT = Route("job.snapshot", "POST", "/v1/jobs/{job}/snapshot", control=m.SnapshotRequest, reply=m.JobInfo)
 ROLLBACK = Route("job.rollback", "POST", "/v1/jobs/{job}/rollback", control=m.SnapshotRequest, reply=m.JobInfo)
@@ -181,7 +199,8 @@ GENERATION_STEP = Route(
     "generation.step",
     "POST",
     "/v1/generations/{generation}/steps/{step}",
-    # the prompts first, then the tokens that were chosen; a sequence that has ended has length 0
+    # the prompts first (of encoder-decoders: the source texts), then the tokens that were chosen; a sequence that has
+    # ended has length 0
     tensors=_sets(*INLINE, *(f"{what} parents" for what in INLINE)),
     reply_tensors=_OUTPUT,
 )

@@ -1,4 +1,4 @@
-"""Tuning a part's own weights, all of them."""
+"""Tuning a part's own weights, all that are its alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ def tune_whole(part: P) -> P:
     """A copy of `part` with weights of its own, ready to train.
 
     The base is shared by all jobs and stays as it is, so the copy takes as much memory again. Weights
-    that are tied within the part stay tied.
+    that are tied within the part stay tied. What blocks of both parties share stays as it is.
     """
     part = copy.deepcopy(part)
     part.requires_grad_(True)
+    for parameter in part.shared_parameters():
+        parameter.requires_grad_(False)
     return part

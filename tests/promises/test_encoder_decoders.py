@@ -1,0 +1,314 @@
+"""Encoder-decoders over the wire: the whole model's numbers and texts, no label sent, nothing lost at any frame."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cutlayer import vendor
+from cutlayer.core import ConfigError, Cut, ModelError, VendorError
+from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
+from cutlayer.customer.link import Exchange
+from cutlayer.data import Dataset
+from cutlayer.models import Head, load_tokenizer
+from cutlayer.recipes.centralised_language import train_centralised_language_model
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.wire import Frame, Reply, WireType, routes
+from cutlayer.wire.recording import Direction, read_recording
+from cutlayer.wire.transports import LocalTransport
+from tests.equivalence.zoo import SEQ2SEQ, VOCAB
+from tests.promises.test_families import write_model
+from tests.promises.test_language_models import check_equal, losses
+
+CUTS = (Cut(bottom=1, target=1, tail=0), Cut(bottom=0, target=0, tail=0), Cut(bottom=1, target=1, tail=1))
+
+
+def pairs(n: int, seed: int) -> Dataset:
+    """Sequences that go up by one; the target is the source, one up."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(n):
+        start, length = rng.randrange(VOCAB - 4), rng.randint(2, 12)
+        source, target = (" ".join(f"w{(start + k + up) % (VOCAB - 4)}" for k in range(length)) for up in (0, 1))
+        rows.append((source, target))
+    return Dataset(tuple(rows))
+
+
+TRAIN, DEV, TEST = pairs(47, 1), pairs(8, 2), pairs(6, 3)
+TRAIN = Dataset((*TRAIN.texts, TRAIN.texts[0]))  # a pair that stands twice
+
+
+def training(method: Method = Method.LORA, **changes: Any) -> TrainSpec:
+    settings = {"epochs": 2, "batch_size": 4, "max_length": 20, "checkpoint_every": 3}
+    settings["learning_rate"] = 2e-3 if method is Method.LORA else 2e-4
+    return TrainSpec.seq2seq(method=method, **settings | changes)
+
+
+def start_vendor(source: str, folder: Path) -> str:
+    vendor.init(folder, models=[source], threads=torch.get_num_threads(), max_bottom=1, max_tail=1)
+    return vendor.keys.create(folder, "clinic")
+
+
+@contextmanager
+def customer(source: str, folder: Path) -> Iterator[Client]:
+    key = start_vendor(source, folder / "vendor")
+    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
+    client = Client(transport=transport, home=folder / "home", device="cpu")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def tune(client: Client, settings: TrainSpec, cut: Cut = CUTS[0], **changes: Any) -> LanguageResult:
+    given = {"dev": DEV, "test": TEST, "eta": math.inf, "wire_type": WireType.FP32, "seed": 4}
+    given |= {"bottom": cut.bottom, "target_bottom": cut.target, "tail": cut.tail}
+    return client.finetune_seq2seq(TRAIN, training=settings, **{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model("t5", tmp_path_factory.mktemp("t5") / "model", head=Head.LANGUAGE))
+
+
+# ---------------------------------------------------------------- promise 2
+
+EVERY = [
+    pytest.param(name, method, changes, id=f"{name} {method} {' '.join(changes)}")
+    for name in SEQ2SEQ
+    for method in Method
+    for changes in ({}, {"clip_norm": 0.5, "accumulation": 3, "gradient_checkpointing": True})
+    if name == "t5" or not changes
+]
+
+
+@pytest.mark.parametrize(("name", "method", "changes"), EVERY)
+def test_a_split_encoder_decoder_is_the_whole_one(
+    name: str, method: Method, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
+    settings = training(method, **changes)
+    expected = train_centralised_language_model(
+        TRAIN, DEV, TEST, model=source, training=settings, seed=4, progress=Silent(), device="cpu"
+    )
+    prompts = [source for source, _ in TEST.texts]
+    tokenizer = load_tokenizer(source)
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
+    with customer(source, tmp_path) as client:
+        for cut in CUTS:
+            result = tune(client, settings, cut)
+            check_equal(result, expected)
+            for beams in (1, 3):
+                asked = Sampling(greedy=True, beams=beams, max_new_tokens=40)
+                told = client.generate(result.adapter_id, prompts, sampling=asked)
+                with torch.no_grad():
+                    ids = expected.model.eval().generate(
+                        **batch, max_new_tokens=40, num_beams=beams, do_sample=False,
+                        eos_token_id=tokenizer.eos_token_id,
+                    )  # fmt: skip
+                assert [each.text for each in told] == tokenizer.batch_decode(ids, skip_special_tokens=True)
+                assert told[0].round_trips <= 1 + 40
+
+
+def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: Path) -> None:
+    """Planted fault: what the customer's decoder blocks add to it is left out; the curves must not agree then."""
+    settings = training(Method.FULL)
+    expected = train_centralised_language_model(
+        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, progress=Silent(), device="cpu"
+    )
+    honest = Exchange.backward
+
+    def planted(ctx: Any, *gradients: torch.Tensor) -> Any:
+        first = ctx.after is None
+        return honest(ctx, *(gradient * 0 if first else gradient for gradient in gradients))
+
+    with pytest.MonkeyPatch.context() as patch, customer(t5, tmp_path) as client:
+        patch.setattr(Exchange, "backward", staticmethod(planted))
+        assert losses(tune(client, settings)) != pytest.approx(expected.losses, abs=1e-5)
+
+
+# ---------------------------------------------------------------- promise 1
+
+
+@pytest.mark.parametrize("eta", [math.inf, 8.0])
+def test_no_label_and_no_id_is_sent(eta: float, t5: str, tmp_path: Path) -> None:
+    with customer(t5, tmp_path) as client:
+        result = tune(client, training(Method.FULL), eta=eta)
+        client.generate(result.adapter_id, TEST.texts[0][0], sampling=Sampling(max_new_tokens=4))
+    frames = [frame for frame in read_recording(result.folder / "transcript") if frame.direction is Direction.UP]
+    assert {frame.route for frame in frames} >= {routes.SOURCE, routes.STEP, routes.GRADIENT, routes.SOURCE_GRADIENT}
+    counts = []
+    for frame in frames:
+        if not frame.route.tensors:
+            continue
+        tensors = frame.tensors()
+        assert set(tensors) <= {"rows", "lengths", "gradient"}
+        if "lengths" in tensors:
+            counts.append(tensors["lengths"].max())
+        for name, tensor in tensors.items():
+            assert tensor.is_floating_point() == (name != "lengths")
+    assert max(counts) <= 20
+    # one draw for a pair, whatever it crosses in
+    trained = [frame for frame in frames if frame.route is routes.STEP]
+    assert len(trained) == result.steps
+    assert result.looks == 1
+
+
+def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path) -> None:
+    settings = training(Method.FULL)
+    with customer(t5, tmp_path) as client:
+        bare = tune(client, settings, CUTS[1], train_bottom=TrainBottom.FROZEN)
+        deeper = tune(client, settings, CUTS[0])
+    # embeddings alone below the target: a table lookup reads every label
+    assert bare.read_from_targets is not None
+    assert bare.read_from_targets.value == 1
+    assert bare.ep == 0
+    assert deeper.read_from_targets is None
+    assert "hidden states" in deeper.read_from_targets_note
+    for result in (bare, deeper):
+        assert result.read_in_training is not None
+        assert result.read_in_training.value > 0.99
+        assert result.read_from_answers is not None
+        assert result.read_from_answers.value > 0.9
+
+
+# ---------------------------------------------------------------- crashes
+
+
+class Restarted:
+    """A vendor whose process is gone before some frames, and back.
+
+    Args:
+        folder: Its data.
+        key: The tenant's.
+        dies: Before which frames, counted from 1.
+        fails_at: The frame whose answer is lost, and after which nothing answers.
+    """
+
+    def __init__(
+        self, folder: Path, key: str, *, dies: Callable[[int], bool] = lambda frame: False, fails_at: int | None = None
+    ) -> None:
+        self._folder = folder
+        self._key = key
+        self._dies = dies
+        self._fails_at = fails_at
+        self._count = 0
+        self._inner = self._started()
+
+    def _started(self) -> LocalTransport:
+        return LocalTransport(create_app(VendorSettings.load(self._folder)), self._key)
+
+    @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    def send(self, frame: Frame) -> Reply:
+        self._count += 1
+        if self._dies(self._count):
+            self._inner.close()
+            self._inner = self._started()
+        reply = self._inner.send(frame)
+        if self._fails_at is not None and self._count >= self._fails_at:
+            raise VendorError("gone")
+        return reply
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def kept(folder: Path, home: Path, result: LanguageResult) -> tuple[str, dict[str, torch.Tensor]]:
+    return result.adapter_sha256, load_file(home / "adapters" / result.adapter_id / "trained.safetensors")
+
+
+@pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.5, "accumulation": 2}], ids=["plain", "clipped"])
+def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: str, tmp_path: Path) -> None:
+    settings = training(Method.FULL, **changes)
+    found = []
+    for name, dies in (("calm", lambda frame: False), ("restless", lambda frame: frame % 3 == 0)):
+        key = start_vendor(t5, tmp_path / name)
+        transport = Restarted(tmp_path / name, key, dies=dies)
+        client = Client(transport=transport, home=tmp_path / f"{name}-home", device="cpu")
+        # the same secret, so the same dropout
+        result = tune(client, settings)
+        found.append((losses(result), result.adapter_sha256))
+        client.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("fails_at", [25, 26, 27, 28])
+def test_a_customer_that_dies_after_any_frame_of_a_step(method: Method, fails_at: int, t5: str, tmp_path: Path) -> None:
+    settings = training(method)
+    trained = TrainBottom.MEMOISED if method is Method.FULL else TrainBottom.FROZEN  # then it has no weights to keep
+    found = []
+    for name in ("calm", "cut off"):
+        key = start_vendor(t5, tmp_path / name)
+        home = tmp_path / f"{name}-home"
+        if name == "cut off":
+            torn = Client(transport=Restarted(tmp_path / name, key, fails_at=fails_at), home=home, device="cpu")
+            with pytest.raises(VendorError, match="gone"):
+                tune(torn, settings, train_bottom=trained)
+            torn.close()
+        client = Client(transport=Restarted(tmp_path / name, key), home=home, device="cpu")
+        result = tune(client, settings, train_bottom=trained)
+        found.append((losses(result), result.adapter_sha256))
+        client.close()
+    assert found[0] == found[1]
+
+
+def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
+    key = start_vendor(t5, tmp_path / "vendor")
+    texts = []
+    for dead in ((), (9, 24)):
+        client = Client(
+            transport=Restarted(tmp_path / "vendor", key, dies=dead.__contains__), home=tmp_path / "home", device="cpu"
+        )
+        adapter = texts[0][0] if texts else tune(client, training()).adapter_id
+        prompts = [source for source, _ in TEST.texts]
+        for beams in (1, 2):
+            told = client.generate(adapter, prompts, sampling=Sampling(greedy=True, beams=beams, max_new_tokens=8))
+            texts.append((adapter, beams, [each.text for each in told], told[0].replays))
+        client.close()
+    assert [each[:3] for each in texts[:2]] == [each[:3] for each in texts[2:]]
+    assert not any(each[3] for each in texts[:2])
+    assert all(each[3] for each in texts[2:])
+
+
+# ---------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training": training(dropout=True)}, "dropout = True: must be off"),
+        ({"training": training(packing=True)}, "packing = True: must be off"),
+        ({"bottom": 2}, "at most 1 of the 4 blocks"),
+        ({"target_bottom": 2}, "at most 1 of the 3 decoder blocks"),
+        ({"tail": 2}, "tails of at most 1 of the 3 blocks"),
+        ({"bottom": 0, "target_bottom": 0, "train_bottom": TrainBottom.MEMOISED}, "trains blocks"),
+    ],
+)
+def test_what_an_encoder_decoder_refuses(changes: dict[str, Any], said: str, t5: str, tmp_path: Path) -> None:
+    with customer(t5, tmp_path) as client, pytest.raises((ConfigError, ModelError)) as error:
+        client.finetune_seq2seq(TRAIN, **{"eta": math.inf, "training": training(), **changes})
+    assert said in str(error.value)
+
+
+def test_sampling_that_means_nothing(t5: str, tmp_path: Path) -> None:
+    with customer(t5, tmp_path) as client:
+        adapter = tune(client, training(epochs=1)).adapter_id
+        for sampling, said in (
+            (Sampling(beams=2, stop=("w1",)), "stop"),
+            (Sampling(beams=VOCAB, max_new_tokens=4), "half the vocabulary"),
+            (Sampling(max_new_tokens=48), "the model takes 48"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                client.generate(adapter, TEST.texts[0][0], sampling=sampling)
