@@ -168,11 +168,10 @@ def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path) -> None:
         bare = tune(client, settings, CUTS[1], train_bottom=TrainBottom.FROZEN)
         deeper = tune(client, settings, CUTS[0])
     # embeddings alone below the target: a table lookup reads every label
-    assert bare.read_from_targets is not None
-    assert bare.read_from_targets.value == 1
     assert bare.ep == 0
-    assert deeper.read_from_targets is None
-    assert "hidden states" in deeper.read_from_targets_note
+    for result in (bare, deeper):
+        assert result.read_from_rows is not None, result.read_from_rows_note
+        assert result.read_from_rows.value > 0.99
     for result in (bare, deeper):
         assert result.read_in_training is not None
         assert result.read_in_training.value > 0.99
@@ -300,6 +299,22 @@ def test_what_an_encoder_decoder_refuses(changes: dict[str, Any], said: str, t5:
     with customer(t5, tmp_path) as client, pytest.raises((ConfigError, ModelError)) as error:
         client.finetune_seq2seq(TRAIN, **{"eta": math.inf, "training": training(), **changes})
     assert said in str(error.value)
+
+
+def test_an_encoder_decoder_learns_nothing_else(t5: str, tmp_path: Path) -> None:
+    alone = Dataset(tuple((source,) for source, _ in TRAIN.texts))
+    labelled = Dataset(TRAIN.texts, tuple("ab"[number % 2] for number in range(len(TRAIN))))
+    with customer(t5, tmp_path) as client:
+        with pytest.raises(ModelError, match="is an encoder-decoder"):
+            client.finetune_language_model(alone, eta=math.inf)
+        with pytest.raises(ModelError, match="is an encoder-decoder"):
+            client.finetune(labelled, eta=math.inf)
+
+
+def test_other_models_have_no_target_texts(tmp_path: Path) -> None:
+    source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
+    with customer(source, tmp_path) as client, pytest.raises(ModelError, match="is no encoder-decoder"):
+        tune(client, training())
 
 
 def test_sampling_that_means_nothing(t5: str, tmp_path: Path) -> None:

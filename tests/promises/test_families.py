@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from cutlayer import vendor
-from cutlayer.core import UnsupportedArchitectureError
 from cutlayer.customer import Client, Silent, TrainSpec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
@@ -21,7 +20,7 @@ from cutlayer.recipes.centralised import train_centralised
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
-from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, configuration, make_model
+from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, make_model
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
 TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, dropout=False)
@@ -105,9 +104,3 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
     assert losses == pytest.approx(expected.losses, rel=1e-4)
     assert result.dev == expected.dev
     assert result.ua == expected.accuracy.value
-
-
-def test_t5_is_refused_by_name(tmp_path: Path) -> None:
-    configuration("t5").save_pretrained(tmp_path / "t5")
-    with pytest.raises(UnsupportedArchitectureError, match="t5"):
-        vendor.init(tmp_path / "vendor", models=[str(tmp_path / "t5")])

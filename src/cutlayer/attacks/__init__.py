@@ -14,6 +14,7 @@ from cutlayer.attacks.measure import (
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
+from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.scoring import Score, clustered
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.truth import LabelTruth, TokenTruth, Traffic, Truth
@@ -55,8 +56,10 @@ __all__ = [
     "Outcome",
     "OuterIteration",
     "OutputGradient",
+    "PrefixSearch",
     "Reconstruction",
     "Score",
+    "SearchedTruth",
     "SeenAnswer",
     "SeenFrame",
     "SeenRelease",

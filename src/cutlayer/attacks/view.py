@@ -126,8 +126,8 @@ class Transcript:
     def __iter__(self) -> Iterator[SeenFrame]:
         return iter(self._frames())
 
-    def first_steps(self, last: int) -> Transcript:
-        """The same up to a step and its gradient; what is no step stays."""
+    def first_steps(self, last: int, *, after: int = 0) -> Transcript:
+        """The same up to a step and its gradient, without those up to another; what is no step stays."""
 
         def frames() -> Iterator[SeenFrame]:
             for frame in self:
@@ -136,7 +136,7 @@ class Transcript:
                     continue
                 # the gradient of the last step may ride with the next one
                 carries = frame.route is routes.STEP and frame.direction is Direction.UP
-                if int(frame.where["step"]) <= last + carries:
+                if after < int(frame.where["step"]) <= last + carries:
                     yield frame
 
         return Transcript(frames)
@@ -144,6 +144,21 @@ class Transcript:
     def only(self, *kinds: Route) -> Transcript:
         """The frames of some routes."""
         return Transcript(lambda: (frame for frame in self if frame.route in kinds))
+
+    def shortened(self, positions: int) -> Transcript:
+        """The same with the first rows of each text of a training step alone; source texts stay whole."""
+
+        def frames() -> Iterator[SeenFrame]:
+            for frame in self:
+                if frame.route is routes.STEP and frame.direction is Direction.UP:
+                    payload = unpack(tensors) if "rows" in (tensors := frame.tensors()) else None
+                    if isinstance(payload, Rows) and payload.segment_lengths.shape[1] == 1:
+                        kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))
+                        yield replace(frame, tensors=_tensors_of(Rows(kept, kept.lengths[:, None])))
+                        continue
+                yield frame
+
+        return Transcript(frames)
 
     def targets(self) -> Transcript:
         """What an encoder-decoder's target texts crossed in, as if there were no source texts."""
@@ -286,6 +301,7 @@ class Knowledge:
         candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
             which is the paper's "nearest neighbour in the embedding space".
         template: Where special tokens stand among boundary rows.
+        source_template: Where they stand in the source texts of an encoder-decoder, if the rows are of target texts.
         bottom: The customer's lower part as it was handed out, before any training.
         tail: The customer's upper part as it was handed out.
     """
@@ -294,6 +310,7 @@ class Knowledge:
     table: Tensor | None = None
     candidates: Tensor | None = None
     template: Template | None = None
+    source_template: Template | None = None
     bottom: Bottom | Seq2SeqBottom | None = None
     tail: Tail | Seq2SeqTail | None = None
 

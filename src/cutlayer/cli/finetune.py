@@ -592,11 +592,7 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
         ),
         ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
         ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
-        *(
-            [("read from target rows", _read(result.read_from_targets, result.read_from_targets_note))]
-            if result.read_from_targets is not None or result.read_from_targets_note
-            else []
-        ),
+        ("read from rows below", _read(result.read_from_rows, result.read_from_rows_note)),
         ("dev perplexity before", f"{result.dev_before:.2f}"),
         ("dev perplexity by epoch", ", ".join(f"{value:.2f}" for value in result.dev)),
     ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge
-from cutlayer.core import ConfigError, Cut, Fault, Place, PrivacyError, Stopped, VendorError
+from cutlayer.core import ConfigError, Cut, Fault, ModelError, Place, PrivacyError, Stopped, VendorError
 from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
@@ -39,6 +39,7 @@ from cutlayer.wire.messages import (
     JobSpec,
     JobState,
     LoraSpec,
+    ModelInfo,
     OptimiserSpec,
     RecordSetSpec,
     SnapshotRequest,
@@ -105,6 +106,22 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
     redraws = spec.train_bottom is TrainBottom.REDRAW
     if redraws and spec.train.method is Method.LORA and not spec.bottom and not spec.target:
         yield Fault("train_bottom", "redraw", 'trains the table: use method "full", or leave the bottom frozen')
+
+
+def check_model(spec: RunSpec, model: ModelInfo) -> None:
+    """Refuses a model that cannot learn what is to be learnt.
+
+    Raises:
+        ModelError: It is an encoder-decoder and the objective is for others, or the other way round.
+    """
+    pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
+    if pairs and not seq2seq:
+        raise ModelError(
+            f"{model.name} is an encoder-decoder ({model.family}): it writes a target text for each source text.",
+            remedy="Use --objective seq2seq (in Python finetune_seq2seq), or another model.",
+        )
+    if seq2seq and not pairs:
+        raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")
 
 
 def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
@@ -218,6 +235,7 @@ class Finetuning:
         self.spec = run.state.spec
         self.progress = progress
         self.form = form_of(self.spec)
+        check_model(self.spec, self.model)
         self.archive = fetch_archive(gate, home, self.model, self.spec.cut, progress)
         if (self._trains_bottom and not self.spec.bottom) or self.spec.train.method is Method.FULL:
             self.archive.check_trainable()  # the table is trained; deeper bottoms may train their blocks alone

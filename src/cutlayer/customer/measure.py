@@ -20,6 +20,7 @@ from cutlayer.attacks import (
     Measured,
     NotApplicable,
     Outcome,
+    SearchedTruth,
     TokenTruth,
     TrainedTruth,
     Transcript,
@@ -37,6 +38,7 @@ from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective
 from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate, evaluation_batches
 from cutlayer.customer.upload import Uploaded
+from cutlayer.models import Template
 from cutlayer.privacy import RunBytes
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo
@@ -45,6 +47,10 @@ R = TypeVar("R", bound=RunResult)
 
 _MEASURED_TOKENS = 4096
 """Tokens on which the attacks on a tail are measured: a standard error of less than a point, in seconds."""
+_SEARCHED_TOKENS = 1024
+"""The same of the search from the left, which runs the bottom for each token that it tries."""
+_SEARCHED_POSITIONS = 128
+"""First positions of a text that it reads: what stands behind does not change them."""
 
 
 class Measures(ABC, Generic[R]):
@@ -209,6 +215,7 @@ class LanguageMeasures(Measures[LanguageResult]):
         predicted = self._predicted(self._trainer.dev)
         transcript = self._transcript()
         trained, said = self._tokens_trained_on(transcript, knowledge), self._tokens_said(transcript, knowledge)
+        rows = self._tokens_in_rows(transcript, knowledge)
         return LanguageResult(
             perplexity=min(state.dev) if utility is None else utility.value,
             perplexity_on="dev" if utility is None else "test",
@@ -219,12 +226,19 @@ class LanguageMeasures(Measures[LanguageResult]):
             read_in_training_note=_reason(trained),
             read_from_answers=said.success if isinstance(said, Measured) else None,
             read_from_answers_note=_reason(said),
+            read_from_rows=rows.success if isinstance(rows, Measured) else None,
+            read_from_rows_note=_reason(rows),
             **common,
         )
 
     def _transcript(self) -> Transcript:
         """What crossed of the texts that are predicted."""
         return Transcript.recorded(self._run.transcript)
+
+    @property
+    def _template(self) -> Template:
+        """Where special tokens stand in them."""
+        return self._session.archive.template
 
     @property
     def _learnt(self) -> Tokens:
@@ -238,23 +252,42 @@ class LanguageMeasures(Measures[LanguageResult]):
     @property
     def _skipped(self) -> int:
         """First tokens of each text that nothing precedes, so that nobody predicts them."""
-        return 0 if self._session.archive.template.opening else 1
+        return 0 if self._template.opening else 1
 
     def _tokens_trained_on(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the first steps' tokens that the vendor reads from gradients."""
+        texts, steps, last = self._first_steps(_MEASURED_TOKENS)
+        truth = TrainedTruth(self._learnt.select(texts), steps=steps, skipped=self._skipped)
+        first = self._spec.public_iterations
+        return measure("tail-gradient", transcript.first_steps(max(last, first)), knowledge=knowledge, truth=truth)
+
+    def _first_steps(self, most: int) -> tuple[Tensor, dict[tuple[str, int], Tensor], int]:
+        """The texts of the first private steps, about so many tokens; each step's places among them; the last step."""
         chosen: dict[tuple[str, int], Tensor] = {}
         tokens = last = 0
         for (job, step), batch in self._texts_of_steps().items():
-            if tokens >= _MEASURED_TOKENS:
+            if tokens >= most:
                 break
             chosen[job, step] = batch
             tokens, last = tokens + int(self._data.train.lengths[batch].sum()), step
         texts = torch.cat(list(chosen.values())).unique()
         numbers = {int(text): place for place, text in enumerate(texts)}
         steps = {key: torch.tensor([numbers[int(text)] for text in batch]) for key, batch in chosen.items()}
-        truth = TrainedTruth(self._learnt.select(texts), steps=steps, skipped=self._skipped)
-        first = self._spec.public_iterations
-        return measure("tail-gradient", transcript.first_steps(max(last, first)), knowledge=knowledge, truth=truth)
+        return texts, steps, last
+
+    def _tokens_in_rows(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
+        """Share of the first steps' tokens that the vendor reads from the rows that came up."""
+        if self._spec.stores:
+            reason = "Each text was released once, and steps name it: empirical privacy says what that shows."
+            return NotApplicable(attack="prefix-search", reason=reason)
+        texts, steps, last = self._first_steps(_SEARCHED_TOKENS)
+        shown = transcript.first_steps(last, after=self._spec.public_iterations).shortened(_SEARCHED_POSITIONS)
+        (segment,) = self._learnt.select(texts).segments
+        content = _SEARCHED_POSITIONS - len(self._template.opening)
+        tokens = Tokens((segment.first(segment.lengths.clamp(max=content)),))
+        if not knowledge.cut.bottom:
+            return measure("nearest-neighbour", shown, knowledge=knowledge, truth=TokenTruth(tokens, steps=steps))
+        return measure("prefix-search", shown, knowledge=knowledge, truth=SearchedTruth(tokens, steps=steps))
 
     def _tokens_said(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the customer's most probable tokens that the vendor reads from what it sent down itself.
@@ -292,18 +325,16 @@ class Seq2SeqMeasures(LanguageMeasures):
     """
 
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
-        cut, archive = self._spec.cut, self._session.archive
-        granted = replace(knowledge, cut=Cut(bottom=cut.target, tail=cut.tail), template=archive.target_template)
-        transcript = Transcript.recorded(self._run.transcript).targets()
-        truth = TokenTruth(self._learnt, steps=self._texts_of_steps())
-        read = measure("nearest-neighbour", transcript.only(routes.STEP), knowledge=granted, truth=truth)
-        return super()._told(
-            utility,
-            granted,
-            read_from_targets=read.success if isinstance(read, Measured) else None,
-            read_from_targets_note=_reason(read),
-            **common,
-        )
+        cut = Cut(bottom=self._spec.target, tail=self._spec.tail)
+        granted = replace(knowledge, cut=cut, template=self._template, source_template=knowledge.template)
+        return super()._told(utility, granted, **common)
+
+    @property
+    def _template(self) -> Template:
+        return self._session.archive.target_template
+
+    def _tokens_in_rows(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
+        return super()._tokens_in_rows(super()._transcript() if knowledge.cut.bottom else transcript, knowledge)
 
     def _transcript(self) -> Transcript:
         return super()._transcript().targets()
@@ -311,10 +342,6 @@ class Seq2SeqMeasures(LanguageMeasures):
     @property
     def _learnt(self) -> Tokens:
         return Tokens((self._data.tokens.segments[1],))
-
-    @property
-    def _skipped(self) -> int:
-        return 0  # a start token stands before them
 
     def _predicted(self, examples: Examples) -> int:
         if isinstance(examples.labels, Tensor):

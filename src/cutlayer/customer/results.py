@@ -106,9 +106,10 @@ class LanguageResult(RunResult):
         read_from_answers: Share of the customer's own most probable next tokens that the vendor reads from the hidden
             states that it sends down: of greedily generated tokens, and much of sampled ones.
         read_from_answers_note: Why there is no number.
-        read_from_targets: Encoder-decoders: share of the target texts' tokens that nearest-neighbour inversion reads
-            from the rows that go into the decoder.
-        read_from_targets_note: Why there is no number.
+        read_from_rows: Share of tokens of the first training steps (of an encoder-decoder: of its target texts) that
+            the vendor reads from the rows that go up into its decoder blocks: behind blocks by a search from the left
+            with the blocks that it handed out, else by nearest neighbour in the embedding table.
+        read_from_rows_note: Why there is no number.
     """
 
     perplexity: float
@@ -120,8 +121,8 @@ class LanguageResult(RunResult):
     read_in_training_note: str
     read_from_answers: Proportion | None
     read_from_answers_note: str
-    read_from_targets: Proportion | None = None
-    read_from_targets_note: str = ""
+    read_from_rows: Proportion | None
+    read_from_rows_note: str
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

@@ -36,7 +36,7 @@ from cutlayer.models.cutting import (
 from cutlayer.models.decoding import Decoding, cache_bytes
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
-from cutlayer.models.load import STARTER, fingerprint, load_model, load_tokenizer, max_length
+from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.models.seq2seq import (
     Seq2SeqBottom,
@@ -57,6 +57,7 @@ __all__ = [
     "FAMILIES",
     "MANIFEST",
     "STARTER",
+    "STARTER_DECODER",
     "Archive",
     "Bottom",
     "Decoding",

