@@ -428,7 +428,7 @@ def finetune(
                     )
                 if depth is None:
                     raise typer.BadParameter(
-                        "an encoder-decoder needs weights here. Use 0 or more", param_hint="--bottom"
+                        "an encoder-decoder needs weights on your side. Use 0 or more", param_hint="--bottom"
                     )
                 told = client.finetune_seq2seq(
                     train,

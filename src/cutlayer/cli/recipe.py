@@ -46,11 +46,22 @@ def show(name: Name, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: cutlayer recipe run sap --size small --seeds 1 --data DIR --out runs/sap")
 def run(
     name: Name,
-    size: Annotated[Literal["small", "full"], typer.Option(help="How much of it is run.")] = "small",
+    size: Annotated[Literal["tiny", "small", "full"], typer.Option(help="How much of it is run.")] = "small",
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each cell, with seeds 0 to N-1.")] = 1,
     model: Annotated[
-        str, typer.Option(metavar="SOURCE", help="The vendor's model: starter, a local folder or a hub id.")
-    ] = "starter",
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="The vendor's model: an embedded one's name, a local folder or a hub id. Default: the recipe's.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART,…", help="These parts alone; `recipe show` lists them. Default: all.", show_default=False
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +83,12 @@ def run(
     output = Output(as_json=as_json)
     chosen = RECIPES[name]
     order = Order(
-        size=Size(size), seeds=seeds, model=model, data=data_folder(data), out=out or Path("runs") / f"{name}-{size}"
+        size=Size(size),
+        seeds=seeds,
+        model=model or chosen.default_model,
+        data=data_folder(data),
+        out=out or Path("runs") / f"{name}-{size}",
+        only=tuple(part.strip() for part in only.split(",")) if only else (),
     )
     with output.progress() as progress:
         report = chosen.run(order, progress)

@@ -35,7 +35,7 @@ def init(
         typer.Option(
             "--model",
             metavar="[NAME=]SOURCE",
-            help="starter, a local folder or a hub id; may be repeated. Default: starter. "
+            help="starter, starter-decoder, a local folder or a hub id; may be repeated. Default: starter. "
             "In a folder that is set up already: added, or in place of the model of that name.",
             show_default=False,
         ),

@@ -34,7 +34,13 @@ _SHA256: Mapping[str, Mapping[str, str]] = {
         "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
         "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     },
-    STARTER_DECODER: {},
+    STARTER_DECODER: {
+        "config.json": "a92f1e34d05de06b2d355787711bb99d603895fab23d3834c51c4e0882ef5ea7",
+        "generation_config.json": "9faae2f3d914a79727d88e52f74dd28366d991897c23bd5bbf00742a4e287d07",
+        "model.safetensors": "4400a3c523869672137cee6cd724a463a95c4cfbab59209c6c8103a746b5e4cb",
+        "tokenizer.json": "21ed5533f675f0a657359451f9eb2fc929f655612fc59d233f2b7692ce2681a5",
+        "tokenizer_config.json": "58cbdf809c457a5c7a98e8af0c787820b993812c91510148b240c722e93bd393",
+    },
 }
 
 

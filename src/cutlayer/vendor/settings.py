@@ -88,7 +88,7 @@ class VendorSettings(BaseModel):
 
     Attributes:
         data_dir: The data folder; not part of the file.
-        models: Name → source (`starter`, a local folder, a hub id) of the models on offer.
+        models: Name → source (`starter`, `starter-decoder`, a local folder, a hub id) of the models on offer.
         default_model: The model that a customer gets who names none.
         database_url: SQLAlchemy URL, for example `postgresql://user@host/db`. Default: SQLite in
             the data folder.

@@ -218,9 +218,8 @@ def test_held_out_rows_are_bounded(monkeypatch):
 _COMMON = {"ridges": (10.0,), "batch_rows": 128, "learning_rate": 0.01}
 LEARNED = {
     "linear": InverterSpec(reading="linear", **_COMMON),
-    "mlp": InverterSpec(reading="mlp", hidden_width=32, **_COMMON),
     "context": InverterSpec(reading="linear", context=2, **_COMMON),
-    "dropout": InverterSpec(reading="mlp", dropout_copies=1, hidden_width=32, **_COMMON),
+    "dropout": InverterSpec(reading="linear", dropout_copies=1, **_COMMON),
 }
 
 
@@ -236,7 +235,7 @@ def test_unprotected_boundaries_are_recovered(by):
     assert by().chosen.accuracy.value >= 0.9
 
 
-@pytest.mark.parametrize("by", [fitted, functools.partial(learned, "mlp")])
+@pytest.mark.parametrize("by", [fitted, functools.partial(learned, "linear")])
 def test_a_boundary_of_noise_gives_chance(by):
     noise = world().hidden.std() * torch.randn(world().hidden.shape, generator=generator(8))
     found = refined(replace(world(), hidden=noise), RefineSpec(matching=short_matching(), search=8), by=by())
@@ -295,25 +294,6 @@ def cross_entropy(found):
     return float(torch.nn.functional.cross_entropy(scores, world().ids.flatten()))
 
 
-def test_a_hidden_layer_reads_what_a_linear_map_cannot():
-    class Folded(type(known())):
-        """A boundary without signs, and of few elements."""
-
-        def forward(self, inputs, cache=None):
-            return super().forward(inputs, cache)[:, :, :8].abs()
-
-    bottom = Folded(copy.deepcopy(known().module), head=False)
-    seen = observe(bottom, world().ids)
-    options = {"bottom": bottom, "texts": [batch(draw(300, 1))]}
-    common = {"batch_rows": 128, "passes": 6, "learning_rate": 0.01, "hidden_width": 64}
-    losses = {}
-    for reading in ("linear", "mlp"):
-        found = fit(InverterSpec(reading=reading, **common), **options)
-        scores = found._reader.scores(seen.hidden.flatten(0, 1), found._table)
-        losses[reading] = float(torch.nn.functional.cross_entropy(scores, seen.ids.flatten()))
-    assert losses["mlp"] < 0.8 * losses["linear"]
-
-
 def test_dropout_is_seen_in_copies_and_leaves_no_trace():
     before = torch.random.get_rng_state()
     plain = rows_of(InverterSpec())
@@ -350,11 +330,10 @@ def test_copies_with_dropout_help_against_dropout():
     assert losses[1] < 0.95 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["mlp", "dropout"])
+@pytest.mark.parametrize("name", ["linear", "dropout"])
 def test_it_is_the_generators(name):
     one, same, other = fit(LEARNED[name], seed=1), fit(LEARNED[name], seed=1), fit(LEARNED[name], seed=2)
     assert torch.equal(one._reader.weight, same._reader.weight)
-    assert torch.equal(one._reader.inner.out, same._reader.inner.out)
     assert not torch.equal(one._reader.weight, other._reader.weight)
 
 
@@ -691,7 +670,6 @@ def test_candidates_that_do_not_fit_are_refused(candidates):
         (InverterSpec, "ridges", ()),
         (InverterSpec, "ridges", (0.0,)),
         (InverterSpec, "ridges", (float("inf"),)),
-        (InverterSpec, "hidden_width", 0),
         (InverterSpec, "passes", 0),
         (InverterSpec, "batch_rows", 0),
         (InverterSpec, "learning_rate", 0),

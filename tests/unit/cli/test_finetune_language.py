@@ -17,6 +17,7 @@ from tests.unit.cli.conftest import Run
 
 EARLY = SystemExit(0)
 LM = ("finetune", "--objective", "lm", "--train", "x.csv", "--eta", "80")
+SEQ2SEQ = ("finetune", "--objective", "seq2seq", "--train", "x.csv", "--eta", "80")
 CLASSIFIER = ("finetune", "--train", "x.csv", "--eta", "80")
 
 
@@ -34,6 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(Client, "finetune", record("classifier"))
     monkeypatch.setattr(Client, "finetune_language_model", record("language model"))
+    monkeypatch.setattr(Client, "finetune_seq2seq", record("encoder-decoder"))
     return calls
 
 
@@ -74,6 +76,51 @@ def test_rates_follow_the_method(asked: dict[str, Any], run: Run) -> None:
     assert asked["training"].learning_rate == 2e-4
     run(*CLASSIFIER)
     assert (asked["kind"], asked["training"]) == ("classifier", TrainSpec())
+
+
+def test_an_encoder_decoder_has_defaults_of_its_own(asked: dict[str, Any], run: Run) -> None:
+    run(*SEQ2SEQ)
+    assert asked["kind"] == "encoder-decoder"
+    assert asked["training"] == TrainSpec.seq2seq()
+    assert (asked["bottom"], asked["target_bottom"], asked["tail"]) == (1, 1, 0)
+    assert (asked["text_column"], asked["target_column"]) == ("text", "target")
+    assert "place" not in asked
+    run(
+        *SEQ2SEQ, "--text-column", "body", "--target-column", "subject", "--bottom", "0", "--target-bottom", "0",
+        "--tail", "2", "--max-length", "128", "--max-target-length", "16", "--method", "full", "--dropout",
+    )  # fmt: skip
+    assert (asked["bottom"], asked["target_bottom"], asked["tail"]) == (0, 0, 2)
+    assert (asked["text_column"], asked["target_column"]) == ("body", "subject")
+    assert asked["training"] == TrainSpec.seq2seq(
+        method=Method.FULL, max_length=128, max_target_length=16, dropout=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(("--bottom", "text"), "weights on your side"), (("--place", "activations"), "change with each step")],
+)
+def test_what_an_encoder_decoder_does_not_take(
+    asked: dict[str, Any], run: Run, flags: tuple[str, str], said: str
+) -> None:
+    failed = run(*SEQ2SEQ, *flags)
+    assert failed.code == 2
+    assert flags[0] in failed.err
+    assert said in failed.err
+    assert not asked
+
+
+@pytest.mark.parametrize("command", [LM, CLASSIFIER])
+@pytest.mark.parametrize(
+    "flags", [("--target-column", "b"), ("--target-bottom", "1"), ("--max-target-length", "9")], ids=" ".join
+)
+def test_options_that_mean_nothing_but_for_an_encoder_decoder(
+    asked: dict[str, Any], run: Run, command: tuple[str, ...], flags: tuple[str, str]
+) -> None:
+    failed = run(*command, *flags)
+    assert failed.code == 2
+    assert f"{flags[0]}: it is for encoder-decoders. Leave it out, or add --objective seq2seq" in failed.err
+    assert not asked
 
 
 @pytest.mark.parametrize(

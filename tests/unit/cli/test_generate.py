@@ -53,11 +53,20 @@ def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
 def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
     settings = {
         "--max-new-tokens": "9", "--temperature": "0.5", "--top-k": "4", "--top-p": "0.9", "--seed": "3",
+        "--beams": "2", "--length-penalty": "0.5",
     }  # fmt: skip
     flags = [word for pair in settings.items() for word in pair] + ["--stop", "END", "--stop", "\n", "--greedy"]
     assert run(*ASK, *flags).code == 0
     assert asked["sampling"] == Sampling(
-        max_new_tokens=9, temperature=0.5, top_k=4, top_p=0.9, seed=3, stop=("END", "\n"), greedy=True
+        max_new_tokens=9,
+        temperature=0.5,
+        top_k=4,
+        top_p=0.9,
+        seed=3,
+        stop=("END", "\n"),
+        greedy=True,
+        beams=2,
+        length_penalty=0.5,
     )
     reached = {name.removeprefix("--").replace("-", "_") for name in settings} | {"stop", "greedy"}
     assert reached == set(Sampling.model_fields), "a setting of the SDK is out of reach"
