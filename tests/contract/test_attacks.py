@@ -16,6 +16,7 @@ from cutlayer.attacks import (
     Knowledge,
     LabelTruth,
     Measured,
+    SearchedTruth,
     TokenTruth,
     Traffic,
     TrainedTruth,
@@ -23,8 +24,10 @@ from cutlayer.attacks import (
     View,
     measure,
 )
-from cutlayer.core import ConfigError, Cut, Ragged, Tokens
+from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
+from cutlayer.models import Head, cut_up
 from cutlayer.wire import WireType
+from tests.equivalence import zoo
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
@@ -127,6 +130,30 @@ def training_world(folder, kind, *, template, wire_type=WireType.FP32):
     return World(Transcript.recorded(folder), knowledge, truth)
 
 
+@torch.no_grad()
+def searched_world(folder, kind, *, family="gpt2"):
+    """Recorded steps of a decoder whose customer holds a block: `kind` is what its rows were made of."""
+    bottom = cut_up(zoo.shared_model(family, Head.LANGUAGE), Cut(bottom=1)).bottom
+    knowledge = Knowledge(cut=Cut(bottom=1, tail=0), table=bottom.table, template=worlds.PLAIN, bottom=bottom)
+    rng = worlds.generator(6)
+    lengths = torch.randint(2, 12, (40,), generator=rng)
+    tokens = Tokens((Ragged(torch.randint(4, zoo.VOCAB, (int(lengths.sum()),), generator=rng), lengths),))
+    (side,) = tokens.segments
+    mixed = side.with_values(side.values[torch.randperm(tokens.total, generator=rng)])
+    told = Tokens((mixed,)) if kind is Traffic.SHUFFLED else tokens
+    frames, steps = [], {}
+    for number, texts in enumerate(torch.arange(len(tokens)).split(10), start=1):
+        sent = told.select(texts)
+        rows = worlds.PLAIN.unpad(bottom(worlds.PLAIN.assemble(sent, table=bottom.table)), sent)
+        if kind is Traffic.NOISE:
+            noise = torch.randn(rows.packed.values.shape, generator=rng) * rows.packed.values.std()
+            rows = Rows(rows.packed.with_values(noise), rows.segment_lengths)
+        frames.append(worlds.step(number, rows))
+        steps[JOB, number] = texts
+    record(folder, frames, {})
+    return World(Transcript.recorded(folder), knowledge, SearchedTruth(tokens, steps=steps))
+
+
 class Heard(GreedyTruth):
     """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
 
@@ -188,6 +215,10 @@ WORLDS = {
     "forward-leak": [
         lambda folder, kind: answering_world(folder, kind, template=worlds.TEMPLATE),
         lambda folder, kind: answering_world(folder, kind, template=worlds.PLAIN, tail=1),
+    ],
+    "prefix-search": [
+        searched_world,
+        lambda folder, kind: searched_world(folder, kind, family="llama"),
     ],
 }
 """Each attack's worlds: a new attack needs a line here."""

@@ -81,8 +81,15 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 # ---------------------------------------------------------------- promise 2
 
+QUICK = {("t5", Method.FULL, True), ("t5", Method.LORA, False)}
 EVERY = [
-    pytest.param(name, method, changes, id=f"{name} {method} {' '.join(changes)}")
+    pytest.param(
+        name,
+        method,
+        changes,
+        id=f"{name} {method} {' '.join(changes)}",
+        marks=() if (name, method, bool(changes)) in QUICK else pytest.mark.slow,
+    )
     for name in SEQ2SEQ
     for method in Method
     for changes in ({}, {"clip_norm": 0.5, "accumulation": 3, "gradient_checkpointing": True})
@@ -199,7 +206,7 @@ class Restarted:
         self._key = key
         self._dies = dies
         self._fails_at = fails_at
-        self._count = 0
+        self.count = 0
         self._inner = self._started()
 
     def _started(self) -> LocalTransport:
@@ -210,12 +217,12 @@ class Restarted:
         return self._inner.peer
 
     def send(self, frame: Frame) -> Reply:
-        self._count += 1
-        if self._dies(self._count):
+        self.count += 1
+        if self._dies(self.count):
             self._inner.close()
             self._inner = self._started()
         reply = self._inner.send(frame)
-        if self._fails_at is not None and self._count >= self._fails_at:
+        if self._fails_at is not None and self.count >= self._fails_at:
             raise VendorError("gone")
         return reply
 
@@ -227,7 +234,13 @@ def kept(folder: Path, home: Path, result: LanguageResult) -> tuple[str, dict[st
     return result.adapter_sha256, load_file(home / "adapters" / result.adapter_id / "trained.safetensors")
 
 
-@pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.5, "accumulation": 2}], ids=["plain", "clipped"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({"clip_norm": 0.5, "accumulation": 2}, id="clipped"),
+    ],
+)
 def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: str, tmp_path: Path) -> None:
     settings = training(Method.FULL, **changes)
     found = []
@@ -242,9 +255,15 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("method", list(Method))
-@pytest.mark.parametrize("fails_at", [25, 26, 27, 28])
-def test_a_customer_that_dies_after_any_frame_of_a_step(method: Method, fails_at: int, t5: str, tmp_path: Path) -> None:
+FRAMES = [
+    pytest.param(frame, method, marks=() if (frame + (method is Method.FULL)) % 2 else pytest.mark.slow)
+    for frame in (25, 26, 27, 28)
+    for method in Method
+]
+
+
+@pytest.mark.parametrize(("fails_at", "method"), FRAMES)
+def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: Method, t5: str, tmp_path: Path) -> None:
     settings = training(method)
     trained = TrainBottom.MEMOISED if method is Method.FULL else TrainBottom.FROZEN  # then it has no weights to keep
     found = []
@@ -266,13 +285,15 @@ def test_a_customer_that_dies_after_any_frame_of_a_step(method: Method, fails_at
 def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
     key = start_vendor(t5, tmp_path / "vendor")
     texts = []
-    for dead in ((), (9, 24)):
-        client = Client(
-            transport=Restarted(tmp_path / "vendor", key, dies=dead.__contains__), home=tmp_path / "home", device="cpu"
-        )
+    for lives in (True, False):
+        dead: set[int] = set()
+        transport = Restarted(tmp_path / "vendor", key, dies=dead.__contains__)
+        client = Client(transport=transport, home=tmp_path / "home", device="cpu")
         adapter = texts[0][0] if texts else tune(client, training()).adapter_id
         prompts = [source for source, _ in TEST.texts]
         for beams in (1, 2):
+            if not lives:
+                dead.add(transport.count + 8)  # behind what is asked of the vendor first
             told = client.generate(adapter, prompts, sampling=Sampling(greedy=True, beams=beams, max_new_tokens=8))
             texts.append((adapter, beams, [each.text for each in told], told[0].replays))
         client.close()

@@ -10,7 +10,7 @@ table, a ridge regression in closed form,
     min over A, b:  mean ‖A z_t + b - e_{w_t}‖² + lambda ‖A‖²,    z_t = (h_t - mean h) / std h,
 
 and the row of the table that is nearest to A z + b in distance or in angle, whichever reads public text
-better; or, starting there, a learned map f with
+better; or, starting there, a map f that is learnt by steps, with
 
     min over f:  mean -log softmax_w(g_w f(z_t) · e_w + c_w)[w_t],
 
@@ -42,7 +42,15 @@ from pydantic import Field
 from torch import Tensor
 
 from cutlayer.attacks.scoring import clustered
-from cutlayer.attacks.unsplit import InputTruth, OuterIteration, Reconstruction, UnSplitRun, UnSplitSpec
+from cutlayer.attacks.unsplit import (
+    InputTruth,
+    OuterIteration,
+    Reconstruction,
+    UnSplitRun,
+    UnSplitSpec,
+    check_depth,
+    check_observed,
+)
 from cutlayer.attacks.view import Inapplicable
 from cutlayer.core import ConfigError, DataError, Fault, Proportion, Spec
 from cutlayer.models import Bottom, Inputs, Kind, cache_bytes, seed_dropout, set_dropout, twin
@@ -64,14 +72,13 @@ class InverterSpec(Spec):
     """How the way back is learned.
 
     Attributes:
-        reading: `ridge` is the closed form; `linear` and `mlp` start from it and learn tokens directly,
-            the latter with a hidden layer beside the linear map.
+        reading: `ridge` is the closed form; `linear` starts from it and learns tokens directly. A hidden layer
+            beside the linear map was tried and read no more.
         context: Boundary rows before a position that are read with its own. Rows of a causal bottom mix
             in the tokens before.
         ridges: Penalties lambda to choose from, per mean square of a standardised feature.
-        hidden_width: Width of the hidden layer of `mlp`.
-        passes: Passes of `linear` and `mlp` over the public text.
-        batch_rows: Boundary rows in each of their steps.
+        passes: Passes of `linear` over the public text.
+        batch_rows: Boundary rows in each of its steps.
         learning_rate: Of AdamW in the first step; falls linearly to 0.
         weight_decay: AdamW's.
         dropout_copies: How often each text is also seen with the bottom's dropout on, beside once with it
@@ -79,12 +86,11 @@ class InverterSpec(Spec):
         held_out: Share of the public texts that is kept to choose by, of at most 16,384 rows.
     """
 
-    reading: Literal["ridge", "linear", "mlp"] = "ridge"
+    reading: Literal["ridge", "linear"] = "ridge"
     context: int = Field(default=0, ge=0, le=16)
     ridges: tuple[Annotated[float, Field(ge=1e-9, allow_inf_nan=False)], ...] = Field(
         default=(1e-6, 1e-4, 1e-2), min_length=1
     )
-    hidden_width: int = Field(default=512, ge=1)
     passes: int = Field(default=2, ge=1)
     batch_rows: int = Field(default=1024, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
@@ -115,13 +121,13 @@ class Trial:
     """How well a way of reading did on public text that it was not fitted on.
 
     Attributes:
-        reading: `ridge`, `linear` or `mlp`.
+        reading: `ridge` or `linear`.
         ridge: lambda of the closed form; where a learned reading started.
         distance: What its nearest row is nearest in; a learned reading began there.
         accuracy: The share of tokens read.
     """
 
-    reading: Literal["ridge", "linear", "mlp"]
+    reading: Literal["ridge", "linear"]
     ridge: float
     distance: Literal["euclid", "cosine"]
     accuracy: Proportion
@@ -157,14 +163,6 @@ class Refined:
         return list(self.stages.values())[-1]
 
 
-class _Inner(NamedTuple):
-    """A hidden layer beside the linear map."""
-
-    into: Tensor
-    bias: Tensor
-    out: Tensor
-
-
 @dataclass(frozen=True)
 class _Reader:
     """score[w] = (f(z) · e_w) gain[w] + bias[w], with z the standardised features and f(z) = z weight + offset.
@@ -179,15 +177,10 @@ class _Reader:
     offset: Tensor
     gain: Tensor
     bias: Tensor
-    inner: _Inner | None = None
 
     def rows(self, features: Tensor) -> Tensor:
         """f(z), `[n, table_width]`."""
-        standard = (features - self.mean) / self.scale
-        found = standard @ self.weight + self.offset
-        if self.inner is not None:
-            found = found + F.gelu(standard @ self.inner.into + self.inner.bias) @ self.inner.out
-        return found
+        return (features - self.mean) / self.scale @ self.weight + self.offset
 
     def scores(self, features: Tensor, table: Tensor) -> Tensor:
         """`[n, vocab]`."""
@@ -257,7 +250,7 @@ class Inverter:
         """
         if k < 1:
             raise ConfigError([Fault("k", k, "must be 1 or more")])
-        _check_observed(hidden, inputs)
+        check_observed(hidden, inputs)
         if hidden.shape[2] != self._width:
             raise DataError(
                 f"The boundary is {hidden.shape[2]} wide, that of the inverter's bottom {self._width}.",
@@ -296,7 +289,7 @@ def fit_inverter(
         public: Batches with ids, such as `Template.assemble` makes. Texts as long as those under attack
             are best: positions take part in a boundary. Learned readings go through it several times.
         spec: How to fit.
-        generator: Draws dropout, the order of rows and the start of the hidden layer.
+        generator: Draws dropout and the order of rows.
         candidates: `[vocab]` bool, ids that may be guessed; `None` allows every row of the table.
 
     Raises:
@@ -305,7 +298,7 @@ def fit_inverter(
         DataError: The public text is too little, or not of this bottom's vocabulary.
         UnsupportedArchitectureError: Dropout is asked of a family that is cut without it.
     """
-    _check_depth(bottom)
+    check_depth(bottom)
     table = bottom.table.detach().float()
     barrier = _barrier(table, candidates)
     if spec.reading != "ridge" and isinstance(public, Iterator):
@@ -321,8 +314,8 @@ def fit_inverter(
             moments.add(rows.features[~kept], table[rows.ids[~kept]])
         if not moments.count or not held.texts:
             raise DataError(
-                f"Of the public text's {len(source.seen)} texts too few have a real position to fit on some and to choose "
-                "by others.",
+                f"Of the public text's {len(source.seen)} texts too few have a real position to fit on some and to "
+                "choose by others.",
                 remedy=f"Give at least {round(1 / spec.held_out) + 1} texts, better some 100,000 tokens.",
             )
         features, ids, texts = held.joined()
@@ -341,7 +334,7 @@ def fit_inverter(
         chosen, reader = trials[best], readers[best]
         if spec.reading != "ridge":
             residual = (reader.rows(features) - table[ids]).square().mean()
-            start = _sharpened(reader, chosen, residual, table, spec, generator)
+            start = _sharpened(reader, chosen, residual, table)
             reader = _learn(start, source, held.texts, moments.count, table, barrier, spec, generator)
             chosen = replace(chosen, reading=spec.reading, accuracy=accuracy(reader))
             trials.append(chosen)
@@ -384,7 +377,7 @@ def refine(
         ConfigError: The spec does not suit the bottom, or the attack was handed the answer.
         DataError: Boundary, mask, bottom and inverter do not fit together.
     """
-    _check_depth(bottom)
+    check_depth(bottom)
     if spec.search and bottom.family.kind is not Kind.DECODER:
         raise Inapplicable(
             "Tokens after a position change its boundary row where attention looks both ways, so none can be chosen "
@@ -418,27 +411,6 @@ def refine(
 
 
 # ---------------------------------------------------------------- what comes in
-
-
-def _check_depth(bottom: Bottom) -> None:
-    if next(bottom.block_parameters(), None) is None:
-        raise Inapplicable(
-            "The boundary of a bottom without blocks is rows of the embedding table, so there is nothing to invert: "
-            "nearest-neighbour is the attack that applies."
-        )
-
-
-def _check_observed(hidden: Tensor, inputs: Inputs) -> None:
-    if inputs.input_ids is not None or inputs.inputs_embeds is not None:
-        raise ConfigError("The attack was given the ids or rows that it is to find.", remedy="Leave them out.")
-    shapes = [tuple(tensor.shape) for tensor in (hidden, inputs.attention_mask, inputs.position_ids)]
-    if hidden.dim() != 3 or {shape[:2] for shape in shapes} != {shapes[0][:2]} or not hidden.is_floating_point():
-        raise DataError(
-            "A boundary is floating [batch, seq, width] with mask and positions [batch, seq], not "
-            f"{hidden.dtype}{shapes[0]} with {shapes[1]} and {shapes[2]}."
-        )
-    if not bool(inputs.attention_mask.any()):
-        raise DataError("The boundary has no real position, so there is nothing to find.")
 
 
 def _barrier(table: Tensor, candidates: Tensor | None) -> Tensor:
@@ -625,9 +597,7 @@ def _best(reader: _Reader, features: Tensor, table: Tensor, barrier: Tensor, k: 
         return torch.cat([reader.scores(some, table).add_(barrier).topk(k).indices for some in features.split(size)])
 
 
-def _sharpened(
-    reader: _Reader, chosen: Trial, residual: Tensor, table: Tensor, spec: InverterSpec, generator: torch.Generator
-) -> _Reader:
+def _sharpened(reader: _Reader, chosen: Trial, residual: Tensor, table: Tensor) -> _Reader:
     """Where learning starts: the closed form's reading as log-probabilities, with the same best tokens.
 
     If a predicted row is e_w plus Gaussian noise of variance s² in each element, the logarithm of the
@@ -635,21 +605,16 @@ def _sharpened(
     were of the mean length. They are measured in units of their elements' standard deviation, so that
     one learning rate suits tables of any size.
     """
-    unit, inner = table.std(), None
+    unit = table.std()
     sharpness = 1 / residual.clamp(min=1e-4 * unit.square())
     if chosen.distance == "cosine":
         sharpness = sharpness * table.norm(dim=1).mean()
-    if spec.reading == "mlp":
-        into = torch.randn(len(reader.mean), spec.hidden_width, generator=generator, device=generator.device)
-        into = into.to(table.device) / math.sqrt(len(reader.mean))
-        inner = _Inner(into, into.new_zeros(spec.hidden_width), into.new_zeros(spec.hidden_width, table.shape[1]))
     return replace(
         reader,
         weight=reader.weight / unit,
         offset=reader.offset / unit,
         gain=reader.gain * unit * sharpness,
         bias=reader.bias * sharpness,
-        inner=inner,
     )
 
 
@@ -668,7 +633,7 @@ def _learn(
     Gain and bias stay the closed form's: how often public text has a token says little of private text,
     and a bias for each would only lower those that public text lacks.
     """
-    learned = [reader.weight, reader.offset, *(reader.inner or ())]
+    learned = [reader.weight, reader.offset]
     for tensor in learned:
         tensor.requires_grad_(True)
     fused = table.device.type in ("cpu", "cuda")

@@ -472,19 +472,32 @@ def reconstruct(
     return run.reconstruction()
 
 
-def _check(bottom: Bottom, hidden: Tensor, inputs: Inputs, spec: UnSplitSpec) -> None:
+def check_depth(bottom: Bottom) -> None:
+    """Refuses a bottom of embeddings.
+
+    Raises:
+        Inapplicable: The bottom has no blocks.
+    """
     if next(bottom.block_parameters(), None) is None:
         raise Inapplicable(
             "The boundary of a bottom without blocks is rows of the embedding table, so there is nothing to invert: "
             "nearest-neighbour is the attack that applies."
         )
+
+
+def check_observed(hidden: Tensor, inputs: Inputs) -> None:
+    """Refuses what is no boundary, and what holds the answer.
+
+    Args:
+        hidden: The observed boundary.
+        inputs: Its mask and positions.
+
+    Raises:
+        ConfigError: The attack was handed the ids or rows that it is to find.
+        DataError: Boundary and mask do not fit together, or there is no real position.
+    """
     if inputs.input_ids is not None or inputs.inputs_embeds is not None:
         raise ConfigError("The attack was given the ids or rows that it is to find.", remedy="Leave them out.")
-    if spec.optimised == "adapter" and not isinstance(bottom.module, PeftModel):
-        raise ConfigError(
-            [Fault("optimised", spec.optimised, "needs a guessed bottom with an adapter, and this one has none")],
-            remedy='Attach an adapter like the customer\'s, or use "all".',
-        )
     shapes = [tuple(tensor.shape) for tensor in (hidden, inputs.attention_mask, inputs.position_ids)]
     if hidden.dim() != 3 or {shape[:2] for shape in shapes} != {shapes[0][:2]} or not hidden.is_floating_point():
         raise DataError(
@@ -493,6 +506,16 @@ def _check(bottom: Bottom, hidden: Tensor, inputs: Inputs, spec: UnSplitSpec) ->
         )
     if not bool(inputs.attention_mask.any()):
         raise DataError("The boundary has no real position, so there is nothing to find.")
+
+
+def _check(bottom: Bottom, hidden: Tensor, inputs: Inputs, spec: UnSplitSpec) -> None:
+    check_depth(bottom)
+    if spec.optimised == "adapter" and not isinstance(bottom.module, PeftModel):
+        raise ConfigError(
+            [Fault("optimised", spec.optimised, "needs a guessed bottom with an adapter, and this one has none")],
+            remedy='Attach an adapter like the customer\'s, or use "all".',
+        )
+    check_observed(hidden, inputs)
 
 
 def _private_copy(bottom: Bottom) -> Bottom:

@@ -18,12 +18,16 @@ class Loopback:
 
     Args:
         folder: The vendor's data folder; made on first use.
-        model: `starter`, a local folder or a hub id.
+        model: An embedded model's name, a local folder or a hub id.
+        max_bottom: The deepest cut for which it hands out bottoms; half of the blocks by default.
+        max_tail: The deepest tail that it hands out; see `vendor.init`.
     """
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, model: str, *, max_bottom: int | None = None, max_tail: int | None = None) -> None:
         self._folder = folder
         self._model = model
+        self._max_bottom = max_bottom
+        self._max_tail = max_tail
         self._process: VendorProcess | None = None
         self._key = ""
 
@@ -32,7 +36,13 @@ class Loopback:
         if self._process is None:
             progress.update("start vendor", 0, 1)
             # as many threads as here: a baseline in this process and a split run then round alike
-            vendor.init(self._folder, models=[f"model={self._model}"], threads=torch.get_num_threads())
+            vendor.init(
+                self._folder,
+                models=[f"model={self._model}"],
+                max_bottom=self._max_bottom,
+                max_tail=self._max_tail,
+                threads=torch.get_num_threads(),
+            )
             # a new key for the same tenant opens the same namespace, so none has to be kept
             self._key = vendor.keys.create(self._folder, _TENANT)
             self._process = VendorProcess(self._folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
@@ -18,15 +19,18 @@ from cutlayer.customer import Progress
 from cutlayer.reports import Table
 
 S = TypeVar("S", bound=Spec)
+T = TypeVar("T")
 
 
 class Size(StrEnum):
-    """How much of an experiment is run."""
+    """How much of an experiment is run; a recipe may lack one."""
 
+    TINY = "tiny"
+    """Whether it runs at all, in seconds; the numbers mean nothing."""
     SMALL = "small"
-    """Some thousand rows of each data set and few epochs: the shape of the result, in some hours on two cores."""
+    """The shape of the result, in some hours on two cores."""
     FULL = "full"
-    """All rows that the data sets have."""
+    """As much as the paper, as far as the data sets go."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Order:
     Attributes:
         size: How much of it.
         seeds: Runs of each cell, with seeds 0, 1, …
-        model: `starter`, a local folder or a hub id.
+        model: An embedded model's name, a local folder or a hub id.
         data: The folder of public data sets.
         out: Where cells and the report are kept; the same folder goes on with an unfinished run.
+        only: Names of the recipe's parts; none takes all.
     """
 
     size: Size
@@ -46,6 +51,7 @@ class Order:
     model: str
     data: Path
     out: Path
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -68,10 +74,19 @@ class Report:
 
 
 class Recipe(Protocol):
-    """One paper's experiments."""
+    """One paper's experiments.
+
+    Attributes:
+        title: The paper's.
+        reference: Where it is found.
+        default_model: What it runs on where the order names nothing else.
+        parts: What can be run by itself (`Order.only`); none where the recipe is one piece.
+    """
 
     title: str
     reference: str
+    default_model: str
+    parts: tuple[str, ...]
 
     def show(self) -> Mapping[str, Any]:
         """Its settings, the paper's figures and the deviations from it."""
@@ -81,6 +96,7 @@ class Recipe(Protocol):
         """Runs what is not finished yet and reports.
 
         Raises:
+            ConfigError: The recipe lacks the size or a part that is asked for.
             DataError: A data set is missing.
             Stopped: The user interrupted; the same order goes on.
         """
@@ -103,6 +119,40 @@ def read_config(name: str, kind: type[S]) -> S:
         raise ConfigError(
             [Fault(".".join(map(str, fault["loc"])), fault["input"], fault["msg"]) for fault in error.errors()]
         ) from None
+
+
+def at_size(sizes: Mapping[Size, T], size: Size) -> T:
+    """What a recipe is at a size.
+
+    Raises:
+        ConfigError: It has no such size.
+    """
+    if size not in sizes:
+        raise ConfigError([Fault("size", size.value, f"must be one of this recipe's: {', '.join(sizes)}")])
+    return sizes[size]
+
+
+def chosen_parts(parts: Sequence[str], only: Sequence[str], *, other_names: Mapping[str, str]) -> tuple[str, ...]:
+    """The parts of a recipe that an order asks for, in the recipe's order.
+
+    Args:
+        parts: All of the recipe's.
+        only: Those asked for; none takes all.
+        other_names: Further names, and the part that each stands for.
+
+    Raises:
+        ConfigError: The recipe has no such part; the known ones are listed.
+    """
+    wanted = [other_names.get(name, name) for name in only]
+    faults = []
+    for given, name in zip(only, wanted, strict=True):
+        if name not in parts:
+            close = difflib.get_close_matches(name, [*parts, *other_names], n=1)
+            faults.append(Fault("only", given, f"is no part{f'; did you mean {close[0]}?' if close else ''}"))
+    if faults:
+        known = f"Choose among: {', '.join(parts)}." if parts else "This recipe is one piece: leave --only out."
+        raise ConfigError(faults, remedy=known)
+    return tuple(part for part in parts if part in wanted or not wanted)
 
 
 def data_folder(given: Path | None) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from cutlayer.attacks import UnSplitSpec
@@ -98,12 +101,11 @@ def test_a_stopped_attack_goes_on_where_it_was(experiment, monkeypatch):
     assert found.model_dump(exclude={"seconds"}) == whole.model_dump(exclude={"seconds"})
 
 
-def test_an_interrupt_is_told_as_a_stop(tmp_path, experiment):
-    with pytest.raises(Stopped, match="Finished cells are in"):
-        with Experiment(
-            tmp_path, model=experiment.recorder.source, data=tmp_path, progress=Silent()
-        ):
-            raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped("The state of the run is elsewhere.")])
+def test_an_interrupt_is_told_as_a_stop(tmp_path, experiment, error):
+    made = Experiment(tmp_path, model=experiment.recorder.source, data=tmp_path, progress=Silent())
+    with pytest.raises(Stopped, match="Finished cells are in"), made:
+        raise error
 
 
 @pytest.mark.parametrize("method", list(Method))
@@ -147,14 +149,10 @@ def test_running_statistics_would_be_seen(experiment):
             return self.module.norm_planted(hidden.flatten(0, 1)).view_as(hidden)
 
     known = experiment.recorder.knowledge(1)
-    import copy
-
     bottom = Kept(copy.deepcopy(known.bottom.module), head=False)
     bottom.module.norm_planted = nn.BatchNorm1d(32)
     ids = torch.arange(8).view(2, 4)
-    inputs = Inputs(
-        attention_mask=torch.ones_like(ids), position_ids=torch.arange(4).expand(2, 4), input_ids=ids
-    )
+    inputs = Inputs(attention_mask=torch.ones_like(ids), position_ids=torch.arange(4).expand(2, 4), input_ids=ids)
     assert process(bottom, inputs).changed == 3  # running mean, running variance, batches seen
 
 
@@ -173,3 +171,11 @@ def test_the_inverter_reads_from_public_text_alone(experiment):
     assert share(found.stages["searched"]) >= 0.9
     assert share(found.stages["searched"], "shuffled") <= 0.3
     assert found.public_accuracy > 0.5
+
+
+def test_a_state_of_another_boundary_is_left_and_the_attack_begins_anew(experiment):
+    cell = attack(experiment, seed=7, spec=UnSplitSpec(outer_iterations=1, inner_inputs=2, inner_weights=0))
+    state = experiment._attacked.path(cell).with_suffix(".safetensors")
+    save_file({"seconds": torch.tensor(5.0), "attack": torch.zeros(16, dtype=torch.uint8)}, state)
+    assert len(read(experiment, cell).history) == 1
+    assert not state.exists()

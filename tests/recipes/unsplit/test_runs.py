@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutlayer.core import DataError
+from cutlayer.core import DataError, ModelError
 from cutlayer.customer.progress import Silent
 from cutlayer.recipes.unsplit.runs import Corpus, Recorder, Recording, _filling
 from tests.recipes.unsplit.worlds import CORPUS, PUBLIC, run_cell, two_iterations, write_words
-from tests.service.tiny import write_tiny_gpt2
+from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +82,8 @@ def test_too_short_a_data_set_is_told(recorder):
 def test_a_missing_file_is_told(recorder):
     with pytest.raises(DataError, match=r"nowhere.test\.jsonl\.gz"):
         recorder.texts(Corpus(title="none", name="nowhere", split="test"))
+
+
+def test_an_encoder_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="The study is of decoders"):
+        Recorder(tmp_path / "out", model=str(write_tiny_bert(tmp_path / "bert")), data=tmp_path, progress=Silent())

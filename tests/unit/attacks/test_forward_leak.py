@@ -115,7 +115,7 @@ def test_what_does_not_apply_or_belong_together():
     inputs = batch([5, 3])
     _, hidden = boundary("gpt2", 1, inputs)
     classifier = split(zoo.shared_model("gpt2", Head.CLASSIFICATION), Cut(bottom=1, tail=1)).tail
-    with pytest.raises(Inapplicable, match="not that of a causal language model"):
+    with pytest.raises(Inapplicable, match="not that of a language model"):
         read_greedy_tokens(classifier, hidden, inputs)
     tail, _ = boundary("gpt2", 1, inputs)
     with pytest.raises(DataError, match="not of one batch"):

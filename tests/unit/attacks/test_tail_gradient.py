@@ -12,10 +12,12 @@ from cutlayer.attacks.tail_gradient import (
     NO_TARGET,
     Match,
     Unembedding,
+    final_hidden,
     nearest_tokens,
     predicting,
     read_next_tokens,
     solve_blocks,
+    tail_logits,
 )
 from cutlayer.core import Cut, DataError
 from cutlayer.models import Head, split
@@ -461,10 +463,28 @@ def test_dropout_of_the_customer_s_does_not_hide_and_ours_is_off():
 
 def test_tails_without_next_tokens():
     classifier = split(zoo.shared_model("gpt2", Head.CLASSIFICATION), Cut(bottom=1, tail=1)).tail
-    both = split_seq2seq(zoo.shared_model("t5", Head.LANGUAGE), Cut(bottom=1, tail=1)).tail
-    for tail in (classifier, both):
-        with pytest.raises(Inapplicable, match="not that of a causal language model"):
-            Unembedding.of(tail)
+    with pytest.raises(Inapplicable, match="not that of a language model"):
+        Unembedding.of(classifier)
+
+
+def test_the_blocks_of_an_encoder_decoders_tail_are_not_followed():
+    model = zoo.shared_model("t5", Head.LANGUAGE)
+    deep, bare = (split_seq2seq(model, Cut(bottom=1, tail=depth)).tail for depth in (1, 0))
+    inputs = batch([5, 3])
+    hidden = torch.randn(2, 5, model.config.d_model, generator=rng(1))
+    with pytest.raises(Inapplicable, match="with blocks is not read"):
+        final_hidden(deep, hidden, inputs)
+    assert torch.equal(final_hidden(bare, hidden, inputs), hidden)
+
+
+@pytest.mark.parametrize("name", zoo.SEQ2SEQ)
+def test_an_encoder_decoders_head_is_known_to_its_scale(name):
+    tail = split_seq2seq(zoo.shared_model(name, Head.LANGUAGE), Cut(bottom=1, tail=0)).tail
+    inputs = batch([6])
+    hidden = torch.randn(1, 6, tail.model.config.d_model, generator=rng(2))
+    with torch.no_grad():
+        expected = tail_logits(tail, hidden, inputs).argmax(-1)
+    assert torch.equal(Unembedding.of(tail).most_likely(hidden[0]), expected[0])
 
 
 def test_a_head_that_computes_more_than_a_product():

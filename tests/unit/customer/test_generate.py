@@ -121,7 +121,8 @@ def test_a_seed_repeats_the_draws() -> None:
         {"top_p": 0},
         {"top_p": 1.1},
         {"seed": -1},
-        {"beams": 4},
+        {"beams": 0},
+        {"length_penalty": float("nan")},
     ],
     ids=str,
 )

@@ -78,7 +78,7 @@ def test_the_starter_loads_frozen_and_checked(monkeypatch: pytest.MonkeyPatch) -
     assert three.bottom is not None
     assert len(list(three.bottom.block_parameters())) == 3 * 16
     assert load_tokenizer("starter").vocab_size == 30522
-    monkeypatch.setitem(load._STARTER_SHA256, "config.json", "0" * 64)
+    monkeypatch.setitem(load._SHA256["starter"], "config.json", "0" * 64)
     with pytest.raises(StorageError, match=r"config\.json"):
         load_model("starter", head=Head.CLASSIFICATION)
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutlayer.customer import Progress
+from cutlayer.models import STARTER
 from cutlayer.recipes.cells import Experiment
-from cutlayer.recipes.recipe import RECIPES, Order, Report, read_config
+from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, read_config
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.sap.figure import draw_figure_2
 from cutlayer.recipes.sap.findings import Findings
@@ -28,6 +29,9 @@ class Sap:
         config: Other settings than those that ship.
     """
 
+    default_model = STARTER
+    parts: tuple[str, ...] = ()
+
     def __init__(self, config: SapConfig | None = None) -> None:
         self._config = config or read_config("sap", SapConfig)
         self.title = self._config.title
@@ -41,14 +45,17 @@ class Sap:
         """Runs what is not finished yet and reports.
 
         Raises:
+            ConfigError: There is no such size, or a part is asked for.
             DataError: A data set is missing.
             Stopped: The user interrupted; the same order goes on.
         """
         config = self._config
+        chosen_parts(self.parts, order.only, other_names={})
+        limits = at_size(config.sizes, order.size).limits
         with Experiment(order.out, model=order.model, data=order.data, progress=progress) as experiment:
             for task in config.tasks:
                 # a missing file is told before hours of work
-                experiment.splits(task, config.sizes[order.size].limits)
+                experiment.splits(task, limits)
             grid = Grid(config, order, experiment)
             findings = Findings(grid, experiment.run(list(grid)))
         written = {

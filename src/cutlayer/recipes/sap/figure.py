@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutlayer.core import StorageError
 from cutlayer.recipes.cells import Steering
+from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.sap.findings import Findings, Point
 from cutlayer.recipes.tasks import Task
 from cutlayer.reports import Estimate, percent
@@ -53,12 +53,7 @@ def draw_figure_2(findings: Findings, path: Path, *, model: str) -> None:
         named |= dict(zip(labels, handles, strict=True))
     # one legend below: in a panel it would hide points
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=3, fontsize=8)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # the file depends on nothing but what is drawn
-        figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+    save_picture(figure, path)
 
 
 def _draw_ours(axes: Axes, findings: Findings, task: Task) -> None:

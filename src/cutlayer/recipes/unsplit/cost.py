@@ -37,9 +37,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from cutlayer.core import ConfigError, Cut, Fault, Spec, StorageError
+from cutlayer.core import ConfigError, Cut, Fault, Spec
 from cutlayer.models import Bottom, Inputs, Part, Tail, attach_lora, set_dropout, split
 from cutlayer.models.cutting import block_list
+from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.unsplit.parameters import GPT2, GPT2_XL, LLAMA_2, LORA_RANK, OPT, Architecture, Targets, total
 from cutlayer.reports import Table
 
@@ -598,9 +599,4 @@ def draw_costs(rows: Sequence[Cost], path: Path, *, title: str) -> None:
         named |= dict(zip(labels, handles, strict=True))
     # one legend below: in a panel it would hide points
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=4, fontsize=8)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # the file depends on nothing but what is drawn
-        figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+    save_picture(figure, path)

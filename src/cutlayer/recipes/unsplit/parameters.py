@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -17,6 +18,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 
 from cutlayer.core import ConfigError, Cut, Fault, Spec
 from cutlayer.models import Bottom, Tail, attach_lora, split
+from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.unsplit.paper import PAPER, Printed
 from cutlayer.recipes.unsplit.vision import UnsplitCnn, resnet_152
 from cutlayer.reports import Table
@@ -406,6 +408,28 @@ def figure_5_table(rows: Sequence[Held]) -> Table:
         ),
         notes=("The paper draws this and prints no number of it.",),
     )
+
+
+def draw_figure_5(rows: Sequence[Held], path: Path) -> None:
+    """Draws Figure 5: both counts over blocks, on a logarithmic axis.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    blocks = [row.bottom for row in rows]
+    axes.plot(blocks, [row.parameters for row in rows], "o-", color="#1f77b4", label="parameters", markersize=4)
+    axes.plot(blocks, [row.adapter or 0 for row in rows], "s--", color="#d95f02", label="trained, LoRA", markersize=4)
+    axes.set_yscale("log")
+    axes.set(title=f"Figure 5: {OPT.source} at the customer", xlabel="blocks at the customer", ylabel="parameters")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    save_picture(figure, path)
 
 
 # ---------------------------------------------------------------- §4.1.2

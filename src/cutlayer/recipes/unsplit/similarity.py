@@ -29,8 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault, ModelError, Spec, StorageError
+from cutlayer.core import ConfigError, Fault, ModelError, Spec
 from cutlayer.models import Bottom, Inputs
+from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.unsplit.paper import PAPER, Row5
 from cutlayer.recipes.unsplit.vision import Features
 from cutlayer.reports import Table
@@ -448,12 +449,7 @@ def draw_heat_maps(rows: Sequence[Similarity], path: Path, *, title: str) -> Non
             _draw_map(figure, axes, each, least, colours)
             average = "" if each.corresponding is None else f"; corresponding channels {each.corresponding:.3f}"
             axes.set_title(f"{row.name}{marked}\n{name}{average}", fontsize=9)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # the file depends on nothing but what is drawn
-        figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+    save_picture(figure, path)
 
 
 def _draw_map(figure: Figure, axes: Axes, each: Measure, least: float, colours: str) -> None:

@@ -1,0 +1,76 @@
+"""What `configs/unsplit.yaml` holds: which runs are attacked how, and at which size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from cutlayer.attacks import UnSplitSpec
+from cutlayer.attacks.inverter import InverterSpec, RefineSpec
+from cutlayer.core import Deviation, Spec
+from cutlayer.recipes.recipe import Size
+from cutlayer.recipes.unsplit.runs import Corpus
+
+Setting = float | int | str | bool | None
+
+
+class Scale(Spec):
+    """What `--size` changes.
+
+    Attributes:
+        length: Tokens of a text.
+        batch: Texts of an iteration.
+        iterations: Iterations of a run on private text.
+        lengths: Figure 15's.
+        depths: Blocks at the customer, of the figures over depth.
+        deepest: Figure 3's last.
+        public_tokens: Tokens that the inverter learns from.
+        samples: Texts or images of Table 5.
+        shorter: Settings laid over those of every attack.
+        public_iterations: Instead of the recipe's.
+        costs: Whether Figure 22 is measured on the paper's models.
+    """
+
+    length: int = Field(ge=2)
+    batch: int = Field(ge=1)
+    iterations: int = Field(ge=1)
+    lengths: tuple[int, ...] = Field(min_length=1)
+    depths: tuple[int, ...] = Field(min_length=1)
+    deepest: int = Field(ge=1)
+    public_tokens: int = Field(ge=1)
+    samples: int = Field(ge=1)
+    shorter: Mapping[str, Setting] = {}
+    public_iterations: tuple[int, ...] | None = None
+    costs: bool = True
+
+
+class UnsplitConfig(Spec):
+    """`configs/unsplit.yaml`; that file says what each field is for."""
+
+    title: str
+    reference: str
+    corpora: Mapping[str, Corpus]
+    public: Corpus
+    lora_dropout: float = Field(ge=0, lt=1)
+    kept: tuple[int, ...] = Field(min_length=1)
+    public_iterations: tuple[int, ...]
+    attack: Mapping[str, Setting]
+    rows_attack: Mapping[str, Setting]
+    released_attack: Mapping[str, Setting]
+    fast_learning_rate: float = Field(gt=0)
+    inverter: InverterSpec
+    refine: RefineSpec
+    sizes: Mapping[Size, Scale]
+    deviations: tuple[Deviation, ...]
+
+    def unsplit(self, scale: Scale, which: Mapping[str, Setting], **changes: Any) -> UnSplitSpec:
+        """An attack's settings at a size.
+
+        Args:
+            scale: The size.
+            which: `attack`, `rows_attack` or `released_attack`.
+            **changes: Other settings of this one cell.
+        """
+        return UnSplitSpec.model_validate({**which, **scale.shorter, **changes})
