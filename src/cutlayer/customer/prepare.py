@@ -258,22 +258,15 @@ class LabelledTexts(Prepared):
         return Examples(texts, labels, self._archive.template.segment_lengths(texts.tokens).sum(1))
 
 
-class LanguageTexts(Prepared):
-    """Texts of which each token is the label of those before it.
+class SelfLabelled(Prepared):
+    """Texts whose tokens are their own labels."""
 
-    Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, which are
-    what the ledger then calls texts; the last block may be shorter. The marks count as content: they are privatized
-    like other tokens, so that they do not tell how long texts are.
-    """
-
-    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+    def __init__(self, rows: Plain, archive: Archive) -> None:
         self._archive = archive
-        self._packing = spec.train.packing
         end = archive.tokenizer.eos_token_id
         if end is None:
             raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
         self._end = int(end)
-        self.max_content = _block_length(archive.template, spec.train.max_length)
         self.tokens = self._tokenise(rows.train, "train")
         self._dev = self._tokenise(rows.dev, "dev")
         self._test = None if rows.test is None else self._tokenise(rows.test, "test")
@@ -283,18 +276,40 @@ class LanguageTexts(Prepared):
 
     @cached_property
     def train(self) -> Examples:
-        """Train, in blocks."""
+        """Train, in blocks or pairs."""
         return self._examples(self.tokens)
 
     @cached_property
     def dev(self) -> Examples:
-        """Dev, in blocks."""
+        """Dev, in blocks or pairs."""
         return self._examples(self._dev)
 
     @cached_property
     def test(self) -> Examples | None:
-        """Test, in blocks."""
+        """Test, in blocks or pairs."""
         return None if self._test is None else self._examples(self._test)
+
+    @abstractmethod
+    def _examples(self, tokens: Tokens) -> Examples:
+        """Tokens with their labels and lengths."""
+
+    @abstractmethod
+    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
+        """A data set's tokens; `name` is what errors call it."""
+
+
+class LanguageTexts(SelfLabelled):
+    """Texts of which each token is the label of those before it.
+
+    Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, which are
+    what the ledger then calls texts; the last block may be shorter. The marks count as content: they are privatized
+    like other tokens, so that they do not tell how long texts are.
+    """
+
+    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+        self._packing = spec.train.packing
+        self.max_content = _block_length(archive.template, spec.train.max_length)
+        super().__init__(rows, archive)
 
     def _examples(self, tokens: Tokens) -> Examples:
         return Examples(Texts(tokens), tokens, self._archive.template.segment_lengths(tokens).sum(1))
@@ -319,7 +334,7 @@ class LanguageTexts(Prepared):
         return Tokens((kept,))
 
 
-class PairedTexts(Prepared):
+class PairedTexts(SelfLabelled):
     """Source texts, and target texts of which each token is the label of those before it.
 
     A target text begins behind the decoder's start token and is closed by the tokenizer's end mark, which is
@@ -327,33 +342,10 @@ class PairedTexts(Prepared):
     """
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
-        self._archive = archive
-        if archive.tokenizer.eos_token_id is None:
-            raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
         settings = spec.train
         self.max_content = archive.template.max_content(1, settings.max_length)
         self._max_target = archive.target_template.max_content(1, settings.max_target_length or settings.max_length)
-        self.tokens = self._tokenise(rows.train, "train")
-        self._dev = self._tokenise(rows.dev, "dev")
-        self._test = None if rows.test is None else self._tokenise(rows.test, "test")
-        if rows.public is not None:
-            public = self._tokenise(rows.public, "the public text")
-            self.public = replace(self._examples(public), texts=Texts(public, public=True))
-
-    @cached_property
-    def train(self) -> Examples:
-        """Train, in pairs."""
-        return self._examples(self.tokens)
-
-    @cached_property
-    def dev(self) -> Examples:
-        """Dev, in pairs."""
-        return self._examples(self._dev)
-
-    @cached_property
-    def test(self) -> Examples | None:
-        """Test, in pairs."""
-        return None if self._test is None else self._examples(self._test)
+        super().__init__(rows, archive)
 
     def _examples(self, tokens: Tokens) -> Examples:
         templates = (self._archive.template, self._archive.target_template)

@@ -8,12 +8,11 @@ from contextlib import closing
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Cut, Deviation, Proportion, Spec, Stopped
+from cutlayer.core import Cut, Deviation, Proportion, Spec
 from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import (
@@ -30,7 +29,7 @@ from cutlayer.models import (
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
-from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.loopback import Loopback, Stoppable
 from cutlayer.recipes.tasks import Limits, Splits, Task, fresh_topics
 from cutlayer.recipes.topics import TopicLabels, Topics
 from cutlayer.reports import Calibrated, CellStore, calibrate
@@ -162,7 +161,7 @@ class TopicCell(Spec):
         return f"{self.task.name}-topics"
 
 
-class Experiment:
+class Experiment(Stoppable):
     """Where cells are run: data, model, a vendor of its own on loopback, and the store of what is finished.
 
     Args:
@@ -186,22 +185,9 @@ class Experiment:
         self._labels: CellStore[TopicCell, TopicLabels] = CellStore(folder / "cells", TopicLabels)
         self.splits = cache(self._splits)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the vendor.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
+    def stop(self) -> None:
+        """Ends the vendor."""
         self._loopback.stop()
-        if isinstance(error, KeyboardInterrupt):
-            raise Stopped(
-                f"Stopped. Finished cells are in {self.folder}.", remedy="Run the same command again to go on."
-            ) from error
 
     def _splits(self, task: Task, limits: Limits) -> Splits:
         return Splits.read(task, self._data, limits, label=self._topics)

@@ -6,20 +6,18 @@ import math
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Cut, DataError, ModelError, Perplexity, Proportion, Spec, Stopped
+from cutlayer.core import Cut, DataError, ModelError, Perplexity, Proportion, Spec
 from cutlayer.customer import Progress, Sampling, TrainSpec
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Bottom, candidate_tokens, fingerprint, load_model, load_tokenizer, split
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised_language import train_centralised_language_model
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
-from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.loopback import Loopback, Stoppable
 from cutlayer.recipes.recipe import Order
 from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore
@@ -130,7 +128,7 @@ class Results:
     prompts: tuple[str, ...]
 
 
-class Experiment:
+class Experiment(Stoppable):
     """Where the cells are run.
 
     Args:
@@ -151,6 +149,7 @@ class Experiment:
         self._config = config
         self._scale = scale
         self._order = order
+        self.folder = order.out
         self._progress = progress
         whole = load_model(order.model, head=None)
         bottom = split(whole, Cut(bottom=0)).bottom
@@ -165,22 +164,9 @@ class Experiment:
         self._finished: CellStore[GenerationCell, Tuned] = CellStore(order.out / "cells", Tuned)
         self._calibrations: CellStore[CalibrationCell, Calibration] = CellStore(order.out / "cells", Calibration)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the vendor.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
+    def stop(self) -> None:
+        """Ends the vendor."""
         self._loopback.stop()
-        if isinstance(error, KeyboardInterrupt):
-            raise Stopped(
-                f"Stopped. Finished cells are in {self._order.out}.", remedy="Run the same command again to go on."
-            ) from error
 
     def run(self) -> Results:
         """Results of all cells, those that are finished from the store."""

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import safetensors.torch
 import torch
@@ -21,11 +20,12 @@ from cutlayer.attacks.inverter import Inverter, InverterSpec, RefineSpec, fit_in
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.scoring import chance_of_match
 from cutlayer.attacks.truth import Traffic
-from cutlayer.core import DataError, Ragged, Rows, Spec, Stopped, Tokens
+from cutlayer.core import DataError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Method, Progress
 from cutlayer.customer.home import write_bytes
 from cutlayer.data import tokenise
 from cutlayer.models import Bottom, Inputs, Template, attach_lora, seeded, set_dropout
+from cutlayer.recipes.loopback import Stoppable
 from cutlayer.recipes.unsplit.runs import Corpus, Recorder, Recording, RunCell
 from cutlayer.reports import CellStore
 
@@ -175,7 +175,7 @@ class Unchanged(BaseModel):
     changed: int
 
 
-class Experiment:
+class Experiment(Stoppable):
     """Where cells are run and kept.
 
     Args:
@@ -193,22 +193,9 @@ class Experiment:
         self._inverted: CellStore[InverterCell, Inverted] = CellStore(folder / "cells", Inverted)
         self._inverter = lru_cache(maxsize=_INVERTERS)(self._fit)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the vendor.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
+    def stop(self) -> None:
+        """Ends the vendor."""
         self.recorder.stop()
-        if isinstance(error, KeyboardInterrupt | Stopped):  # or a run within was, and names its own folder
-            raise Stopped(
-                f"Stopped. Finished cells are in {self.folder}.", remedy="Run the same command again to go on."
-            ) from error
 
     def attacks(self, cells: Sequence[AttackCell]) -> dict[AttackCell, Attacked]:
         """Results of UnSplit's cells."""
