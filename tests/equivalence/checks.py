@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from cutlayer.core import Cut
 from cutlayer.models import (
@@ -275,6 +275,27 @@ def generate_whole(model: PreTrainedModel, case: Case, *, tokens: int) -> Tensor
     return produced[:, start:]
 
 
+def step_whole(model: PreTrainedModel, case: Case, *, tokens: int) -> Tensor:
+    """Greedy generation through Hugging Face's own forward pass and cache, each prompt continued behind its padding.
+
+    `generate` continues the last column, which of a prompt that is padded on the right is padding.
+    """
+    cache = DynamicCache(config=model.config)
+
+    def forward(inputs: Inputs) -> Tensor:
+        logits: Tensor = model(
+            input_ids=inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            position_ids=inputs.position_ids,
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+        return logits
+
+    with torch.no_grad():
+        return _grow(forward, make_batch(case).inputs, tokens)
+
+
 def generate_split(
     model: PreTrainedModel, case: Case, *, tokens: int, fault: Callable[[Any], None] | None = None
 ) -> Tensor:
@@ -291,18 +312,31 @@ def generate_split(
 
 def _generate(parts: Parts, inputs: Inputs, tokens: int) -> Tensor:
     caches = [None if part is None else part.new_cache() for part in (parts.bottom, parts.top, parts.tail)]
-    produced: list[Tensor] = []
-    for _ in range(tokens):
+
+    def forward(inputs: Inputs) -> Tensor:
         up = None if parts.bottom is None else parts.bottom(inputs, caches[0])
         result = parts.top(inputs, up, caches[1])
-        logits = result if parts.tail is None else parts.tail(result, inputs, caches[2])
-        newest = logits[:, -1].argmax(-1, keepdim=True)
+        return result if parts.tail is None else parts.tail(result, inputs, caches[2])
+
+    return _grow(forward, inputs, tokens)
+
+
+def _grow(forward: Callable[[Inputs], Tensor], inputs: Inputs, tokens: int) -> Tensor:
+    """The likeliest tokens behind each prompt's last real position."""
+    places = torch.arange(inputs.attention_mask.shape[1])
+    last = (inputs.attention_mask * places).argmax(1)
+    positions = inputs.attention_mask.sum(1, keepdim=True)
+    produced: list[Tensor] = []
+    for _ in range(tokens):
+        newest = forward(inputs)[torch.arange(len(last)), last].argmax(-1, keepdim=True)
         produced.append(newest)
+        last = torch.zeros_like(last)
         inputs = Inputs(
             attention_mask=torch.cat([inputs.attention_mask, torch.ones_like(newest)], 1),
-            position_ids=inputs.position_ids[:, -1:] + 1,
+            position_ids=positions,
             input_ids=newest,
         )
+        positions = positions + 1
     return torch.cat(produced, 1)
 
 

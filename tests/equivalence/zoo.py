@@ -16,24 +16,25 @@ from cutlayer.models.heads import model_class
 VOCAB = 96
 WIDTH = 16
 BLOCKS = 4
+POSITIONS = 128
 PAD = 3
 """Never drawn as a real token, so that Hugging Face's own pooling finds the last real one."""
 
 _LLAMA = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=4, max_position_embeddings=64, pad_token_id=PAD, bos_token_id=1, eos_token_id=2,
+    num_key_value_heads=2, head_dim=4, max_position_embeddings=POSITIONS, pad_token_id=PAD, bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
 _BERT = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
-    max_position_embeddings=64, pad_token_id=PAD,
+    max_position_embeddings=POSITIONS, pad_token_id=PAD,
 )  # fmt: skip
 _GPT2 = dict(
-    vocab_size=VOCAB, n_embd=WIDTH, n_layer=BLOCKS, n_head=4, n_positions=64, pad_token_id=PAD, bos_token_id=1,
+    vocab_size=VOCAB, n_embd=WIDTH, n_layer=BLOCKS, n_head=4, n_positions=POSITIONS, pad_token_id=PAD, bos_token_id=1,
     eos_token_id=2,
 )  # fmt: skip
 _OPT = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, ffn_dim=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
-    max_position_embeddings=64, word_embed_proj_dim=WIDTH, pad_token_id=PAD,
+    max_position_embeddings=POSITIONS, word_embed_proj_dim=WIDTH, pad_token_id=PAD,
 )  # fmt: skip
 _T5 = dict(
     vocab_size=VOCAB, d_model=WIDTH, d_kv=4, d_ff=24, num_layers=BLOCKS, num_decoder_layers=3, num_heads=4,
@@ -52,7 +53,7 @@ CONFIGURATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "distilbert": (
         "DistilBertConfig",
         dict(
-            vocab_size=VOCAB, dim=WIDTH, hidden_dim=24, n_layers=BLOCKS, n_heads=4, max_position_embeddings=64,
+            vocab_size=VOCAB, dim=WIDTH, hidden_dim=24, n_layers=BLOCKS, n_heads=4, max_position_embeddings=POSITIONS,
             pad_token_id=PAD,
         ),
     ),

@@ -114,15 +114,15 @@ def test_a_split_encoder_decoder_is_the_whole_one(
             result = tune(client, settings, cut)
             check_equal(result, expected)
             for beams in (1, 3):
-                asked = Sampling(greedy=True, beams=beams, max_new_tokens=40)
+                asked = Sampling(greedy=True, beams=beams, max_new_tokens=64)
                 told = client.generate(result.adapter_id, prompts, sampling=asked)
                 with torch.no_grad():
                     ids = expected.model.eval().generate(
-                        **batch, max_new_tokens=40, num_beams=beams, do_sample=False,
+                        **batch, max_new_tokens=64, num_beams=beams, do_sample=False,
                         eos_token_id=tokenizer.eos_token_id,
                     )  # fmt: skip
                 assert [each.text for each in told] == tokenizer.batch_decode(ids, skip_special_tokens=True)
-                assert told[0].round_trips <= 1 + 40
+                assert told[0].round_trips <= 1 + 64
 
 
 def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_sampling_that_means_nothing(t5: str, tmp_path: Path) -> None:
         for sampling, said in (
             (Sampling(beams=2, stop=("w1",)), "stop"),
             (Sampling(beams=VOCAB, max_new_tokens=4), "half the vocabulary"),
-            (Sampling(max_new_tokens=48), "the model takes 48"),
+            (Sampling(max_new_tokens=96), "the model takes 96"),
         ):
             with pytest.raises(ConfigError, match=said):
                 client.generate(adapter, TEST.texts[0][0], sampling=sampling)

@@ -60,7 +60,7 @@ def write_model(name: str, folder: Path, *, head: Head = Head.CLASSIFICATION) ->
         bos_token="<s>",
         eos_token="</s>",
         pad_token="<pad>",
-        model_max_length=48,
+        model_max_length=96,
     ).save_pretrained(folder)
     return folder
 
