@@ -1,3 +1,13 @@
 """A vendor in this process on a tiny model, and runs against it."""
 
+import pytest
+
+from cutlayer.customer import measure
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - used by name
+
+
+@pytest.fixture
+def barely_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run reads one step's tokens back, not thousands: for tests of something else than what can be read."""
+    for bound in ("_MEASURED_TOKENS", "_SEARCHED_TOKENS"):
+        monkeypatch.setattr(measure, bound, 1)

@@ -97,6 +97,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.usefixtures("barely_measured")
 @pytest.mark.parametrize(("name", "method", "changes"), EVERY)
 def test_a_split_encoder_decoder_is_the_whole_one(
     name: str, method: Method, changes: dict[str, Any], tmp_path: Path
@@ -125,6 +126,7 @@ def test_a_split_encoder_decoder_is_the_whole_one(
                 assert told[0].round_trips <= 1 + 64
 
 
+@pytest.mark.usefixtures("barely_measured")
 def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: Path) -> None:
     """Planted fault: what the customer's decoder blocks add to it is left out; the curves must not agree then."""
     settings = training(Method.FULL)
@@ -234,6 +236,7 @@ def kept(folder: Path, home: Path, result: LanguageResult) -> tuple[str, dict[st
     return result.adapter_sha256, load_file(home / "adapters" / result.adapter_id / "trained.safetensors")
 
 
+@pytest.mark.usefixtures("barely_measured")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -262,6 +265,7 @@ FRAMES = [
 ]
 
 
+@pytest.mark.usefixtures("barely_measured")
 @pytest.mark.parametrize(("fails_at", "method"), FRAMES)
 def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: Method, t5: str, tmp_path: Path) -> None:
     settings = training(method)
@@ -282,6 +286,7 @@ def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: M
     assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("barely_measured")
 def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
     key = start_vendor(t5, tmp_path / "vendor")
     texts = []

@@ -24,6 +24,8 @@ from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
 from tests.promises.test_families import write_model
 
+pytestmark = pytest.mark.usefixtures("barely_measured")
+
 STEPS = 20
 CUTS = (Cut(bottom=1, tail=0), Cut(bottom=1, tail=1))
 

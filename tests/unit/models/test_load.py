@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from cutlayer.core import Cut, ModelError, StorageError, UnsupportedArchitectureError
 from cutlayer.models import Head, fingerprint, load, load_model, load_tokenizer, max_length, split, twin
+from tests.equivalence import zoo
 from tests.equivalence.zoo import configuration, make_model, shared_model
 from tests.unit.models.vocabularies import make_tokenizer
 
@@ -205,8 +206,8 @@ def test_fingerprints_ignore_the_head_and_see_every_weight(name: str, tmp_path: 
 
 
 def test_roberta_positions_start_behind_the_padding() -> None:
-    assert max_length(configuration("roberta")) == 64 - 3 - 1
-    assert max_length(configuration("llama")) == 64
+    assert max_length(configuration("roberta")) == zoo.POSITIONS - 3 - 1
+    assert max_length(configuration("llama")) == zoo.POSITIONS
     assert max_length(configuration("t5")) is None
 
 
