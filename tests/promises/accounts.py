@@ -17,25 +17,25 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
 from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, TrainSpec
 from cutlayer.customer import finetune as finetuning
 from cutlayer.customer.handout import Offer, choose_model
-from cutlayer.customer.link import Link
 from cutlayer.customer.prepare import Corpora, prepare, split_rows
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset, tokenise
-from cutlayer.models import Archive, Bottom, read_archive, seed_dropout, set_dropout
+from cutlayer.models import Archive, Bottom, Seq2SeqBottom, read_archive, seed_dropout
 from cutlayer.privacy import FrameEntry, Privatizer, Release
 from cutlayer.wire import Route, encode_tensors, pack, routes, unpack
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import HttpTransport, local
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
-from tests.promises.script import Due, Key, Script, Upper, keys
+from tests.promises.script import Due, Key, PairedLower, PairedUpper, Script, Upper, keys
 
 RELEASING = {"ids", "rows", "lengths"}
 
@@ -79,7 +79,7 @@ class Watched:
         self.noised: dict[bytes, Payload] = {}
         self.moments: list[Moment] = []
         self.requests: list[Request] = []
-        self.tails: dict[int, dict[str, Tensor]] = {}
+        self.weights: dict[int, dict[str, Tensor]] = {}
         self._draws: dict[Key, bytes] = {}
         self._row_draws: dict[bytes, bytes] = {}
         self._session: Session | None = None
@@ -87,7 +87,7 @@ class Watched:
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Notes what privatizers return, and strikes the canaries from the candidates."""
         build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
-        exchange, backward = local._exchange, Link.backward
+        exchange = local._exchange
 
         def building(spec: Any, **given: Any) -> Privatizer:
             if given.get("candidates") is not None:
@@ -101,12 +101,16 @@ class Watched:
             self._session = build_session(*given)
             return self._session
 
-        def sending(gate: Gate, *given: Any, **named: Any) -> Any:
-            if named.get("release") is not None:
+        def sending(gate: Gate, route: Route, where: Any = None, **named: Any) -> Any:
+            release = named.get("release")
+            if release is not None or route is routes.STEP:
                 assert self._session is not None
                 trained = {name: value.detach().clone() for name, value in self._session.trained().items()}
-                self.moments.append(Moment(named["release"].payload, trained, self._session.training))
-            return send(gate, *given, **named)
+                if release is not None:
+                    self.moments.append(Moment(release.payload, trained, self._session.training))
+                if route is routes.STEP:  # the weights that this step's loss is computed with
+                    self.weights[where["step"]] = trained
+            return send(gate, route, where, **named)
 
         def exchanging(app: Any, scope: Any, body: bytes) -> Any:
             target = scope["path"] + "?" * bool(scope["query_string"]) + scope["query_string"].decode()
@@ -114,13 +118,6 @@ class Watched:
             self.requests.append(Request(f"{scope['method']} {target}", sorted(headers), body))
             return exchange(app, scope, body)
 
-        def going_back(link: Link, gradient: Tensor) -> Tensor | None:
-            assert self._session is not None
-            # the weights that this step's loss was computed with, before they are updated
-            self.tails[link.step] = {name: value.detach().clone() for name, value in self._session.trained().items()}
-            return backward(link, gradient)
-
-        monkeypatch.setattr(Link, "backward", going_back)
         monkeypatch.setattr(local, "_exchange", exchanging)
         monkeypatch.setattr(finetuning, "build_privatizer", building)
         monkeypatch.setattr(finetuning, "build_session", building_session)
@@ -162,10 +159,14 @@ class Watched:
         if bottom is None:
             return [self.drawn[draw] for draw in draws]
         distinct = list(dict.fromkeys(draws))  # as the road does, for the sake of dropout
-        tokens = [self.drawn[draw] for draw in distinct]
-        segments = zip(*(each.segments for each in tokens if isinstance(each, Tokens)), strict=True)
-        rows = bottom(Tokens(tuple(Ragged.concatenate(list(parts)) for parts in segments)))
+        rows = bottom(self.tokens_of(distinct))
         return [rows.select([distinct.index(draw)]) for draw in draws]
+
+    def tokens_of(self, draws: Sequence[bytes]) -> Tokens:
+        """What was drawn, one behind the other."""
+        tokens = [self.drawn[draw] for draw in draws]
+        segments = zip(*(each.segments for each in tokens if isinstance(each, Tokens)), strict=True)
+        return Tokens(tuple(Ragged.concatenate(list(parts)) for parts in segments))
 
 
 def canary_ids() -> tuple[int, ...]:
@@ -195,17 +196,19 @@ def same(sent: Payload, expected: Payload, *, exact: bool) -> bool:
 
 
 def bottom_at(
-    archive: Archive, parts: Tuned, moment: Moment, *, seed: int, step: int | None
+    archive: Archive, parts: Tuned, moment: Moment, due: Due, *, seed: int, step: int | None
 ) -> Callable[[Tokens], Rows]:
-    """The bottom that was handed out, with the weights of that moment."""
+    """The bottom that was handed out, with the weights of that moment, on what a frame carries."""
     bottom, template = parts.bottom, archive.template
-    assert isinstance(bottom, Bottom)
 
     @torch.no_grad()
     def compute(tokens: Tokens) -> Rows:
+        assert bottom is not None
         bottom.model.load_state_dict(moment.trained, strict=False)
-        set_dropout(bottom, True)
         bottom.train(moment.training and parts.trains_bottom)  # a frozen bottom never drops out
+        if isinstance(bottom, Seq2SeqBottom):
+            assert due.side is not None
+            return PairedLower(archive, bottom, seed=seed).rows(tokens, due.side, due.encoded, step=step)
         if step is not None:
             seed_dropout(seed, step)
         return template.unpad(bottom(template.assemble(tokens, table=bottom.table)), tokens)
@@ -226,6 +229,7 @@ def check_accounted(
     watched: Watched,
     *,
     train: Dataset = TRAIN,
+    dev: Dataset | None = None,
     test: Dataset = TEST,
     training: TrainSpec = TRAINING,
 ) -> None:
@@ -237,12 +241,10 @@ def check_accounted(
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
-    rows = split_rows(Corpora(train, None, test), state.spec)
+    rows = split_rows(Corpora(train, dev, test), state.spec)
     data = prepare(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
-    language = state.spec.objective is Objective.LM
-    tail = Upper(archive, state, watched.tails, dropout=private_seed(client, state)) if language else None
-    script = Script(state, offer, data, watched.draw_of, tail).frames()
+    script = Script(state, offer, data, watched.draw_of, upper_of(client, watched, archive, state)).frames()
     due: Due | None = next(script)
     for frame, answer, entry in zip(sent.frames, sent.answers, entries, strict=True):
         check_ledger(frame, entry)
@@ -257,6 +259,16 @@ def check_accounted(
     for entry in client.ledger.frames():
         assert entry.run or is_question(entry), "a frame left outside the run"
     assert releases.done, "a release is in no frame"
+
+
+def upper_of(client: Client, watched: Watched, archive: Archive, state: RunState) -> Upper | None:
+    """What the customer computes above the vendor's blocks; `None` for a classifier."""
+    seed = private_seed(client, state)
+    if state.spec.objective is Objective.LM:
+        return Upper(archive, state, watched.weights, seed=seed)
+    if state.spec.objective is Objective.SEQ2SEQ:
+        return PairedUpper(archive, state, watched.weights, seed=seed, drawn=watched.tokens_of)
+    return None
 
 
 def check_prediction_accounted(
@@ -415,18 +427,52 @@ class Releases:
         )
         assert draws == [self._watched.draw_of(text) for text in due.texts], "other texts left, or in another order"
         noised = set(draws) <= self._watched.noised.keys()
-        for place, wanted in enumerate(self._watched.expected(draws, self._bottom(frame, moment, payload))):
+        for place, wanted in enumerate(self._watched.expected(draws, self._bottom(frame, due, moment, payload))):
             assert same(payload.select([place]), wanted, exact=noised), "a text left with other content"
         packed = pack(moment.given, vocab_size=self._vocab_size, wire_type=self._spec.wire_type)
         released = {role: tensor for role, tensor in frame.tensors().items() if role in RELEASING}
         assert encode_tensors(released) == encode_tensors(packed), "the gate sent other bits than it was given"
 
-    def _bottom(self, frame: RecordedFrame, moment: Moment, payload: Payload) -> Callable[[Tokens], Rows] | None:
+    def _bottom(
+        self, frame: RecordedFrame, due: Due, moment: Moment, payload: Payload
+    ) -> Callable[[Tokens], Rows] | None:
         step = frame.where.get("step")
         bottom = bottom_at(
-            self._archive, self._parts, moment, seed=self._dropout, step=None if step is None else int(step)
+            self._archive, self._parts, moment, due, seed=self._dropout, step=None if step is None else int(step)
         )
         return bottom if isinstance(payload, Rows) else None
+
+
+def check_kept_home(client: Client, result: RunResult, texts: Sequence[str], *, sent: bytes, vendor: Path) -> None:
+    """No token and no weight of the customer's own is in any frame, nor in any file that the vendor keeps.
+
+    What is searched for: eight true ids in a row in any width, and the first sixteen of each of its trained weights.
+
+    Args:
+        client: The customer.
+        result: A run that trained weights of the customer's.
+        texts: What it was about.
+        sent: All that the vendor got.
+        vendor: The vendor's folder.
+    """
+    kept = b"\n".join(file.read_bytes() for file in sorted(vendor.rglob("*")) if file.is_file())
+    tokenizer, folder = archive_of(client).tokenizer, client.home.adapter(result.adapter_id)
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    rows = [torch.tensor(row[start : start + 8]) for row in ids for start in range(len(row) - 7)]
+    assert len(rows) > 50
+    weights = [value.flatten()[:16] for value in load_file(folder / "trained.safetensors").values()]
+    assert weights
+    needles = [row.to(kind).numpy().tobytes() for row in rows for kind in (torch.uint16, torch.int32, torch.int64)]
+    needles += [value.numpy().tobytes() for value in weights]
+    needles += [value.bfloat16().view(torch.int16).numpy().tobytes() for value in weights]
+    assert not leaked(needles, sent, kept)
+    for needle in (needles[0], needles[-1]):  # the search itself, planted at either place
+        assert leaked(needles, sent + needle, kept) == leaked(needles, sent, kept + needle) == [needle]
+
+
+def leaked(needles: list[bytes], *places: bytes) -> list[bytes]:
+    """What of these stands anywhere."""
+    return [needle for needle in needles if any(needle in place for place in places)]
 
 
 def private_seed(client: Client, state: RunState) -> int:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens
-from cutlayer.customer import RunSpec
+from cutlayer.customer import Objective, RunSpec
 from cutlayer.customer.finetune import form_of
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
@@ -26,7 +27,7 @@ from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Method, TrainBottom
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, Examples, padded_batches
 from cutlayer.customer.tuning import tune
-from cutlayer.models import Archive, seed_dropout, set_dropout
+from cutlayer.models import Archive, Inputs, Part, Seq2SeqBottom, Seq2SeqTail, Tail, seed_dropout
 from cutlayer.wire import Form, Message, Route, WireType, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,
@@ -59,46 +60,191 @@ def loss_gradient(output: Tensor, labels: Tensor) -> Tensor:
     return torch.autograd.grad(torch.nn.functional.cross_entropy(output, labels), output)[0]
 
 
+class Side(Enum):
+    """What of each pair of source and target text a frame of an encoder-decoder carries."""
+
+    SOURCE = auto()
+    TARGET = auto()
+    PAIR = auto()
+
+
+Padded = tuple[Tensor, Inputs]
+"""Hidden states `[n, positions, width]`, and which of them are real."""
+
+
+class PairedLower:
+    """An encoder-decoder's blocks below the cuts, at the customer.
+
+    Args:
+        archive: What was handed out: templates.
+        bottom: The blocks.
+        seed: What they drop out by.
+    """
+
+    def __init__(self, archive: Archive, bottom: Seq2SeqBottom, *, seed: int) -> None:
+        self._bottom = bottom
+        self._templates = (archive.template, archive.target_template)
+        self._seed = seed
+
+    def rows(self, pairs: Tokens, side: Side, encoded: Tensor | None, *, step: int | None) -> Rows:
+        """What a frame carries of drawn pairs.
+
+        Args:
+            pairs: What the privatizer returned.
+            side: Of which texts.
+            encoded: The vendor's answer to the source texts, `[rows, width]`; target texts meet it.
+            step: In which the parts drop out; `None` where they do not.
+        """
+        if side is Side.SOURCE:
+            return self._source(pairs, step)
+        assert encoded is not None
+        target, _ = self.target(pairs, self.padded(pairs, encoded.float()), step)
+        return target if side is Side.TARGET else Rows.joined(self._source(pairs, step), target)
+
+    def padded(self, pairs: Tokens, encoded: Tensor) -> Padded:
+        """The vendor's answer to source texts as decoder blocks take it."""
+        lengths = self._templates[0].segment_lengths(_side(pairs, 0))
+        return self._templates[0].from_rows(Rows(Ragged(encoded, lengths.sum(1)), lengths))
+
+    def target(self, pairs: Tokens, source: Padded, step: int | None) -> tuple[Rows, Inputs]:
+        """The boundary of target texts, and their mask."""
+        if step is not None:
+            seed_dropout(self._seed, step, part="target")
+        inputs = self._embedded(pairs, 1)
+        return self._templates[1].unpad(self._bottom.decode(*source, inputs), _side(pairs, 1)), inputs
+
+    def _source(self, pairs: Tokens, step: int | None) -> Rows:
+        if step is not None:
+            seed_dropout(self._seed, step)
+        return self._templates[0].unpad(self._bottom.encode(self._embedded(pairs, 0)), _side(pairs, 0))
+
+    def _embedded(self, pairs: Tokens, number: int) -> Inputs:
+        return self._templates[number].assemble(_side(pairs, number), table=self._bottom.table)
+
+
+def _side(pairs: Tokens, number: int) -> Tokens:
+    return Tokens((pairs.segments[number],))
+
+
 class Upper:
-    """A language model's tail at the customer, as it was at each step.
+    """What a language model's customer computes above the upper boundary, as it was at each step.
 
     Args:
         archive: What was handed out.
         state: The run's spec.
         weights: The customer's own trained weights at each step, before its update.
-        dropout: What the tail drops out by.
+        seed: What the customer's parts drop out by.
     """
 
     def __init__(
-        self, archive: Archive, state: RunState, weights: Mapping[int, Mapping[str, Tensor]], *, dropout: int
+        self, archive: Archive, state: RunState, weights: Mapping[int, Mapping[str, Tensor]], *, seed: int
     ) -> None:
-        self._template = archive.template
-        self._seed = dropout
+        self._archive = archive
+        self._seed = seed
         self._weights = weights
         self._scale = state.spec.train.accumulation
         self._half = state.spec.wire_type is WireType.BF16
-        parts = tune(archive, state.spec)
-        assert parts.tail is not None
-        self._tail = parts.tail
-        own = [part for part in (parts.bottom, parts.tail) if part is not None]
-        self.trains = any(value.requires_grad for part in own for value in part.parameters())
-        set_dropout(self._tail, state.spec.train.dropout)
+        self._parts = tune(archive, state.spec)
+        self.trains = any(value.requires_grad for part in self._own for value in part.parameters())
+
+    @property
+    def _own(self) -> list[Part]:
+        return [part for part in (self._parts.bottom, self._parts.tail) if part is not None]
 
     def gradient(self, step: int, output: Tensor, tokens: Tokens) -> Tensor:
         """d loss / d output of the mean cross-entropy of every token but each text's first."""
-        self._tail.model.load_state_dict(dict(self._weights[step]), strict=False)
-        self._tail.train()
-        lengths = self._template.segment_lengths(tokens)
+        self._restore(step)
+        tail, template = self._parts.tail, self._archive.template
+        assert isinstance(tail, Tail)
+        lengths = template.segment_lengths(tokens)
         output = output.float().requires_grad_()
-        hidden, inputs = self._template.from_rows(Rows(Ragged(output, lengths.sum(1)), lengths))
+        hidden, inputs = template.from_rows(Rows(Ragged(output, lengths.sum(1)), lengths))
         seed_dropout(self._seed, step, part="tail")
-        logits = self._tail(hidden, inputs)
-        ids = self._template.assemble(tokens).input_ids
+        logits = tail(hidden, inputs)
+        ids = template.assemble(tokens).input_ids
         assert ids is not None
         real = inputs.attention_mask[:, 1:].bool()
-        losses = torch.nn.functional.cross_entropy(logits[:, :-1][real], ids[:, 1:][real], reduction="none")
-        (found,) = torch.autograd.grad(losses.mean() / self._scale, output)
-        return found.to(torch.bfloat16) if self._half else found
+        (found,) = torch.autograd.grad(self._loss(logits[:, :-1][real], ids[:, 1:][real]), output)
+        return self._as_sent(found)
+
+    def _restore(self, step: int) -> None:
+        """Puts the parts into the state in which they computed that step."""
+        for part in self._own:
+            part.model.load_state_dict(dict(self._weights[step]), strict=False)
+            part.train(part is self._parts.tail or self._parts.trains_bottom)
+
+    def _loss(self, logits: Tensor, ids: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits, ids, reduction="none").mean() / self._scale
+
+    def _as_sent(self, gradient: Tensor) -> Tensor:
+        return gradient.to(torch.bfloat16) if self._half else gradient
+
+
+class PairedUpper(Upper):
+    """What an encoder-decoder's customer computes between the vendor's answers and the loss.
+
+    Args:
+        archive: What was handed out.
+        state: The run's spec.
+        weights: The customer's own trained weights at each step, before its update.
+        seed: What the customer's parts drop out by.
+        drawn: What the privatizer returned for draws.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        state: RunState,
+        weights: Mapping[int, Mapping[str, Tensor]],
+        *,
+        seed: int,
+        drawn: Callable[[Sequence[bytes]], Tokens],
+    ) -> None:
+        super().__init__(archive, state, weights, seed=seed)
+        self._drawn = drawn
+
+    def gradients(
+        self, step: int, encoded: Tensor, output: Tensor, draws: Sequence[bytes], places: Tensor, pairs: Tokens
+    ) -> Generator[Tensor, Tensor, None]:
+        """d loss / d output; then, sent d loss / d the target's boundary, what goes up for the encoder's output.
+
+        The loss is the mean cross-entropy of every token of each true target text and of the mark behind it.
+
+        Args:
+            step: The step.
+            encoded: The encoder's output `[rows, width]`, the vendor's first answer.
+            output: Rows of the upper boundary, its second.
+            draws: Of the pairs that crossed.
+            places: `[n]`, where each pair of the batch stands among them.
+            pairs: The batch's true tokens.
+        """
+        self._restore(step)
+        bottom, tail, drawn = self._parts.bottom, self._parts.tail, self._drawn(draws)
+        assert isinstance(bottom, Seq2SeqBottom)
+        assert isinstance(tail, Seq2SeqTail)
+        lower = PairedLower(self._archive, bottom, seed=self._seed)
+        encoded, output = encoded.float().requires_grad_(), output.float().requires_grad_()
+        source = lower.padded(drawn, encoded)
+        below, inputs = lower.target(drawn, source, step)
+        seed_dropout(self._seed, step, part="tail")
+        rows = Rows(below.packed.with_values(output), below.segment_lengths)
+        hidden, _ = self._archive.target_template.from_rows(rows)
+        logits = tail.decode(*source, inputs, hidden)[places]
+        end = torch.tensor([self._archive.tokenizer.eos_token_id])
+        ids = [torch.cat([text, end]) for text in pairs.segments[1].split()]
+        real = torch.zeros(logits.shape[:2], dtype=torch.bool)
+        for number, text in enumerate(ids):
+            real[number, : len(text)] = True
+        loss = self._loss(logits[real], torch.cat(ids))
+        (found,) = torch.autograd.grad(loss, output, retain_graph=True)
+        answer = yield self._as_sent(found)
+        # In one backward pass, which goes through the tail before the blocks below: sums of floats depend on the order.
+        roots, given = [loss], [torch.ones(())]
+        if below.packed.values.requires_grad:
+            roots, given = [*roots, below.packed.values], [*given, answer.float()]
+        (added,) = torch.autograd.grad(roots, encoded, given, allow_unused=True)
+        # zeros where nothing of the customer's attends to it; the road adds zeros to the rest, which makes of -0 a 0
+        yield self._as_sent(torch.zeros_like(encoded) if added is None else added + 0.0)
 
 
 @dataclass(frozen=True)
@@ -112,6 +258,8 @@ class Due:
         texts: The texts whose releases it carries, in order.
         tensors: What it carries besides, by role.
         norm: Whether it carries the norm of the customer's gradients.
+        side: What of each pair it carries; `None` where texts are no source and target.
+        encoded: The vendor's answer to the source texts, `[rows, width]`, of which target texts' rows are made.
     """
 
     route: Route
@@ -120,6 +268,8 @@ class Due:
     texts: tuple[Key, ...] = ()
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     norm: bool = False
+    side: Side | None = None
+    encoded: Tensor | None = None
 
 
 Where = dict[str, str | int]
@@ -135,7 +285,7 @@ class Script:
         offer: The vendor's model and limits.
         data: The run's data, as tokens and numbers.
         draw_of: The draw under which a text leaves.
-        upper: A language model's tail, as the customer had it at each step.
+        upper: What a language model's customer computes above, as it was at each step.
     """
 
     def __init__(
@@ -153,11 +303,17 @@ class Script:
         self.data = data
         self.draw_of = draw_of
         self.form = form_of(state.spec)
-        self.frozen = state.spec.train_bottom is TrainBottom.FROZEN
-        self.cut = Cut(bottom=None if self.form is Form.IDS else state.spec.bottom, tail=state.spec.tail)
+        self.pairs = state.spec.objective is Objective.SEQ2SEQ
+        # target texts meet what the vendor makes of their source, which changes, so that pairs are sent in each step
+        self.stores = state.spec.train_bottom is TrainBottom.FROZEN and not self.pairs
+        self.cut = Cut(
+            bottom=None if self.form is Form.IDS else state.spec.bottom,
+            target=state.spec.target,
+            tail=state.spec.tail,
+        )
         self.upper = upper
         self.dev_values = state.dev
-        self.trains = not self.frozen or (upper is not None and upper.trains)
+        self.trains = not self.stores if upper is None else upper.trains
         self.clips = state.spec.train.clip_norm is not None
 
     def frames(self) -> Frames:
@@ -166,7 +322,7 @@ class Script:
         train, dev, test = self.data.train, self.data.dev, self.data.test
         job: Where = {"job": self._identifier("job")}
         yield Due(routes.JOB_PUT, job, self._job_spec())
-        if self.frozen:
+        if self.stores:
             train, records = yield from self._released("train", train, first=0)
             dev, _ = yield from self._released("dev", dev, first=records)
         yield Due(routes.JOB_PUT, job, self._job_spec())
@@ -177,7 +333,7 @@ class Script:
         if test is not None:
             yield from self._evaluated(routes.ADAPTER_INFER, {"adapter": job["job"]}, test)
         yield from self._archive(kept=True)
-        for name in ("train", "dev") if self.frozen else ():
+        for name in ("train", "dev") if self.stores else ():
             yield Due(routes.RECORD_SET_DELETE, {"record_set": self._identifier(name)})
 
     def _archive(self, *, kept: bool) -> Frames:
@@ -224,13 +380,17 @@ class Script:
                 texts, labels = train.batch(batch)
                 look = (len(values), step) if self.spec.train_bottom is TrainBottom.REDRAW else None
                 where: Where = {"job": job, "step": step}
-                answer = yield _carrying(Due(routes.STEP, where, tensors=gradient, norm=norm), texts, look)
-                norm = False
-                gradient = {"gradient": self._gradient(step, answer.tensors()["output"], labels)}
-                if not self.frozen or self.clips:
-                    yield Due(routes.GRADIENT, where, tensors=gradient)
-                    gradient = {}
-                    norm = self.clips and (step % settings.accumulation == 0 or step == steps)
+                if self.pairs:
+                    if norm:
+                        yield Due(routes.NORM, {"job": job, "step": step - 1}, norm=True)
+                    yield from self._pairs_trained(step, where, texts, labels, look)
+                else:
+                    answer = yield _carrying(Due(routes.STEP, where, tensors=gradient, norm=norm), texts, look)
+                    gradient = {"gradient": self._gradient(step, answer.tensors()["output"], labels)}
+                    if not self.stores or self.clips:
+                        yield Due(routes.GRADIENT, where, tensors=gradient)
+                        gradient = {}
+                norm = self.clips and (step % settings.accumulation == 0 or step == steps)
             if gradient:
                 yield Due(routes.GRADIENT, {"job": job, "step": step}, tensors=gradient)
             if norm:
@@ -250,6 +410,30 @@ class Script:
         assert self.upper is not None
         return self.upper.gradient(step, output, labels)
 
+    def _pairs_trained(
+        self, step: int, where: Where, texts: Texts | Stored, labels: Tensor | Tokens, look: Look
+    ) -> Generator[Due, RecordedFrame, None]:
+        """A step of pairs: source texts, target texts, and the gradients the other way round."""
+        assert isinstance(self.upper, PairedUpper)
+        assert isinstance(labels, Tokens)
+        crossing, places = self._once(texts, look)
+        encoded = (yield Due(routes.SOURCE, where, texts=crossing, side=Side.SOURCE)).tensors()["output"]
+        answer = yield Due(routes.STEP, where, texts=crossing, side=Side.TARGET, encoded=encoded)
+        draws = [self.draw_of(text) for text in crossing]
+        gradients = self.upper.gradients(step, encoded, answer.tensors()["output"], draws, places, labels)
+        answer = yield Due(routes.GRADIENT, where, tensors={"gradient": next(gradients)})
+        added = gradients.send(answer.tensors()["boundary_gradient"])
+        yield Due(routes.SOURCE_GRADIENT, where, tensors={"gradient": added})
+
+    def _once(self, texts: Texts | Stored, look: Look) -> tuple[tuple[Key, ...], Tensor]:
+        """The pairs of a batch, one for each draw, and where each of the batch stands among them."""
+        assert isinstance(texts, Texts)
+        found = keys(texts.tokens, texts.cti_classes, look)
+        draws = [self.draw_of(text) for text in found]
+        distinct = list(dict.fromkeys(draws))
+        crossing = tuple(found[draws.index(draw)] for draw in distinct)
+        return crossing, torch.tensor([distinct.index(draw) for draw in draws])
+
     def _evaluated(
         self, route: Route, where: Mapping[str, str | int], examples: Examples
     ) -> Generator[Due, RecordedFrame, float]:
@@ -257,6 +441,12 @@ class Script:
         most = EVALUATION_POSITIONS if self.upper is None else LANGUAGE_POSITIONS
         for batch in padded_batches(examples.lengths, min(self.positions, most)):
             texts, labels = examples.batch(batch)
+            if self.pairs:
+                crossing, _ = self._once(texts, None)
+                answer = yield Due(route, where, texts=crossing, side=Side.SOURCE)
+                encoded = answer.tensors()["output"]
+                yield Due(route, where, texts=crossing, side=Side.PAIR, encoded=encoded)
+                continue
             answer = yield _carrying(Due(route, where), texts, None)
             if isinstance(labels, Tensor):
                 right += int((answer.tensors()["output"].argmax(1) == labels).sum())
@@ -283,10 +473,10 @@ class Script:
             cut=self.cut,
             form=self.form,
             wire_type=self.spec.wire_type,
-            segments=self.data.segments,
-            record_sets=(self._identifier("train"), self._identifier("dev")) if self.frozen else (),
+            segments=1 if self.pairs else self.data.segments,
+            record_sets=(self._identifier("train"), self._identifier("dev")) if self.stores else (),
             num_labels=None if self.upper is not None else len(self.data.label_names),
-            trainable_bottom=not self.frozen,
+            trainable_bottom=not self.stores,
             lora=None
             if settings.method is Method.FULL
             else LoraSpec(
@@ -301,6 +491,7 @@ class Script:
                 clip_norm=settings.clip_norm,
             ),
             dropout=settings.dropout,
+            gradient_checkpointing=settings.gradient_checkpointing,
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=-(-settings.checkpoint_every // settings.accumulation) * settings.accumulation,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from cutlayer import vendor
@@ -19,7 +18,7 @@ from cutlayer.data import Dataset
 from cutlayer.models import Tail
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
-from tests.promises.accounts import Watched, archive_of, check_accounted
+from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import SEED, Sent, corpus, customer
 from tests.service.tiny import write_tiny_gpt2
 
@@ -157,35 +156,14 @@ def test_a_planted_leak_is_caught(
         check(client, name, watched)
 
 
-def own_weights(client: Client, result: LanguageResult) -> dict[str, Tensor]:
-    return load_file(client.home.adapter(result.adapter_id) / "trained.safetensors")
-
-
 def test_the_vendor_gets_and_keeps_no_token_and_no_weight_of_the_customers(
     data_dir: Path, api_key: str, tmp_path: Path
 ) -> None:
-    """Over every frame and every file: eight true ids in a row in any width, sixteen of the customer's own weights."""
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result, _ = tune(client, "all weights")
         client.generate(result.adapter_id, [TRAIN.texts[0][0]], sampling=Sampling(max_new_tokens=9, seed=1))
         sent = b"\n".join(frame.body for frame in Sent.by(result).frames if frame.direction is Direction.UP)
-        tokenizer = archive_of(client).tokenizer
-        weights = own_weights(client, result)
-    kept = b"\n".join(file.read_bytes() for file in sorted(data_dir.rglob("*")) if file.is_file())
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for (text,) in TRAIN.texts]
-    rows = [torch.tensor(row[start : start + 8]) for row in ids for start in range(len(row) - 7)]
-    assert len(rows) > 50
-    needles = [row.to(kind).numpy().tobytes() for row in rows for kind in (torch.uint16, torch.int32, torch.int64)]
-    needles += [value.flatten()[:16].numpy().tobytes() for value in weights.values()]
-    needles += [value.flatten()[:16].bfloat16().view(torch.int16).numpy().tobytes() for value in weights.values()]
-    assert not leaked(needles, sent, kept)
-    for needle in (needles[0], needles[-1]):  # the search itself, planted at either place
-        assert leaked(needles, sent + needle, kept) == leaked(needles, sent, kept + needle) == [needle]
-
-
-def leaked(needles: list[bytes], *places: bytes) -> list[bytes]:
-    """What of these stands anywhere."""
-    return [needle for needle in needles if any(needle in place for place in places)]
+        check_kept_home(client, result, [text for (text,) in TRAIN.texts], sent=sent, vendor=data_dir)
 
 
 def test_the_vendor_is_not_told_what_the_customer_drops_out(

@@ -110,6 +110,7 @@ class _Guess:
         self.tried = min(tried, len(self._vocabulary))
         self._cache: Any = None
         self._first: Tensor | None = None
+        self._squares = torch.empty(0)
 
     @torch.no_grad()
     def read(self, hidden: Tensor, mask: Tensor, opening: tuple[int, ...], source: Encoded | None) -> Tensor:
@@ -143,6 +144,7 @@ class _Guess:
         """
         if self._first is None:
             self._first = self._rows_of_all(place)
+            self._squares = self._first.square().sum(1)
         one = self._nearest(rows, 1)
         made, _ = self._run(self._vocabulary[one], place, self._cache, self._source)
         return self._vocabulary[self._nearest(self._first[one[:, 0]] + rows - made[:, 0], self.tried)]
@@ -150,7 +152,9 @@ class _Guess:
     def _nearest(self, rows: Tensor, count: int) -> Tensor:
         if self._first is None:
             raise TypeError("the first place's rows are made first")
-        return torch.cdist(rows, self._first).topk(count, dim=1, largest=False).indices
+        # squared distances less the row's own square; cdist would copy the vocabulary's rows each time
+        distances = torch.addmm(self._squares, rows, self._first.T, alpha=-2)
+        return distances.topk(count, dim=1, largest=False).indices
 
     def _rows_of_all(self, place: int) -> Tensor:
         """Rows `[vocab, width]` of every token at the first text's next place."""

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor, nn
+from transformers.activations import NewGELUActivation
 
 from cutlayer.attacks.attack import Guesses
 from cutlayer.attacks.nearest_neighbour import content_rows
@@ -526,6 +527,10 @@ def _private_copy(bottom: Bottom) -> Bottom:
     for tensor in (*copied.parameters(), *copied.buffers()):
         if tensor is not held and tensor.is_floating_point():
             tensor.data = tensor.data.float()
+    for module in list(copied.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))  # the same function in one kernel instead of eight
     copied.requires_grad_(False)
     copied.eval()
     return copied
