@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,6 +64,9 @@ class Measures(ABC, Generic[R]):
         uploaded: Train's records at the vendor; `None` where each step released its own.
     """
 
+    _ATTACKS: ClassVar[int]
+    """How many are run."""
+
     def __init__(self, data: Prepared, session: Session, run: Run, trainer: Trainer, uploaded: Uploaded | None) -> None:
         self._data = data
         self._session = session
@@ -108,13 +111,14 @@ class Measures(ABC, Generic[R]):
             seconds: How long it took.
             caveats: What the run's guarantee does not cover, beside what the privatizer says.
         """
+        self._show(0, "nearest neighbours")
         inversion = self._inversion(knowledge)
         measured = inversion if isinstance(inversion, Measured) else None
         privatizer = self._session.privatizer
         state, spec, data = self._run.state, self._spec, self._data
         # every draw is a look of its own, and looks at one text add up, wherever it stands in train, dev and test
         guarantee = functools.reduce(Guarantee.compose, [privatizer.guarantee] * looks)
-        return self._told(
+        told = self._told(
             utility,
             knowledge,
             adapter_id=adapter.adapter,
@@ -145,6 +149,11 @@ class Measures(ABC, Generic[R]):
             spec=spec,
             folder=self._run.folder,
         )
+        self._show(self._ATTACKS)
+        return told
+
+    def _show(self, done: int, attack: str = "") -> None:
+        self._trainer.progress.update("what the vendor could read", done, self._ATTACKS, attack)
 
     @abstractmethod
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> R:
@@ -186,9 +195,12 @@ class Measures(ABC, Generic[R]):
 class ClassifierMeasures(Measures[FinetuneResult]):
     """The numbers of a run with labels."""
 
+    _ATTACKS = 2
+
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> FinetuneResult:
         dev = len(self._trainer.dev)
         accuracy = utility or Proportion.of(round(max(self._run.state.dev) * dev), dev)
+        self._show(1, "labels")
         labels = self._label_recovery()
         return FinetuneResult(
             ua=accuracy.value,
@@ -210,11 +222,17 @@ class ClassifierMeasures(Measures[FinetuneResult]):
 class LanguageMeasures(Measures[LanguageResult]):
     """The numbers of a language model's run."""
 
+    _ATTACKS = 4
+
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
         state = self._run.state
         predicted = self._predicted(self._trainer.dev)
         transcript = self._transcript()
-        trained, said = self._tokens_trained_on(transcript, knowledge), self._tokens_said(transcript, knowledge)
+        self._show(1, "gradients")
+        trained = self._tokens_trained_on(transcript, knowledge)
+        self._show(2, "answers")
+        said = self._tokens_said(transcript, knowledge)
+        self._show(3, "rows, from left to right")
         rows = self._tokens_in_rows(transcript, knowledge)
         return LanguageResult(
             perplexity=min(state.dev) if utility is None else utility.value,
