@@ -22,7 +22,8 @@ PAD = 3
 
 _LLAMA = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=4, max_position_embeddings=POSITIONS, pad_token_id=PAD, bos_token_id=1, eos_token_id=2,
+    num_key_value_heads=2, head_dim=4, max_position_embeddings=POSITIONS, pad_token_id=PAD, bos_token_id=1,
+    eos_token_id=2,
 )  # fmt: skip
 _BERT = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
