@@ -172,7 +172,9 @@ class Corpus(ABC):
         """Negative log-likelihoods of each text's tokens that are predicted."""
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
         return ids
 
     def _longest(self, *limits: int | None) -> int:
