@@ -198,7 +198,8 @@ def finetune(
         typer.Option(
             "--public-iterations",
             min=1,
-            help="Steps on public text; alone it means `--public-first sample`. Default: 1.",
+            help="Steps on public text, a multiple of --accumulation; alone it means `--public-first sample`. "
+            "Default: 1.",
             show_default=False,
             rich_help_panel=PRIVACY,
         ),

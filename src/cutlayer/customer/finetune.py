@@ -103,6 +103,13 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault(
             "public_iterations", spec.public_iterations, "must be 0 with a frozen bottom, which they cannot change"
         )
+    if spec.public_iterations % spec.train.accumulation:
+        yield Fault(
+            "public_iterations",
+            spec.public_iterations,
+            f"must be a multiple of accumulation = {spec.train.accumulation}: a private text's step must not come before "
+            "the update that they end in",
+        )
     redraws = spec.train_bottom is TrainBottom.REDRAW
     if redraws and spec.train.method is Method.LORA and not spec.bottom and not spec.target:
         yield Fault("train_bottom", "redraw", 'trains the table: use method "full", or leave the bottom frozen')

@@ -214,6 +214,10 @@ def test_dropout_and_checkpointing_reach_both_parts(dropout: bool, checkpointing
             r"cti = 'set': must be left out: contributing tokens are found by class labels, and there are none",
         ),
         ({"public_iterations": 1, "train_bottom": F}, r"public_iterations = 1: must be 0 with a frozen bottom"),
+        (
+            {"public_iterations": 3, "train": TrainSpec.language(method=Method.FULL, accumulation=2)},
+            r"public_iterations = 3: must be a multiple of accumulation = 2",
+        ),
         ({"bottom": 0, "train_bottom": R}, r'train_bottom = \'redraw\': trains the table: use method "full"'),
         ({"bottom": 0, "train_bottom": M}, r"train_bottom = 'memoised': trains blocks"),
         ({"bottom": None, "train_bottom": R}, r"needs weights at the customer"),
@@ -317,9 +321,13 @@ def tune_with(client: Client, **changes: Any) -> LanguageResult:
 RELEASING = ("job.step", "job.infer", "shard.put")
 
 
-def test_public_text_leaves_before_any_private_text(client: Client) -> None:
-    """Over the transcript and the ledger: the first steps are the public ones, and nothing private is before."""
-    result = tune_with(client)
+@pytest.mark.parametrize("training", [{}, {"clip_norm": 0.5, "accumulation": ITERATIONS}], ids=("plain", "clipped"))
+def test_public_text_leaves_before_any_private_text(training: dict[str, Any], client: Client) -> None:
+    """Over the transcript and the ledger: the first steps are the public ones, and nothing private is before.
+
+    Where gradients are clipped and added up, the public steps' update is taken before, too.
+    """
+    result = tune_with(client, training=training)
     entries = {entry.entry: entry for entry in client.ledger.frames() if entry.texts}
     assert all(entry.route in RELEASING or entry.route == "adapter.infer" for entry in entries.values())
     mechanisms: dict[int, set[str]] = {}
@@ -337,6 +345,9 @@ def test_public_text_leaves_before_any_private_text(client: Client) -> None:
     assert lengths == public_lengths(ITERATIONS)
     gradients = [frame for frame in Sent.by(result).frames if frame.route is routes.GRADIENT]
     assert [int(frame.where["step"]) for frame in gradients] == list(range(1, result.steps + 1))
+    sent = [frame.route for frame in Sent.by(result).frames if frame.route in (routes.STEP, routes.NORM)]
+    taken = [routes.NORM] if training else []
+    assert sent[: ITERATIONS + len(taken)] == [routes.STEP] * ITERATIONS + taken
     assert result.steps == ITERATIONS + math.ceil(result.n_train / 4)
     assert not result.no_privacy
 
