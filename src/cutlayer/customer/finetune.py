@@ -107,8 +107,8 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault(
             "public_iterations",
             spec.public_iterations,
-            f"must be a multiple of accumulation = {spec.train.accumulation}: a private text's step must not come before "
-            "the update that they end in",
+            f"must be a multiple of accumulation = {spec.train.accumulation}, so that their update is taken before a "
+            "private text leaves",
         )
     redraws = spec.train_bottom is TrainBottom.REDRAW
     if redraws and spec.train.method is Method.LORA and not spec.bottom and not spec.target:
