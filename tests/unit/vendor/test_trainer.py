@@ -17,7 +17,7 @@ from cutlayer.vendor.compute import memory
 from cutlayer.vendor.trainer import Trainer, adapter_parameters
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, Precision
-from tests.equivalence.zoo import CONFIGURATIONS, shared_model
+from tests.equivalence.zoo import CONFIGURATIONS, DECODERS, shared_model
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
 
@@ -104,6 +104,41 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(
         assert trainer.graph_bytes == estimate
         trainer.forget_graph()
         assert trainer.graph_bytes == 0
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_whole_middles_graph_takes_less_than_estimated(name: str) -> None:
+    """Every weight trained, and blocks computed again on the way back, where asked for."""
+    model = shared_model(name, Head.LANGUAGE)
+    lengths = torch.tensor([30, 10, 20])
+    for cut, dropout, precision in itertools.product((0, 1), (True, False), Precision):
+        width = model.config.hidden_size if cut else model.get_input_embeddings().embedding_dim
+        rows = Rows(Ragged(torch.randn(60, width), lengths), lengths[:, None])
+        estimates, kept = [], []
+        for checkpointing in (False, True):
+            spec = JobSpec(
+                model=name,
+                fingerprint="0" * 64,
+                cut=Cut(bottom=cut, tail=0),
+                form=Form.ROWS,
+                segments=1,
+                optimiser=OptimiserSpec(total_steps=1),
+                seed=0,
+                trainable_bottom=True,
+                dropout=dropout,
+                precision=precision,
+                gradient_checkpointing=checkpointing,
+            )
+            try:
+                trainer = Trainer(split(model, spec.cut).top, TEMPLATE, spec, torch.device("cpu"))
+            except UnsupportedArchitectureError:
+                break
+            estimates.append(trainer.estimate(rows))
+            kept.append(kept_bytes(trainer, rows))
+        else:
+            assert kept[0] < estimates[0]
+            # what one block's way back takes comes on top of it
+            assert kept[1] + (kept[0] - kept[1]) / (model.config.num_hidden_layers - cut) < estimates[1] < estimates[0]
 
 
 def test_special_tokens_count_in_an_estimate() -> None:
