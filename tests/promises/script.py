@@ -96,10 +96,16 @@ class PairedLower:
             step: In which the parts drop out; `None` where they do not.
         """
         if side is Side.SOURCE:
-            return self._source(pairs, step)
+            return self.source(pairs, step)
         assert encoded is not None
         target, _ = self.target(pairs, self.padded(pairs, encoded.float()), step)
-        return target if side is Side.TARGET else Rows.joined(self._source(pairs, step), target)
+        return target if side is Side.TARGET else Rows.joined(self.source(pairs, step), target)
+
+    def source(self, pairs: Tokens, step: int | None) -> Rows:
+        """The boundary of source texts."""
+        if step is not None:
+            seed_dropout(self._seed, step)
+        return self._templates[0].unpad(self._bottom.encode(self._embedded(pairs, 0)), _side(pairs, 0))
 
     def padded(self, pairs: Tokens, encoded: Tensor) -> Padded:
         """The vendor's answer to source texts as decoder blocks take it."""
@@ -113,17 +119,62 @@ class PairedLower:
         inputs = self._embedded(pairs, 1)
         return self._templates[1].unpad(self._bottom.decode(*source, inputs), _side(pairs, 1)), inputs
 
-    def _source(self, pairs: Tokens, step: int | None) -> Rows:
-        if step is not None:
-            seed_dropout(self._seed, step)
-        return self._templates[0].unpad(self._bottom.encode(self._embedded(pairs, 0)), _side(pairs, 0))
-
     def _embedded(self, pairs: Tokens, number: int) -> Inputs:
         return self._templates[number].assemble(_side(pairs, number), table=self._bottom.table)
 
 
 def _side(pairs: Tokens, number: int) -> Tokens:
     return Tokens((pairs.segments[number],))
+
+
+def as_sent(gradient: Tensor, *, half: bool) -> Tensor:
+    """A gradient in the element type of rows on the wire."""
+    return gradient.to(torch.bfloat16) if half else gradient
+
+
+@dataclass(frozen=True)
+class PairedStep:
+    """A step of an encoder-decoder's customer, from its loss back to the boundaries.
+
+    Each backward pass begins at the loss and goes through all that it reaches in the order of the road's own, from the
+    tail down to the source texts: sums of floats depend on it.
+
+    Attributes:
+        loss: What is learnt from.
+        output: Rows of the upper boundary, as the vendor sent them.
+        encoded: The encoder's output, as the vendor sent it.
+        source: The source texts' boundary.
+        target: The target texts' boundary.
+        half: Whether gradients travel as bf16.
+    """
+
+    loss: Tensor
+    output: Tensor
+    encoded: Tensor
+    source: Tensor
+    target: Tensor
+    half: bool
+
+    def output_gradient(self) -> Tensor:
+        """d loss / d output."""
+        (found,) = torch.autograd.grad(self.loss, self.output, retain_graph=True)
+        return as_sent(found, half=self.half)
+
+    def encoded_gradient(self, target: Tensor) -> Tensor:
+        """What the customer adds to d loss / d encoder's output, where d loss / d target's boundary came back."""
+        roots, given = self._roots(target)
+        (found,) = torch.autograd.grad(roots, self.encoded, given, retain_graph=True, materialize_grads=True)
+        return as_sent(found + 0.0, half=self.half)  # the road adds zeros too, which makes of -0 a 0
+
+    def end(self, target: Tensor, source: Tensor) -> None:
+        """Leaves the gradients of all that is trained where PyTorch keeps them, adding to those of steps before."""
+        torch.autograd.backward(*self._roots(target, source))
+
+    def _roots(self, *gradients: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Where a backward pass begins, and with what: boundaries below which something is trained are among them."""
+        boundaries = zip((self.target, self.source), gradients, strict=False)
+        reached = [(boundary, given.float()) for boundary, given in boundaries if boundary.requires_grad]
+        return [self.loss, *(root for root, _ in reached)], [torch.ones(()), *(given for _, given in reached)]
 
 
 class Upper:
@@ -165,7 +216,7 @@ class Upper:
         assert ids is not None
         real = inputs.attention_mask[:, 1:].bool()
         (found,) = torch.autograd.grad(self._loss(logits[:, :-1][real], ids[:, 1:][real]), output)
-        return self._as_sent(found)
+        return as_sent(found, half=self._half)
 
     def _restore(self, step: int) -> None:
         """Puts the parts into the state in which they computed that step."""
@@ -175,9 +226,6 @@ class Upper:
 
     def _loss(self, logits: Tensor, ids: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(logits, ids, reduction="none").mean() / self._scale
-
-    def _as_sent(self, gradient: Tensor) -> Tensor:
-        return gradient.to(torch.bfloat16) if self._half else gradient
 
 
 class PairedUpper(Upper):
@@ -203,15 +251,13 @@ class PairedUpper(Upper):
         super().__init__(archive, state, weights, seed=seed)
         self._drawn = drawn
 
-    def gradients(
+    def step(
         self, step: int, encoded: Tensor, output: Tensor, draws: Sequence[bytes], places: Tensor, pairs: Tokens
-    ) -> Generator[Tensor, Tensor, None]:
-        """d loss / d output; then, sent d loss / d the target's boundary, what goes up for the encoder's output.
-
-        The loss is the mean cross-entropy of every token of each true target text and of the mark behind it.
+    ) -> PairedStep:
+        """A step up to its loss: the mean over every token of each true target text and the mark behind it.
 
         Args:
-            step: The step.
+            step: Its number.
             encoded: The encoder's output `[rows, width]`, the vendor's first answer.
             output: Rows of the upper boundary, its second.
             draws: Of the pairs that crossed.
@@ -224,27 +270,29 @@ class PairedUpper(Upper):
         assert isinstance(tail, Seq2SeqTail)
         lower = PairedLower(self._archive, bottom, seed=self._seed)
         encoded, output = encoded.float().requires_grad_(), output.float().requires_grad_()
-        source = lower.padded(drawn, encoded)
-        below, inputs = lower.target(drawn, source, step)
+        source = lower.source(drawn, step)
+        answered = lower.padded(drawn, encoded)
+        target, inputs = lower.target(drawn, answered, step)
         seed_dropout(self._seed, step, part="tail")
-        rows = Rows(below.packed.with_values(output), below.segment_lengths)
-        hidden, _ = self._archive.target_template.from_rows(rows)
-        logits = tail.decode(*source, inputs, hidden)[places]
+        hidden, _ = self._archive.target_template.from_rows(
+            Rows(target.packed.with_values(output), target.segment_lengths)
+        )
+        logits = tail.decode(*answered, inputs, hidden)[places]
         end = torch.tensor([self._archive.tokenizer.eos_token_id])
         ids = [torch.cat([text, end]) for text in pairs.segments[1].split()]
         real = torch.zeros(logits.shape[:2], dtype=torch.bool)
         for number, text in enumerate(ids):
             real[number, : len(text)] = True
         loss = self._loss(logits[real], torch.cat(ids))
-        (found,) = torch.autograd.grad(loss, output, retain_graph=True)
-        answer = yield self._as_sent(found)
-        # In one backward pass, which goes through the tail before the blocks below: sums of floats depend on the order.
-        roots, given = [loss], [torch.ones(())]
-        if below.packed.values.requires_grad:
-            roots, given = [*roots, below.packed.values], [*given, answer.float()]
-        (added,) = torch.autograd.grad(roots, encoded, given, allow_unused=True)
-        # zeros where nothing of the customer's attends to it; the road adds zeros to the rest, which makes of -0 a 0
-        yield self._as_sent(torch.zeros_like(encoded) if added is None else added + 0.0)
+        return PairedStep(loss, output, encoded, source.packed.values, target.packed.values, half=self._half)
+
+    def norm(self) -> Tensor:
+        """`[1]`, squared norm of the gradients since it was asked for last, which an update takes."""
+        trained = {id(value): value for part in self._own for value in part.parameters() if value.requires_grad}
+        squares = [value.grad.double().square().sum() for value in trained.values() if value.grad is not None]
+        for value in trained.values():
+            value.grad = None
+        return torch.stack([torch.zeros((), dtype=torch.float64), *squares]).sum().float().reshape(1)
 
 
 @dataclass(frozen=True)
@@ -257,7 +305,7 @@ class Due:
         control: The JSON body.
         texts: The texts whose releases it carries, in order.
         tensors: What it carries besides, by role.
-        norm: Whether it carries the norm of the customer's gradients.
+        norm: Whether it carries the norm of the customer's gradients, which `tensors` has where it is made again.
         side: What of each pair it carries; `None` where texts are no source and target.
         encoded: The vendor's answer to the source texts, `[rows, width]`, of which target texts' rows are made.
     """
@@ -374,7 +422,7 @@ class Script:
             yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
         while len(values) < settings.epochs and len(values) - best < settings.patience:
             gradient: dict[str, Tensor] = {}
-            norm = False
+            norm, known = False, dict[str, Tensor]()
             for batch in self._batches(train, epoch=len(values)):
                 step += 1
                 texts, labels = train.batch(batch)
@@ -382,7 +430,7 @@ class Script:
                 where: Where = {"job": job, "step": step}
                 if self.pairs:
                     if norm:
-                        yield Due(routes.NORM, {"job": job, "step": step - 1}, norm=True)
+                        yield Due(routes.NORM, {"job": job, "step": step - 1}, tensors=known, norm=True)
                     yield from self._pairs_trained(step, where, texts, labels, look)
                 else:
                     answer = yield _carrying(Due(routes.STEP, where, tensors=gradient, norm=norm), texts, look)
@@ -390,11 +438,14 @@ class Script:
                     if not self.stores or self.clips:
                         yield Due(routes.GRADIENT, where, tensors=gradient)
                         gradient = {}
-                norm = self.clips and (step % settings.accumulation == 0 or step == steps)
+                updates = step % settings.accumulation == 0 or step == steps
+                norm = self.clips and updates
+                if updates and isinstance(self.upper, PairedUpper):
+                    known = {"norm": self.upper.norm()}
             if gradient:
                 yield Due(routes.GRADIENT, {"job": job, "step": step}, tensors=gradient)
             if norm:
-                yield Due(routes.NORM, {"job": job, "step": step}, norm=True)
+                yield Due(routes.NORM, {"job": job, "step": step}, tensors=known, norm=True)
             value = yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
             if self.upper is not None:
                 value = -self.dev_values[len(values)]  # what the road's own tail made of these answers
@@ -420,10 +471,11 @@ class Script:
         encoded = (yield Due(routes.SOURCE, where, texts=crossing, side=Side.SOURCE)).tensors()["output"]
         answer = yield Due(routes.STEP, where, texts=crossing, side=Side.TARGET, encoded=encoded)
         draws = [self.draw_of(text) for text in crossing]
-        gradients = self.upper.gradients(step, encoded, answer.tensors()["output"], draws, places, labels)
-        answer = yield Due(routes.GRADIENT, where, tensors={"gradient": next(gradients)})
-        added = gradients.send(answer.tensors()["boundary_gradient"])
-        yield Due(routes.SOURCE_GRADIENT, where, tensors={"gradient": added})
+        own = self.upper.step(step, encoded, answer.tensors()["output"], draws, places, labels)
+        answer = yield Due(routes.GRADIENT, where, tensors={"gradient": own.output_gradient()})
+        target = answer.tensors()["boundary_gradient"]
+        answer = yield Due(routes.SOURCE_GRADIENT, where, tensors={"gradient": own.encoded_gradient(target)})
+        own.end(target, answer.tensors()["boundary_gradient"])
 
     def _once(self, texts: Texts | Stored, look: Look) -> tuple[tuple[Key, ...], Tensor]:
         """The pairs of a batch, one for each draw, and where each of the batch stands among them."""

@@ -134,10 +134,14 @@ class Transcript:
                 if "step" not in frame.where or "job" not in frame.where:
                     yield frame
                     continue
-                # the gradient of the last step may ride with the next one
-                carries = frame.route is routes.STEP and frame.direction is Direction.UP
-                if after < int(frame.where["step"]) <= last + carries:
+                step = int(frame.where["step"])
+                if after < step <= last:
                     yield frame
+                elif step == last + 1 and frame.route is routes.STEP and frame.direction is Direction.UP:
+                    # the gradient of the last step may ride with the next one, whose release stays out
+                    if "gradient" in (tensors := frame.tensors()):
+                        kept = {role: tensors[role] for role in ("records", "gradient") if role in tensors}
+                        yield replace(frame, tensors=_holding(kept))
 
         return Transcript(frames)
 
@@ -237,7 +241,11 @@ class Transcript:
 
 
 def _tensors_of(rows: Rows) -> Callable[[], Mapping[str, Tensor]]:
-    return lambda: {"rows": rows.packed.values, "lengths": rows.segment_lengths}
+    return _holding({"rows": rows.packed.values, "lengths": rows.segment_lengths})
+
+
+def _holding(tensors: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+    return lambda: tensors
 
 
 class _SomeAnswers(Transcript):

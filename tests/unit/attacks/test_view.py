@@ -71,3 +71,22 @@ def test_gradients_meet_the_output_of_their_own_step(tmp_path):
 def test_a_gradient_without_its_output_is_still_seen(tmp_path):
     (step,) = Transcript.recorded(record(tmp_path, [worlds.gradient(1, torch.ones(2, 3))])).steps()
     assert step.output is None
+
+
+def test_the_first_steps_end_with_their_gradient_and_without_the_next_release(tmp_path):
+    records = torch.tensor([0, 1], dtype=torch.uint8)
+    tokens = worlds.random_tokens(2)
+    slopes = {n: torch.full((2, 3), -float(n)) for n in (1, 2, 3)}
+    stored = [
+        worlds.step(1, records=records),
+        *(worlds.step(n, records=records, gradient=slopes[n - 1]) for n in (2, 3)),
+    ]
+    released = [frame for n in (1, 2, 3) for frame in (worlds.step(n, tokens), worlds.gradient(n, slopes[n]))]
+    for name, frames in (("stored", stored), ("released", released)):
+        seen = Transcript.recorded(record(tmp_path / name, frames))
+        for after, numbers in ((0, [1, 2]), (1, [2])):
+            first = seen.first_steps(2, after=after)
+            gradients = {step.number: step.gradient for step in first.steps()}
+            assert sorted({*gradients} - {after}) == numbers
+            assert all(torch.equal(gradients[n], slopes[n]) for n in numbers)
+            assert [release.number for release in first.releases()] == (numbers if name == "released" else [])
