@@ -23,13 +23,14 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from benchmarks.results import write
+from benchmarks.turns import Turns
 from cutlayer import vendor
 from cutlayer.customer import Client, Method, Sampling, TrainSpec
 from cutlayer.data import Dataset
 from cutlayer.vendor.process import VendorProcess
 
 TURN = 2
-"""Steps in a row on one side; then the other takes as many, so that a machine's slow moments meet both."""
+"""Steps in a row on one side; then the other takes as many."""
 WARM_UP = 1
 BATCH, BLOCK = 8, 128
 PROMPT, TOKENS = 32, 64
@@ -85,30 +86,16 @@ def text(n: int, seed: int) -> str:
     return " ".join(f"w{number}" for number in numbers.tolist())
 
 
-class Turns:
-    """Progress of the split run that stops its clock while the whole model takes its turn."""
+class Whole:
+    """Full fine-tuning of the whole model in one process."""
 
     def __init__(self, model: GPT2LMHeadModel) -> None:
         self._model = model.train()
         self._optimiser = torch.optim.AdamW(model.parameters(), lr=5e-6)
         self._batch = torch.randint(2, 2000, (BATCH, BLOCK), generator=torch.Generator().manual_seed(2))
-        self.split: list[float] = []
-        self.whole: list[float] = []
-        self._turn: list[float] = []
-        self._last = time.perf_counter()
 
-    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Called after each step of the split run."""
-        if not stage.startswith("epoch"):
-            return
-        self._turn.append(time.perf_counter() - self._last)
-        if len(self._turn) == TURN:
-            self.split.append(sum(self._turn) / TURN)
-            self._turn.clear()
-            self.whole.append(sum(self._step() for _ in range(TURN)) / TURN)
-        self._last = time.perf_counter()
-
-    def _step(self) -> float:
+    def step(self) -> float:
+        """One step; returns its seconds."""
         began = time.perf_counter()
         logits = self._model(input_ids=self._batch, use_cache=False).logits
         loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), self._batch[:, 1:].flatten())
@@ -138,7 +125,7 @@ def measure(size: Size, at: Path) -> tuple[float, float]:
     key = vendor.keys.create(at / "vendor", "benchmark")
     with VendorProcess(at / "vendor") as process:
         client = Client(process.url, key, home=at / "home", device="cpu")
-        turns = Turns(model)
+        turns = Turns([Whole(model)], steps=TURN)
         corpus = Dataset((((text(BATCH * BLOCK * size.steps - 1, 3)),),))
         result = client.finetune_language_model(
             corpus,
@@ -152,10 +139,11 @@ def measure(size: Size, at: Path) -> tuple[float, float]:
             seed=1,
             progress=turns,
         )
+        (whole_turns,) = turns.whole
         training = statistics.median(
-            ours / theirs for ours, theirs in zip(turns.split[WARM_UP:], turns.whole[WARM_UP:], strict=True)
+            ours / theirs for ours, theirs in zip(turns.split[WARM_UP:], whole_turns[WARM_UP:], strict=True)
         )
-        split_step, whole_step = (1000 * statistics.median(each[WARM_UP:]) for each in (turns.split, turns.whole))
+        split_step, whole_step = (1000 * statistics.median(each[WARM_UP:]) for each in (turns.split, whole_turns))
         print(
             f"{size.blocks} blocks of width {size.width}: a step {split_step:.0f} ms split, {whole_step:.0f} ms whole"
         )

@@ -25,6 +25,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from benchmarks.corpora import sentences
 from benchmarks.results import write
+from benchmarks.turns import Turns
 from cutlayer import vendor
 from cutlayer.attacks import Transcript
 from cutlayer.customer import Client, TrainSpec
@@ -37,7 +38,7 @@ from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import routes
 
 TURN = 10
-"""Steps in a row on one side; then the other takes the same batches, so that a machine's slow moments meet both."""
+"""Steps in a row on one side; then the other takes the same batches."""
 TEXTS = 3200
 BATCH = 32
 MAX_LENGTH = 256
@@ -88,29 +89,6 @@ class Whole:
         return time.perf_counter() - began
 
 
-class Turns:
-    """Progress of the split run that stops its clock while the references take their turns."""
-
-    def __init__(self, references: list[Whole]) -> None:
-        self._references = references
-        self.split: list[float] = []
-        self.whole: list[list[float]] = [[] for _ in references]
-        self._turn: list[float] = []
-        self._last = time.perf_counter()
-
-    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Called after each step of the split run."""
-        if not stage.startswith("epoch"):
-            return
-        self._turn.append(time.perf_counter() - self._last)
-        if len(self._turn) == TURN:
-            self.split.append(sum(self._turn) / TURN)
-            self._turn.clear()
-            for reference, seconds in zip(self._references, self.whole, strict=True):
-                seconds.append(sum(reference.step() for _ in range(TURN)) / TURN)
-        self._last = time.perf_counter()
-
-
 @dataclass(frozen=True)
 class Found:
     """Seconds a step, a number for each turn.
@@ -154,7 +132,7 @@ def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> Fo
     """Seconds a step: split, and whole with and without the frozen blocks adapted."""
     train, dev = data.split_off(0.01, seed=1)
     references = [Whole(bottom, train)] + ([Whole(0, train)] if bottom else [])
-    turns = Turns(references)
+    turns = Turns(references, steps=TURN)
     client = Client(url, key, home=home)
     result = client.finetune(
         train,
