@@ -160,7 +160,7 @@ def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path)
     tokens = 64
     expected = generated(whole(source, settings).model, source, tokens=tokens)
     with customer(source, tmp_path) as client:
-        for cut in (*CUTS, Cut(bottom=0, tail=0), Cut(bottom=None, tail=1)):
+        for cut in (*CUTS, *((Cut(bottom=0, tail=0), Cut(bottom=None, tail=1)) if name == "gpt2" else ())):
             result = tune(client, settings, cut)
             written = client.generate(result.adapter_id, PROMPTS, sampling=Sampling(greedy=True, max_new_tokens=tokens))
             assert [each.text for each in written] == expected, cut

@@ -137,11 +137,12 @@ class Transcript:
                 step = int(frame.where["step"])
                 if after < step <= last:
                     yield frame
-                elif step == last + 1 and frame.route is routes.STEP and frame.direction is Direction.UP:
-                    # the gradient of the last step may ride with the next one, whose release stays out
-                    if "gradient" in (tensors := frame.tensors()):
-                        kept = {role: tensors[role] for role in ("records", "gradient") if role in tensors}
-                        yield replace(frame, tensors=_holding(kept))
+                    continue
+                # the gradient of the last step may ride with the next one, whose release stays out
+                carries = step == last + 1 and frame.route is routes.STEP and frame.direction is Direction.UP
+                if carries and "gradient" in (tensors := frame.tensors()):
+                    kept = {role: tensors[role] for role in ("records", "gradient") if role in tensors}
+                    yield replace(frame, tensors=_holding(kept))
 
         return Transcript(frames)
 

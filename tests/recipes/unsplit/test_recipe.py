@@ -144,7 +144,7 @@ def results_of(parts, share=lambda cell: 0.9 if cell.iteration == 1 else 0.01):
         )
         attacked[cell] = Attacked(reading=made_up(cell, share(cell)), history=history, seconds=1)
     inverted = {
-        cell: Inverted(stages={"guessed": made_up(cell, 0.5)}, public_accuracy=0.5, seconds=1)
+        cell: Inverted(stages={"guessed": made_up(cell, share(cell))}, public_accuracy=0.5, seconds=1)
         for part in parts
         for cell in part.inversions
     }
@@ -182,8 +182,8 @@ def test_the_papers_world_holds_and_its_opposite_does_not(tmp_path):
     assert judged(tmp_path, "figure-3", lambda cell: 0.5 + 0.1 * cell.run.bottom)[0] is False
     assert judged(tmp_path, "public-first", lambda cell: 0.0 if cell.run.public_iterations else 0.9) == [True]
     assert judged(tmp_path, "public-first", lambda cell: 0.9) == [False]
-    assert judged(tmp_path, "controls", lambda cell: 0.0) == [True, True]
-    assert judged(tmp_path, "controls", lambda cell: 0.9) == [False, True]
+    assert judged(tmp_path, "controls", lambda cell: 0.0) == [True] * 4
+    assert judged(tmp_path, "controls", lambda cell: 0.9) == [False, True, False, True]
 
 
 def test_table_1_takes_the_nearest_text(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from cutlayer.attacks.truth import Traffic
+from cutlayer.core import Proportion
 from cutlayer.customer import Method
 from cutlayer.recipes.unsplit.findings import Pooled, Verdict, fails, falls
 from cutlayer.recipes.unsplit.grid import Grid, Setup
@@ -155,26 +156,42 @@ def inverter(grid: Grid) -> Study:
 
 def controls(grid: Grid) -> Study:
     """What must not be read: noise, and texts dealt out anew."""
-    points = (
-        Point("the boundary", FIRST, grid.attack(Setup(), 1, grid.rows)),
-        Point("noise instead", FIRST, grid.attack(Setup(), 1, grid.rows, traffic=Traffic.NOISE)),
+    traffics = {"the boundary": Traffic.UNPROTECTED, "noise instead": Traffic.NOISE}
+    boundary, noise = ((name, FIRST) for name in traffics)
+    points = tuple(
+        Point(
+            name,
+            FIRST,
+            grid.attack(Setup(), 1, grid.rows, traffic=traffic),
+            inversions=grid.invert(Setup(), 1, traffic=traffic),
+        )
+        for name, traffic in traffics.items()
     )
 
     def judge(found: Mapping[Key, Pooled]) -> Sequence[Verdict]:
-        cases = [
-            ("noise", found["noise instead", FIRST].accuracy, found["noise instead", FIRST].chance),
-            ("shuffled", found["the boundary", FIRST].shuffled, found["the boundary", FIRST].chance),
-        ]
         return [
-            Verdict(
-                claim=f"Control, {name}: no more is read than chance gives.",
-                held=share.value <= chance + 3 * max(share.standard_error, (chance / share.n) ** 0.5) + 1 / share.n,
-                because=f"{share}, chance {100 * chance:.2f} %.",
-            )
-            for name, share, chance in cases
+            _control("noise", found[noise].accuracy, found[noise].chance),
+            _control("shuffled", found[boundary].shuffled, found[boundary].chance),
         ]
 
-    return Study("controls", "Controls: noise and shuffled texts", "iteration", points, judge)
+    def judge_inverter(found: Mapping[Key, Mapping[str, Pooled]]) -> Sequence[Verdict]:
+        last, shuffled = (list(found[key].values())[-1] for key in (noise, boundary))
+        return [
+            _control("noise, inverter", last.accuracy, last.chance),
+            _control("shuffled, inverter", shuffled.shuffled, shuffled.chance),
+        ]
+
+    return Study(
+        "controls", "Controls: noise and shuffled texts", "iteration", points, judge, judge_inverter=judge_inverter
+    )
+
+
+def _control(name: str, share: Proportion, chance: float) -> Verdict:
+    return Verdict(
+        claim=f"Control, {name}: no more is read than chance gives.",
+        held=share.value <= chance + 3 * max(share.standard_error, (chance / share.n) ** 0.5) + 1 / share.n,
+        because=f"{share}, chance {100 * chance:.2f} %.",
+    )
 
 
 BESIDE: Mapping[str, Callable[[Grid], Study]] = {

@@ -75,6 +75,7 @@ class InverterCell(Spec):
     Attributes:
         run: Whose boundary.
         iteration: Which.
+        traffic: As for UnSplit's.
         public: Text that the inverter learns from; another data set than the run's.
         public_tokens: At most so many tokens of it.
         inverter: How it learns.
@@ -84,6 +85,7 @@ class InverterCell(Spec):
 
     run: RunCell
     iteration: int
+    traffic: Traffic = Traffic.UNPROTECTED
     public: Corpus
     public_tokens: int
     inverter: InverterSpec
@@ -223,10 +225,7 @@ class Experiment(Stoppable):
     def _attack(self, cell: AttackCell) -> Attacked:
         recording, knowledge = self._observed(cell.run)
         seen = recording.seen[cell.iteration]
-        hidden, inputs = _template(knowledge).from_rows(seen.rows)
-        if cell.traffic is Traffic.NOISE:
-            noise = torch.randn(hidden.shape, generator=seeded(cell.seed, "noise"))
-            hidden = hidden.mean() + noise * hidden.std()
+        hidden, inputs = _boundary(cell, seen.rows, knowledge)
         ids = cast(Tensor, _template(knowledge).assemble(seen.tokens).input_ids)
         bottom = cast(Bottom, knowledge.bottom)
         table = bottom.table.detach()
@@ -284,7 +283,7 @@ class Experiment(Stoppable):
         seen = recording.seen[cell.iteration]
         inverter = self._inverter(cell.public, cell.public_tokens, cell.inverter, cell.run.bottom,
                                   cell.run.training.max_length or 0, cell.seed)  # fmt: skip
-        hidden, inputs = _template(knowledge).from_rows(seen.rows)
+        hidden, inputs = _boundary(cell, seen.rows, knowledge)
         started = time.monotonic()
         found = refine(
             inverter,
@@ -375,6 +374,15 @@ def process(bottom: Bottom, inputs: Inputs) -> Unchanged:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         bottom(inputs)
     return Unchanged(tensors=len(held), changed=sum(not torch.equal(a, b) for a, b in zip(before, held, strict=True)))
+
+
+def _boundary(cell: AttackCell | InverterCell, rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Inputs]:
+    """What the attack is given, `[batch, seq, width]`; as a control, noise with the mean and spread of what crossed."""
+    hidden, inputs = _template(knowledge).from_rows(rows)
+    if cell.traffic is Traffic.NOISE:
+        noise = torch.randn(hidden.shape, generator=seeded(cell.seed, "noise"))
+        hidden = hidden.mean() + noise * hidden.std()
+    return hidden, inputs
 
 
 def _template(knowledge: Knowledge) -> Template:

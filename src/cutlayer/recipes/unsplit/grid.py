@@ -118,12 +118,15 @@ class Grid:
             for seed in range(self.seeds)
         )
 
-    def invert(self, setup: Setup, iteration: int) -> tuple[InverterCell, ...]:
+    def invert(
+        self, setup: Setup, iteration: int, *, traffic: Traffic = Traffic.UNPROTECTED
+    ) -> tuple[InverterCell, ...]:
         """The known-plaintext inverter on an iteration of the setup's runs."""
         return tuple(
             InverterCell(
                 run=self.run(setup, seed),
                 iteration=iteration,
+                traffic=traffic,
                 public=self.config.public,
                 public_tokens=self.scale.public_tokens,
                 inverter=self.config.inverter,

@@ -77,7 +77,7 @@ def report_study(study: Study, results: Results, folder: Path, *, model: str) ->
     """
     found = {point.key: results.pooled(point.attacks) for point in study.points}
     inverted = {point.key: results.stages(point.inversions) for point in study.points}
-    verdicts = tuple(study.judge(found))
+    verdicts = (*study.judge(found), *study.judge_inverter(inverted))
     picture = f"{study.name}.png"
     draw_study(study, found, inverted, folder / picture, model=model)
     content = {

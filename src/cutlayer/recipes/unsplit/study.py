@@ -49,6 +49,7 @@ class Study:
         axis: What differs along the plot.
         points: What is attacked.
         judge: What the numbers say of the paper's claim.
+        judge_inverter: What the inverter's numbers, by stage, say of ours.
         notes: What a reader has to know.
     """
 
@@ -57,6 +58,7 @@ class Study:
     axis: str
     points: tuple[Point, ...]
     judge: Callable[[Mapping[Key, Pooled]], Sequence[Verdict]] = field(default=lambda _: ())
+    judge_inverter: Callable[[Mapping[Key, Mapping[str, Pooled]]], Sequence[Verdict]] = field(default=lambda _: ())
     notes: tuple[str, ...] = ()
 
 
