@@ -403,6 +403,7 @@ def test_class_free_noise_does_not_depend_on_labels() -> None:
 # ---------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc, which only Linux has")
 def test_peak_memory_does_not_grow_with_the_corpus() -> None:
     script = textwrap.dedent("""

@@ -121,8 +121,8 @@ def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"accumulation": 3}, id="accumulation"),
-        pytest.param({"clip_norm": 0.5}, id="clipping"),
+        pytest.param({"accumulation": 3}, id="accumulation", marks=pytest.mark.slow),
+        pytest.param({"clip_norm": 0.5}, id="clipping", marks=pytest.mark.slow),
         pytest.param({"clip_norm": 0.5, "accumulation": 2, "gradient_checkpointing": True}, id="all three"),
         pytest.param({"packing": False}, id="texts by themselves"),
     ],

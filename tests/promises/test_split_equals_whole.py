@@ -63,7 +63,7 @@ def sample() -> tuple[Dataset, Dataset, Dataset]:
         pytest.param(
             0, WireType.BF16, Precision.BF16, 1e-4, id="ids, bf16 products on both sides", marks=pytest.mark.slow
         ),
-        pytest.param(3, WireType.FP32, Precision.FP32, 1e-4, id="rows in fp32"),
+        pytest.param(3, WireType.FP32, Precision.FP32, 1e-4, id="rows in fp32", marks=pytest.mark.slow),
         # bf16 keeps 8 bits: what it does to 100 steps is measured here and printed, the bound is a sanity check
         pytest.param(3, WireType.BF16, Precision.FP32, 2e-1, id="rows in bf16", marks=pytest.mark.slow),
     ],

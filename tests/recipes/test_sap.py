@@ -373,11 +373,9 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     assert recipe.run(once, worlds.Quiet()).content == report.content
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "stopped_in",
-    [pytest.param("customer.Client.delete_adapter", marks=pytest.mark.slow), "recipes.cells.CellStore.put"],
-)
+@pytest.mark.parametrize("stopped_in", ["customer.Client.delete_adapter", "recipes.cells.CellStore.put"])
 def test_a_run_that_is_stopped_between_two_cells_goes_on(order, monkeypatch, stopped_in):
     config = worlds.small_config()
     task = config.task("sst2")
