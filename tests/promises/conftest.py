@@ -3,6 +3,7 @@
 import pytest
 
 from cutlayer.customer import measure
+from tests.promises.accounts import Watched
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - used by name
 
 
@@ -11,3 +12,11 @@ def barely_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run reads one step's tokens back, not thousands: for tests of something else than what can be read."""
     for bound in ("_MEASURED_TOKENS", "_SEARCHED_TOKENS"):
         monkeypatch.setattr(measure, bound, 1)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """What privatizers return and what arrives from now on."""
+    seen = Watched()
+    seen.watch(monkeypatch)
+    return seen

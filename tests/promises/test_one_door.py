@@ -101,13 +101,6 @@ def check_no_canary(frames: Iterable[RecordedFrame], client: Client) -> None:
             assert not near.all(2).any(), "a canary's row was released"
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    seen = Watched()
-    seen.watch(monkeypatch)
-    return seen
-
-
 Caught = Callable[..., None]
 
 

@@ -50,13 +50,6 @@ def data_dir(decoder: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    seen = Watched()
-    seen.watch(monkeypatch)
-    return seen
-
-
 def training(**changes: Any) -> TrainSpec:
     settings = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3, "dev_share": 0.2}
     return TrainSpec.language(**settings | changes)

@@ -100,13 +100,6 @@ def data_dir(t5: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    seen = Watched()
-    seen.watch(monkeypatch)
-    return seen
-
-
 def tune(client: Client, name: str, **changes: Any) -> tuple[LanguageResult, TrainSpec]:
     cut, settings = SETTINGS[name]
     stated = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3}
