@@ -17,6 +17,7 @@ VOCAB = 96
 WIDTH = 16
 BLOCKS = 4
 POSITIONS = 128
+"""Of decoders, which are held to 64 new tokens."""
 PAD = 3
 """Never drawn as a real token, so that Hugging Face's own pooling finds the last real one."""
 
@@ -27,7 +28,7 @@ _LLAMA = dict(
 )  # fmt: skip
 _BERT = dict(
     vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=BLOCKS, num_attention_heads=4,
-    max_position_embeddings=POSITIONS, pad_token_id=PAD,
+    max_position_embeddings=64, pad_token_id=PAD,
 )  # fmt: skip
 _GPT2 = dict(
     vocab_size=VOCAB, n_embd=WIDTH, n_layer=BLOCKS, n_head=4, n_positions=POSITIONS, pad_token_id=PAD, bos_token_id=1,
@@ -54,7 +55,7 @@ CONFIGURATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "distilbert": (
         "DistilBertConfig",
         dict(
-            vocab_size=VOCAB, dim=WIDTH, hidden_dim=24, n_layers=BLOCKS, n_heads=4, max_position_embeddings=POSITIONS,
+            vocab_size=VOCAB, dim=WIDTH, hidden_dim=24, n_layers=BLOCKS, n_heads=4, max_position_embeddings=64,
             pad_token_id=PAD,
         ),
     ),

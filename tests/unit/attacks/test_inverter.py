@@ -523,7 +523,7 @@ def test_encoders_are_read_but_not_searched(family):
     with torch.no_grad():
         hidden = bottom(typed)
     seen = World(texts, replace(typed, input_ids=None), hidden)
-    assert accuracy(by.guess(hidden, seen.inputs), seen) >= 0.3  # of a random model; chance is 0.01
+    assert accuracy(by.guess(hidden, seen.inputs), seen) >= 0.5
     with pytest.raises(Inapplicable, match="search to 0"):
         refined(seen, by=by, bottom=bottom)
     found = refined(seen, RefineSpec(matching=short_matching(), search=0), by=by, bottom=bottom)
