@@ -13,7 +13,7 @@ import torch
 
 from cutlayer import vendor
 from cutlayer.core import Cut
-from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainSpec
+from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Template, load_tokenizer
@@ -145,6 +145,25 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
         patch.setattr("cutlayer.customer.trainer.squared_norm", lambda parameters: torch.zeros(1))
         with pytest.raises(AssertionError):
             check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
+
+
+@pytest.mark.parametrize("bottom", [0, 1])
+def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) -> None:
+    """Its texts are stored once, before the first step; behind blocks nearest neighbours do not apply."""
+    source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
+    with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cutlayer.customer.measure._SEARCHED_TOKENS", 100)
+        settings = training(Method.LORA, epochs=1)
+        result = tune(client, settings, Cut(bottom=bottom, tail=0), train_bottom=TrainBottom.FROZEN)
+    if not bottom:
+        assert (result.ep, result.read_from_rows) == (0, None)
+        assert "empirical privacy says" in result.read_from_rows_note
+        return
+    assert result.ep is None
+    assert result.read_from_rows is not None, result.read_from_rows_note
+    assert result.read_from_rows.value > 0.99
+    assert 80 <= result.read_from_rows.n < result.tokens_released
+    assert any("Rows that go up are read" in line for line in result.advice)
 
 
 PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")

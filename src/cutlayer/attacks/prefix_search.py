@@ -50,7 +50,7 @@ class PrefixSearch:
         self._tried = tried
 
     def __call__(self, view: View) -> Guesses:
-        """Guesses the texts of every step with a release of its own.
+        """Guesses the texts of every step with a release of its own, and those that were stored.
 
         Raises:
             Inapplicable: Token ids were released, the bottom was not granted, or is not that of a decoder with blocks.
@@ -58,7 +58,7 @@ class PrefixSearch:
         bottom, _ = _granted(view.knowledge)
         sources = _sources(view.transcript, view.knowledge) if isinstance(bottom, Seq2SeqBottom) else {}
         guess = _Guess(bottom, self._tried, view.knowledge.candidates)
-        for release in _steps(view.transcript):
+        for release in _trained_on(view.transcript):
             if not isinstance(release.payload, Rows):
                 raise Inapplicable("Token ids were released, so nothing is left to search for.")
             source = sources.get((release.source, release.number))
@@ -215,9 +215,9 @@ def _granted(knowledge: Knowledge) -> tuple[Bottom | Seq2SeqBottom, Template]:
     return bottom, template
 
 
-def _steps(transcript: Transcript) -> Iterator[SeenRelease]:
-    """Releases of training steps, those of source texts left out."""
-    return transcript.only(routes.STEP).releases()
+def _trained_on(transcript: Transcript) -> Iterator[SeenRelease]:
+    """Releases of texts that are trained on, step by step or stored before; those of source texts left out."""
+    return transcript.only(routes.STEP, routes.SHARD_PUT).releases()
 
 
 def _sources(transcript: Transcript, knowledge: Knowledge) -> dict[tuple[str, int], Encoded]:
@@ -245,16 +245,16 @@ def _sources(transcript: Transcript, knowledge: Knowledge) -> dict[tuple[str, in
 
 @dataclass(frozen=True)
 class SearchedTruth(TokenTruth):
-    """Which tokens the texts of training steps had, for an attack on rows behind decoder blocks."""
+    """Which tokens the texts had that are trained on, for an attack on rows behind decoder blocks."""
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, SearchedTruth]:
         """One step a look about these texts, through the public bottom; of an encoder-decoder behind random states."""
         bottom, template = _granted(knowledge)
-        form = next((release.payload for release in _steps(like)), None)
+        form = next((release.payload for release in _trained_on(like)), None)
         if not isinstance(form, Rows):
-            raise Inapplicable("The transcript holds no rows of a training step.")
+            raise Inapplicable("The transcript holds no rows of texts that are trained on.")
         values = self.tokens.segments[0].values
         if kind is Traffic.SHUFFLED:
             values = values[torch.randperm(len(values), generator=rng)]

@@ -150,12 +150,27 @@ class Transcript:
         """The frames of some routes."""
         return Transcript(lambda: (frame for frame in self if frame.route in kinds))
 
+    def first_records(self, record_set: str, count: int) -> Transcript:
+        """The first texts that were stored in a record set, and nothing else."""
+
+        def frames() -> Iterator[SeenFrame]:
+            left = count
+            for frame in self.only(routes.SHARD_PUT):
+                if frame.where["record_set"] != record_set or frame.direction is not Direction.UP or not left:
+                    continue
+                payload = unpack(frame.tensors())
+                kept = payload.select(torch.arange(min(left, len(payload))))
+                left -= len(kept)
+                yield replace(frame, tensors=_tensors_of(kept)) if isinstance(kept, Rows) else frame
+
+        return Transcript(frames)
+
     def shortened(self, positions: int) -> Transcript:
-        """The same with the first rows of each text of a training step alone; source texts stay whole."""
+        """The same with the first rows of each text that is trained on alone; source texts stay whole."""
 
         def frames() -> Iterator[SeenFrame]:
             for frame in self:
-                if frame.route is routes.STEP and frame.direction is Direction.UP:
+                if frame.route in (routes.STEP, routes.SHARD_PUT) and frame.direction is Direction.UP:
                     payload = unpack(tensors) if "rows" in (tensors := frame.tensors()) else None
                     if isinstance(payload, Rows) and payload.segment_lengths.shape[1] == 1:
                         kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))

@@ -27,6 +27,7 @@ from cutlayer.cli.options import (
     TextPairColumn,
     UnsafeNoiseSeed,
     Vendor,
+    named_values,
     require_eta,
     warn_unprotected,
 )
@@ -41,6 +42,7 @@ LABEL, PROBABILITY = "predicted_label", "probability"
 if TYPE_CHECKING:
     from cutlayer.core import Proportion
     from cutlayer.customer import FinetuneResult, LanguageResult, RunResult
+    from cutlayer.data import Dataset
     from cutlayer.privacy import CtiSpec
 
 
@@ -187,8 +189,8 @@ def finetune(
         typer.Option(
             "--public-first",
             metavar="FILE|sample",
-            help="Language models: begin with public text, before any private text leaves; `sample` is the embedded "
-            "corpus. Measured, it hides little: see docs/papers/unsplit.md.",
+            help="Language models: begin with public text, before any private text leaves: a file with the columns of "
+            "--train, or `sample`, the embedded corpus. Measured, it hides little: see docs/papers/unsplit.md.",
             show_default=False,
             rich_help_panel=PRIVACY,
         ),
@@ -416,7 +418,7 @@ def finetune(
         common |= {
             "tail": tail or 0,
             "train_bottom": None if train_bottom is None else customer.TrainBottom(train_bottom),
-            "public_first": _public(public_first, public_iterations),
+            "public_first": _public(public_first, public_iterations, pairs=objective == "seq2seq"),
             "public_iterations": public_iterations or 1,
         }
         with output.progress() as progress:
@@ -439,6 +441,8 @@ def finetune(
                     **common,
                 )
         _show(output, told, language_rows(told), again=out if finished else None)
+        for line in told.advice:
+            output.show(f"- {line}")
         output.result(fields(told))
         return
     generating = {
@@ -594,6 +598,11 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
         ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
         ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
         ("read from rows below", _read(result.read_from_rows, result.read_from_rows_note)),
+        *(
+            [("the same without blocks below", f"{result.read_without_blocks} of tokens, by a table lookup")]
+            if result.read_without_blocks is not None
+            else []
+        ),
         ("dev perplexity before", f"{result.dev_before:.2f}"),
         ("dev perplexity by epoch", ", ".join(f"{value:.2f}" for value in result.dev)),
     ]
@@ -644,13 +653,21 @@ def _show(output: Output, result: RunResult, own: list[tuple[str, object]], *, a
     output.show(f"The run's folder, with the transcript: {result.folder}")
 
 
-def _public(source: str | None, iterations: int | None) -> str | Path | None:
-    """The public text that was asked for."""
+def _public(source: str | None, iterations: int | None, *, pairs: bool) -> str | Dataset | None:
+    """The public text that was asked for: a file with the private one's columns, or the embedded sample."""
     if source is None and iterations is None:
         return None
-    from cutlayer.data import sample_path
+    if source not in (None, "sample"):
+        return source
+    if pairs:
+        raise typer.BadParameter(
+            "the embedded sample has single texts, and an encoder-decoder is trained on pairs. "
+            "Give a file of public pairs with the columns of --train",
+            param_hint="--public-first",
+        )
+    from cutlayer.data import read_dataset, sample_path
 
-    return sample_path("train") if source in (None, "sample") else source
+    return read_dataset(sample_path("train"), text_column="text")
 
 
 def _check_left_out(options: Mapping[str, object], whose: str, objective: str) -> None:
@@ -681,15 +698,7 @@ def _choices(options: Sequence[str], *, cti: bool) -> dict[str, str]:
         raise typer.BadParameter(
             f"{options[0]} means nothing without CTI. Add --cti or --cti-class-free", param_hint="--cti-option"
         )
-    choices: dict[str, str] = {}
-    for option in options:
-        name, separator, value = option.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"{option} is not NAME=VALUE", param_hint="--cti-option")
-        if name in choices:
-            raise typer.BadParameter(f"{name} is given twice", param_hint="--cti-option")
-        choices[name] = value
-    return choices
+    return named_values(options, "--cti-option")
 
 
 def _cti_spec(choices: dict[str, str]) -> CtiSpec:

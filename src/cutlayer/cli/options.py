@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -143,3 +144,20 @@ def warn_unprotected(output: Output, *, eta: float, unsafe_noise_seed: int | Non
         output.warn("eta is inf: no privacy. Every token leaves as it is.")
     elif unsafe_noise_seed is not None:
         output.warn("the noise comes from a seed that was given: whoever knows it can undo it.")
+
+
+def named_values(options: Sequence[str], option: str) -> dict[str, str]:
+    """What `NAME=VALUE` options say, by name, as it was typed.
+
+    Raises:
+        typer.BadParameter: One is no such pair, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for given in options:
+        name, separator, value = given.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{given} is not NAME=VALUE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
+        found[name] = value
+    return found

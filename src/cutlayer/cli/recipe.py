@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cutlayer.cli.options import AsJson
+from cutlayer.cli.options import AsJson, named_values
 from cutlayer.cli.output import Output
 
 app = typer.Typer(epilog="Example: cutlayer recipe show sap", no_args_is_help=True)
@@ -62,6 +62,15 @@ def run(
             metavar="PART,…", help="These parts alone; `recipe show` lists them. Default: all.", show_default=False
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another setting than `recipe show` lists, by its dotted name; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -89,6 +98,7 @@ def run(
         data=data_folder(data),
         out=out or Path("runs") / f"{name}-{size}",
         only=tuple(part.strip() for part in only.split(",")) if only else (),
+        settings=dict(named_values(settings or (), "--set")),
     )
     with output.progress() as progress:
         report = chosen.run(order, progress)

@@ -29,7 +29,9 @@ from cutlayer.attacks import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
+from cutlayer.attacks.truth import Traffic
 from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Ragged, Tokens
+from cutlayer.customer.advice import language_advice
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
@@ -234,18 +236,27 @@ class LanguageMeasures(Measures[LanguageResult]):
         said = self._tokens_said(transcript, knowledge)
         self._show(3, "rows, from left to right")
         rows = self._tokens_in_rows(transcript, knowledge)
+        shares = [outcome.success if isinstance(outcome, Measured) else None for outcome in (trained, said, rows)]
         return LanguageResult(
             perplexity=min(state.dev) if utility is None else utility.value,
             perplexity_on="dev" if utility is None else "test",
             perplexity_n=predicted if utility is None else utility.n,
             perplexity_standard_error=None if utility is None else utility.standard_error,
             dev_before=state.untrained or math.nan,
-            read_in_training=trained.success if isinstance(trained, Measured) else None,
+            read_in_training=shares[0],
             read_in_training_note=_reason(trained),
-            read_from_answers=said.success if isinstance(said, Measured) else None,
+            read_from_answers=shares[1],
             read_from_answers_note=_reason(said),
-            read_from_rows=rows.success if isinstance(rows, Measured) else None,
+            read_from_rows=shares[2],
             read_from_rows_note=_reason(rows),
+            read_without_blocks=self._tokens_without_blocks(transcript, knowledge),
+            advice=language_advice(
+                trained=shares[0],
+                said=shares[1],
+                rows=shares[2],
+                eta=self._spec.privacy.eta,
+                vocabulary=len(self._session.archive.candidates),
+            ),
             **common,
         )
 
@@ -294,18 +305,48 @@ class LanguageMeasures(Measures[LanguageResult]):
         return texts, steps, last
 
     def _tokens_in_rows(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
-        """Share of the first steps' tokens that the vendor reads from the rows that came up."""
-        if self._spec.stores:
-            reason = "Each text was released once, and steps name it: empirical privacy says what that shows."
+        """Share of the first texts' tokens that the vendor reads from the rows that came up."""
+        if not self._spec.stores:
+            texts, steps, last = self._first_steps(_SEARCHED_TOKENS)
+            shown = transcript.first_steps(last, after=self._spec.public_iterations).shortened(_SEARCHED_POSITIONS)
+            searched = SearchedTruth(self._searched(texts), steps=steps)
+        elif not knowledge.cut.bottom:
+            reason = "Each text was released once, without blocks below: empirical privacy says what that shows."
             return NotApplicable(attack="prefix-search", reason=reason)
-        texts, steps, last = self._first_steps(_SEARCHED_TOKENS)
-        shown = transcript.first_steps(last, after=self._spec.public_iterations).shortened(_SEARCHED_POSITIONS)
+        else:
+            record_set, texts = self._run.identifier("train"), self._first_records(_SEARCHED_TOKENS)
+            shown = transcript.first_records(record_set, len(texts)).shortened(_SEARCHED_POSITIONS)
+            searched = SearchedTruth(self._searched(texts), records={record_set: torch.arange(len(texts))})
+        if not knowledge.cut.bottom:
+            rows = TokenTruth(searched.tokens, steps=searched.steps)
+            return measure("nearest-neighbour", shown, knowledge=knowledge, truth=rows)
+        return measure("prefix-search", shown, knowledge=knowledge, truth=searched)
+
+    def _tokens_without_blocks(self, transcript: Transcript, knowledge: Knowledge) -> Proportion | None:
+        """What a table lookup reads of the same texts where no block stands below the cut: why one does by default."""
+        if not knowledge.cut.bottom or self._spec.privacy.mechanism != "none":
+            return None
+        texts = self._first_records(_SEARCHED_TOKENS) if self._spec.stores else self._first_steps(_SEARCHED_TOKENS)[0]
+        bare = replace(knowledge, cut=knowledge.cut.model_copy(update={"bottom": 0}))
+        shown, truth = TokenTruth(self._searched(texts)).traffic(
+            Traffic.UNPROTECTED, transcript, bare, looks=1, rng=torch.Generator()
+        )
+        found = measure("nearest-neighbour", shown, knowledge=bare, truth=truth)
+        return found.success if isinstance(found, Measured) else None
+
+    def _first_records(self, most: int) -> Tensor:
+        """The texts of the first stored records, about so many tokens."""
+        if self._uploaded is None:
+            raise TypeError("stored texts were uploaded")
+        texts = torch.tensor(self._uploaded.first_text)
+        before = self._data.train.lengths[texts].cumsum(0) - self._data.train.lengths[texts]
+        return texts[before < most]
+
+    def _searched(self, texts: Tensor) -> Tokens:
+        """The first tokens of these texts, as many as are searched for."""
         (segment,) = self._learnt.select(texts).segments
         content = _SEARCHED_POSITIONS - len(self._template.opening)
-        tokens = Tokens((segment.first(segment.lengths.clamp(max=content)),))
-        if not knowledge.cut.bottom:
-            return measure("nearest-neighbour", shown, knowledge=knowledge, truth=TokenTruth(tokens, steps=steps))
-        return measure("prefix-search", shown, knowledge=knowledge, truth=SearchedTruth(tokens, steps=steps))
+        return Tokens((segment.first(segment.lengths.clamp(max=content)),))
 
     def _tokens_said(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the customer's most probable tokens that the vendor reads from what it sent down itself.

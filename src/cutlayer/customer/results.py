@@ -110,6 +110,9 @@ class LanguageResult(RunResult):
             the vendor reads from the rows that go up into its decoder blocks: behind blocks by a search from the left
             with the blocks that it handed out, else by nearest neighbour in the embedding table.
         read_from_rows_note: Why there is no number.
+        read_without_blocks: What a table lookup would read of the same rows with no block of the customer below the
+            cut; `None` where there is none, or where noise is drawn.
+        advice: What to do about these, what it costs, and what does not help.
     """
 
     perplexity: float
@@ -123,6 +126,8 @@ class LanguageResult(RunResult):
     read_from_answers_note: str
     read_from_rows: Proportion | None
     read_from_rows_note: str
+    read_without_blocks: Proportion | None = None
+    advice: tuple[str, ...] = ()
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

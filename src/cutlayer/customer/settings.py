@@ -147,41 +147,60 @@ class TrainSpec(Spec):
         """Steps between two checkpoints, at which no gradient waits for its update."""
         return -(-self.checkpoint_every // self.accumulation) * self.accumulation
 
-    def deviations(self, family: Family) -> tuple[Deviation, ...]:
-        """Where these settings differ from SAP §5.1 or fill in what it leaves open.
+    def deviations(self, family: Family, objective: Objective = Objective.CLASSIFICATION) -> tuple[Deviation, ...]:
+        """Where these settings differ from the paper or fill in what it leaves open.
 
         Args:
             family: The model's, which names what is adapted.
+            objective: Classifiers are compared with SAP §5.1, the others with Yao & Li §3.3.1.
         """
         maps = "all linear maps of the blocks" if self.targets == "all-linear" else ", ".join(family.query_value)
-        open_settings = {
-            "LoRA rank": self.rank,
-            "LoRA alpha": self.alpha,
-            "LoRA dropout": self.lora_dropout,
-            "LoRA targets": f"{self.targets}: {maps}",
-            "batch size": self.batch_size,
-            "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev accuracy",
-            "weight decay": self.weight_decay,
+        better = "perplexity" if objective.generates else "accuracy"
+        settings = {
+            **(self._lora(maps) if self.method is Method.LORA else {}),
+            "batch size": f"{self.batch_size}",
+            "learning rate": f"{self.learning_rate:g}",
+            "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev {better}",
+            "weight decay": f"{self.weight_decay:g}",
             "dropout of frozen blocks": "on" if self.dropout else "off",
             "order of texts": "batches of about one length" if self.group_by_length else "random",
-            "precision of training": self.precision,
+            "precision of training": str(self.precision),
         }
-        if self.max_length is not None:
-            open_settings["tokens per text"] = f"{self.max_length} at most, special tokens included; the rest is cut"
-        found = [
-            Deviation(what=what, value_in_paper="not stated", ours=str(ours), why="the paper leaves it open")
-            for what, ours in open_settings.items()
-        ]
-        if self.learning_rate != 3e-4:
-            found.append(
-                Deviation(
-                    what="learning rate",
-                    value_in_paper="3e-4 (RoBERTa-large)",
-                    ours=f"{self.learning_rate:g}",
-                    why="a small model needs another rate",
-                )
-            )
+        if self.packing:
+            settings["tokens of a block"] = str(self.max_length or f"{BLOCK_LENGTH}, or the model's limit")
+        elif self.max_length is not None:
+            settings["tokens per text"] = f"{self.max_length} at most, special tokens included; the rest is cut"
+        if self.accumulation > 1:
+            settings["steps of an update"] = str(self.accumulation)
+        if self.clip_norm is not None:
+            settings["largest norm of gradients"] = f"{self.clip_norm:g}"
+        classifiers = {"learning rate": ("3e-4 (RoBERTa-large)", "0.0003")}
+        stated = self._stated_for_language() if objective.generates else classifiers
+        found = []
+        for what, ours in settings.items():
+            paper, same = stated.get(what, ("not stated", None))
+            if ours != same:
+                why = "the paper leaves it open" if what not in stated else "chosen for this run"
+                found.append(Deviation(what=what, value_in_paper=paper, ours=ours, why=why))
         return tuple(found)
+
+    def _lora(self, maps: str) -> dict[str, str]:
+        return {
+            "LoRA rank": f"{self.rank}",
+            "LoRA alpha": f"{self.alpha:g}",
+            "LoRA dropout": f"{self.lora_dropout:g}",
+            "LoRA targets": f"{self.targets}: {maps}",
+        }
+
+    def _stated_for_language(self) -> dict[str, tuple[str, str]]:
+        """What Yao & Li print (§3.3.1, §3.3.2; the rank by Table 3's parameter column), as it is told and as set here."""
+        rate = "2e-4" if self.method is Method.LORA else "5e-6"
+        return {
+            "LoRA rank": ("8", "8"),
+            "batch size": ("4", "4"),
+            "learning rate": (rate, f"{float(rate):g}"),
+            "tokens of a block": ("1,024", str(BLOCK_LENGTH)),
+        }
 
 
 class RunSpec(Spec):
@@ -234,7 +253,7 @@ class RunSpec(Spec):
 
     def deviations(self, family: Family) -> tuple[Deviation, ...]:
         """Where these settings differ from the paper, beside the privatizer's own."""
-        found = self.train.deviations(family)
+        found = self.train.deviations(family, self.objective)
         if self.train_bottom is TrainBottom.FROZEN:
             return found
         bottom = Deviation(

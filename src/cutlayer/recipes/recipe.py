@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +44,7 @@ class Order:
         data: The folder of public data sets.
         out: Where cells and the report are kept; the same folder goes on with an unfinished run.
         only: Names of the recipe's parts; none takes all.
+        settings: Other settings than those that ship, by dotted name, as YAML.
     """
 
     size: Size
@@ -52,6 +53,7 @@ class Order:
     data: Path
     out: Path
     only: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -112,13 +114,52 @@ def read_config(name: str, kind: type[S]) -> S:
     Raises:
         ConfigError: They are not what the recipe needs; every fault is named.
     """
-    text = (files(__package__) / "configs" / f"{name}.yaml").read_text()
+    return _validated(kind, yaml.safe_load((files(__package__) / "configs" / f"{name}.yaml").read_text()))
+
+
+def _validated(kind: type[S], content: Mapping[str, Any]) -> S:
     try:
-        return kind.model_validate(yaml.safe_load(text))
+        return kind.model_validate(content)
     except ValidationError as error:
         raise ConfigError(
             [Fault(".".join(map(str, fault["loc"])), fault["input"], fault["msg"]) for fault in error.errors()]
         ) from None
+
+
+def configured(config: S, settings: Mapping[str, str]) -> S:
+    """A recipe's settings with some of them changed.
+
+    Args:
+        config: What ships.
+        settings: New values as YAML, by dotted name.
+
+    Raises:
+        ConfigError: There is no such setting, or it cannot have this value.
+    """
+    content = config.model_dump()
+    for name, value in settings.items():
+        *above, last = name.split(".")
+        place: Any = content
+        for part in above:
+            place = place.get(part) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last not in place:
+            close = difflib.get_close_matches(name, _names(content), n=1)
+            raise ConfigError(
+                [Fault("set", name, f"is no setting{f'; did you mean {close[0]}?' if close else ''}")],
+                remedy="`cutlayer recipe show` lists them.",
+            )
+        place[last] = yaml.safe_load(value)
+    return _validated(type(config), content) if settings else config
+
+
+def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
+    """Dotted names of all settings."""
+    found = []
+    for name, value in content.items():
+        found.append(above + name)
+        if isinstance(value, dict):
+            found += _names(value, f"{above}{name}.")
+    return found
 
 
 def at_size(sizes: Mapping[Size, T], size: Size) -> T:

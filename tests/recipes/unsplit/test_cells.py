@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from cutlayer.attacks import UnSplitSpec
+from cutlayer.attacks import Reconstruction, UnSplitRun, UnSplitSpec
 from cutlayer.attacks.inverter import InverterSpec, RefineSpec
 from cutlayer.attacks.truth import Traffic
 from cutlayer.core import Stopped
@@ -57,8 +57,34 @@ def test_an_unprotected_iteration_is_read_and_its_noise_is_not(experiment):
     assert [stage.number for stage in found.history] == [1, 2, 3]
     assert found.history[-1].accuracy == pytest.approx(share(found.reading))
     assert found.history[-1].mse_outputs < found.history[0].mse_outputs
-    noise = read(experiment, attack(experiment, traffic=Traffic.NOISE))
-    assert share(noise.reading) <= 0.2
+    for traffic in (Traffic.NOISE, Traffic.SHUFFLED):
+        assert share(read(experiment, attack(experiment, traffic=traffic)).reading) <= 0.3, traffic
+
+
+def test_a_guess_that_knows_the_truth_fails_its_controls(experiment, monkeypatch):
+    """Planted fault: the attack returns the texts that the measurer holds, whatever it is shown."""
+
+    def cheat(self):
+        mask = self._mask.cpu()
+        return Reconstruction(self._truth.ids, mask, self._truth.rows, tuple(self.history), self.spec)
+
+    monkeypatch.setattr(UnSplitRun, "reconstruction", cheat)
+    for traffic in (Traffic.NOISE, Traffic.SHUFFLED):
+        assert share(read(experiment, attack(experiment, traffic=traffic)).reading) == 1, traffic
+
+
+def test_the_guess_is_on_the_device_that_was_chosen(experiment, monkeypatch):
+    """A GPU where there is one; here it is asked for by its name."""
+    asked = []
+    to = torch.nn.Module.to
+
+    def watched(module, *args, **kwargs):
+        asked.extend(args)
+        return to(module, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "to", watched)
+    read(experiment, attack(experiment))
+    assert experiment.recorder.device in asked
 
 
 def test_texts_are_decoded_beside_their_guesses(experiment):

@@ -277,15 +277,15 @@ def test_rows_that_are_projected_have_nothing_to_compare_with():
 @pytest.fixture
 def rows():
     x = normal(2, 4, 12)
-    one = Features("ViT, first layer", x, x, random_weights=True, made_up_data=True, reading="so and so")
+    one = Features("ViT, first layer", x, x, random_weights=True, stand_in="drawn data", reading="so and so")
     return [measure(one), measure(features(x, x[:, :2]))]
 
 
-def test_the_table_marks_what_is_random_or_made_up(rows):
+def test_the_table_marks_random_weights_and_what_stands_in_for_the_papers_data(rows):
     first, second = similarity_table(rows).rows
     assert first[:3] == ("ViT, first layer", "0.52", "1.000 ± 0.000")
     assert first[4:6] == ("0.29", "1.000 ± 0.000")
-    assert first[-1] == "random weights; made-up data; so and so"
+    assert first[-1] == "random weights; drawn data; so and so"
     assert second[1:3] == ("–", "–")
     assert second[8] == "4 → 2 × 12"
     assert second[-1] == "random weights"

@@ -10,9 +10,10 @@ from transformers import ViTConfig, ViTModel
 
 from cutlayer.core import ConfigError, ModelError
 from cutlayer.recipes.unsplit.vision import (
+    HEARTBEATS,
+    PHOTOGRAPHS,
     EcgCnn,
     UnsplitCnn,
-    digits,
     ecg_features,
     heartbeats,
     load_vit,
@@ -122,27 +123,18 @@ def test_a_vit_from_a_folder(folder, tmp_path):
 # ---------------------------------------------------------------- inputs
 
 
-@pytest.mark.parametrize("source", [photographs, digits])
-def test_pictures(source):
-    made = source(6, side=32, rng=generator())
+def test_pictures():
+    made = photographs(6, side=32, rng=generator())
     assert made.shape == (6, 3, 32, 32)
     assert made.min() >= 0
     assert made.max() <= 1
     assert made.flatten(1).std(1).min() > 0.05  # something is seen on each
-    assert torch.equal(made, source(6, side=32, rng=generator()))
-    assert not torch.equal(made, source(6, side=32, rng=generator(1)))
+    assert torch.equal(made, photographs(6, side=32, rng=generator()))
+    assert not torch.equal(made, photographs(6, side=32, rng=generator(1)))
     assert len({picture.numpy().tobytes() for picture in made}) == 6
     for n, side in ((0, 32), (1, 0)):
         with pytest.raises(ConfigError, match="at least 1"):
-            source(n, side=side, rng=generator())
-
-
-def test_digits_are_grey_and_few():
-    made = digits(3, side=16, rng=generator())
-    assert torch.equal(made[:, 0], made[:, 1])
-    assert torch.equal(made[:, 0], made[:, 2])
-    with pytest.raises(ConfigError, match="at most 1797"):
-        digits(1798, side=8, rng=generator())
+            photographs(n, side=side, rng=generator())
 
 
 def test_photographs_are_in_colour_and_upright():
@@ -167,9 +159,9 @@ def test_heartbeats():
 
 def test_what_is_taken_of_the_convolutional_networks():
     images, beats = photographs(2, side=32, rng=generator()), heartbeats(2, rng=generator())
-    for (after, before), shape, made_up in (
-        (unsplit_features(images, rng=generator()), (2, 64, 1024), False),
-        (ecg_features(beats, rng=generator(), made_up=True), (2, 16, 64), True),
+    for (after, before), shape, stand_in in (
+        (unsplit_features(images, rng=generator()), (2, 64, 1024), PHOTOGRAPHS),
+        (ecg_features(beats, rng=generator(), stand_in=HEARTBEATS), (2, 16, 64), HEARTBEATS),
     ):
         assert after.inputs.shape == after.outputs.shape == before.outputs.shape == shape
         assert torch.equal(after.inputs, before.inputs)
@@ -178,7 +170,7 @@ def test_what_is_taken_of_the_convolutional_networks():
         assert before.name.startswith(after.name)
         for each in (after, before):
             assert each.random_weights
-            assert each.made_up_data is made_up
+            assert each.stand_in == stand_in
             assert each.reading
             assert not each.outputs.requires_grad
     assert (unsplit_features(images, rng=generator())[0].outputs >= 0).all()

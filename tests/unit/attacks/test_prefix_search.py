@@ -76,6 +76,33 @@ def test_nothing_is_read_where_nothing_is_shown(name, kind):
     assert read(name, knowledge(name), kind, texts(12)) < 0.12
 
 
+def test_stored_texts_are_read_as_those_of_steps_are():
+    """A frozen bottom releases each text once, before the first step."""
+    tokens, granted = texts(7), knowledge("gpt2")
+    seen, _ = SearchedTruth(tokens).traffic(Traffic.UNPROTECTED, rows_like("gpt2"), granted, looks=1, rng=generator(3))
+    (release,) = seen.releases()
+    halves = [release.payload.select(torch.arange(4)), release.payload.select(torch.arange(4, 7))]
+
+    def stored(record_set):
+        return [
+            SeenFrame(
+                Direction.UP,
+                routes.SHARD_PUT,
+                {"record_set": record_set, "shard": shard},
+                lambda half=half: {"rows": half.packed.values, "lengths": half.segment_lengths},
+            )
+            for shard, half in enumerate(halves)
+        ]
+
+    shown = Transcript(lambda: [*stored("dev"), *stored("train")]).first_records("train", 5).shortened(6)
+    first = Tokens((tokens.segments[0].select(torch.arange(5)),))
+    first = Tokens((first.segments[0].first(first.segments[0].lengths.clamp(max=6)),))
+    truth = SearchedTruth(first, records={"train": torch.arange(5)})
+    outcome = measure("prefix-search", shown, knowledge=granted, truth=truth)
+    assert isinstance(outcome, Measured)
+    assert (outcome.success.value, outcome.success.n) == (1, first.total)
+
+
 def test_few_tries_are_enough_and_candidates_are_kept_to():
     tokens = texts()
     assert read("gpt2", knowledge("gpt2"), Traffic.UNPROTECTED, tokens, PrefixSearch(tried=32)) > 0.8

@@ -11,7 +11,7 @@ import pytest
 from cutlayer.cli.finetune import language_rows
 from cutlayer.core import Place, Proportion
 from cutlayer.customer import Client, LanguageResult, Method, TrainBottom, TrainSpec
-from cutlayer.data import sample_path
+from cutlayer.data import Dataset
 from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
 
@@ -124,19 +124,33 @@ def test_options_that_mean_nothing_but_for_an_encoder_decoder(
 
 
 @pytest.mark.parametrize(
-    ("flags", "source", "iterations"),
-    [
-        (("--public-first", "sample"), sample_path("train"), 1),
-        (("--public-iterations", "5"), sample_path("train"), 5),
-        (("--public-first", "open.txt"), "open.txt", 1),
-    ],
+    ("flags", "iterations"),
+    [(("--public-first", "sample"), 1), (("--public-iterations", "5"), 5)],
+    ids=str,
 )
-def test_public_text_that_goes_first(
-    asked: dict[str, Any], run: Run, flags: tuple[str, ...], source: str | Path, iterations: int
+def test_the_embedded_sample_goes_first_whatever_the_private_columns_are(
+    asked: dict[str, Any], run: Run, flags: tuple[str, ...], iterations: int
 ) -> None:
-    run(*LM, *flags)
-    assert (str(asked["public_first"]), asked["public_iterations"]) == (str(source), iterations)
-    assert Path(sample_path("train")).is_file()
+    """It has a column of its own."""
+    run(*LM, *flags, "--text-column", "body")
+    first = asked["public_first"]
+    assert isinstance(first, Dataset)
+    assert len(first) > 100
+    assert asked["text_column"] == "body"
+    assert asked["public_iterations"] == iterations
+
+
+def test_a_file_of_public_text_goes_first(asked: dict[str, Any], run: Run) -> None:
+    run(*LM, "--public-first", "open.txt")
+    assert (asked["public_first"], asked["public_iterations"]) == ("open.txt", 1)
+
+
+@pytest.mark.parametrize("flags", [("--public-first", "sample"), ("--public-iterations", "2")], ids=" ".join)
+def test_the_embedded_sample_has_no_pairs(asked: dict[str, Any], run: Run, flags: tuple[str, ...]) -> None:
+    failed = run(*SEQ2SEQ, *flags)
+    assert failed.code == 2
+    assert "--public-first: the embedded sample has single texts" in failed.err
+    assert not asked
 
 
 @pytest.mark.parametrize(

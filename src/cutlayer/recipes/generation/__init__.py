@@ -14,7 +14,7 @@ from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes.generation.cells import Experiment
 from cutlayer.recipes.generation.config import GenerationConfig
 from cutlayer.recipes.generation.report import content, draw, tables
-from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, read_config
+from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, configured, read_config
 from cutlayer.reports import write_report
 
 __all__ = ["NoisyGeneration"]
@@ -48,8 +48,9 @@ class NoisyGeneration:
             ModelError: There is no such model, or it is no decoder.
             Stopped: The user interrupted; the same order goes on.
         """
-        scale = at_size(self._config.sizes, order.size)
-        with Experiment(self._config, scale, order, progress) as experiment:
+        config = configured(self._config, order.settings)
+        scale = at_size(config.sizes, order.size)
+        with Experiment(config, scale, order, progress) as experiment:
             results = experiment.run()
         drawn = tables(results, seeds=order.seeds)
         written = {
@@ -58,6 +59,7 @@ class NoisyGeneration:
             "model": {"source": order.model, "fingerprint": experiment.model},
             "size": order.size.value,
             "seeds": order.seeds,
+            "settings": dict(order.settings),
             **content(results),
         }
         plot = order.out / "perplexity-and-recovery.png"

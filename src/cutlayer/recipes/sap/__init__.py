@@ -11,7 +11,7 @@ from typing import Any
 from cutlayer.customer import Progress
 from cutlayer.models import STARTER
 from cutlayer.recipes.cells import Experiment
-from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, read_config
+from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, configured, read_config
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.sap.figure import draw_figure_2
 from cutlayer.recipes.sap.findings import Findings
@@ -49,7 +49,7 @@ class Sap:
             DataError: A data set is missing.
             Stopped: The user interrupted; the same order goes on.
         """
-        config = self._config
+        config = configured(self._config, order.settings)
         chosen_parts(self.parts, order.only, other_names={})
         limits = at_size(config.sizes, order.size).limits
         with Experiment(order.out, model=order.model, data=order.data, progress=progress) as experiment:
@@ -64,6 +64,7 @@ class Sap:
             "model": {"source": order.model, "fingerprint": experiment.model},
             "size": order.size.value,
             "seeds": order.seeds,
+            "settings": dict(order.settings),
             **content(findings),
         }
         drawn = tables(findings)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cutlayer.customer import Progress
 from cutlayer.models import STARTER_DECODER
-from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, read_config
+from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, configured, read_config
 from cutlayer.recipes.unsplit.cells import Experiment
 from cutlayer.recipes.unsplit.config import UnsplitConfig
 from cutlayer.recipes.unsplit.grid import Grid
@@ -55,10 +55,11 @@ class SplitStudy:
             Stopped: The user interrupted; the same order goes on.
         """
         names = chosen_parts(self.parts, order.only, other_names=OTHER_NAMES)
-        at_size(self._config.sizes, order.size)
+        config = configured(self._config, order.settings)
+        at_size(config.sizes, order.size)
         with Experiment(order.out, model=order.model, data=order.data, progress=progress) as experiment:
-            grid = Grid(self._config, order, experiment.recorder)
-            for corpus in (*self._config.corpora.values(), self._config.public):
+            grid = Grid(config, order, experiment.recorder)
+            for corpus in (*config.corpora.values(), config.public):
                 # a missing file is told before hours of work
                 experiment.recorder.texts(corpus)
             parts = {name: make_part(name, grid, experiment, order.out) for name in names}
@@ -72,6 +73,7 @@ class SplitStudy:
             "model": {"source": order.model, "fingerprint": experiment.recorder.model},
             "size": order.size.value,
             "seeds": order.seeds,
+            "settings": dict(order.settings),
             "parts": {name: report.content for name, report in reports.items()},
             "paper": PAPER.model_dump(mode="json"),
             "deviations": [each.model_dump() for each in self._config.deviations],

@@ -156,8 +156,12 @@ def inverter(grid: Grid) -> Study:
 
 def controls(grid: Grid) -> Study:
     """What must not be read: noise, and texts dealt out anew."""
-    traffics = {"the boundary": Traffic.UNPROTECTED, "noise instead": Traffic.NOISE}
-    boundary, noise = ((name, FIRST) for name in traffics)
+    traffics = {
+        "the boundary": Traffic.UNPROTECTED,
+        "noise instead": Traffic.NOISE,
+        "its rows shuffled": Traffic.SHUFFLED,
+    }
+    _, noise, shuffled = ((name, FIRST) for name in traffics)
     points = tuple(
         Point(
             name,
@@ -171,19 +175,22 @@ def controls(grid: Grid) -> Study:
     def judge(found: Mapping[Key, Pooled]) -> Sequence[Verdict]:
         return [
             _control("noise", found[noise].accuracy, found[noise].chance),
-            _control("shuffled", found[boundary].shuffled, found[boundary].chance),
+            _control("shuffled", found[shuffled].accuracy, found[shuffled].chance),
         ]
 
     def judge_inverter(found: Mapping[Key, Mapping[str, Pooled]]) -> Sequence[Verdict]:
-        last, shuffled = (list(found[key].values())[-1] for key in (noise, boundary))
         return [
-            _control("noise, inverter", last.accuracy, last.chance),
-            _control("shuffled, inverter", shuffled.shuffled, shuffled.chance),
+            _control(f"{name}, inverter", last.accuracy, last.chance)
+            for name, last in (("noise", _last(found[noise])), ("shuffled", _last(found[shuffled])))
         ]
 
     return Study(
         "controls", "Controls: noise and shuffled texts", "iteration", points, judge, judge_inverter=judge_inverter
     )
+
+
+def _last(stages: Mapping[str, Pooled]) -> Pooled:
+    return list(stages.values())[-1]
 
 
 def _control(name: str, share: Proportion, chance: float) -> Verdict:

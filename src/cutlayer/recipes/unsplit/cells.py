@@ -52,7 +52,7 @@ class AttackCell(Spec):
         iteration: Which of its private iterations, from 1.
         spec: How the attack is run.
         start: What the guess starts from.
-        traffic: The boundary as it crossed; or, as a control, noise with its mean and spread.
+        traffic: The boundary as it crossed; or, as a control, noise or its rows shuffled.
         seed: Of the start of x' and the guess's dropout.
     """
 
@@ -230,7 +230,7 @@ class Experiment(Stoppable):
         bottom = cast(Bottom, knowledge.bottom)
         table = bottom.table.detach()
         attack = UnSplitRun(
-            guessed_bottom(cell, bottom, recording.weights),
+            guessed_bottom(cell, bottom, recording.weights).to(self.recorder.device),
             hidden,
             inputs,
             cell.spec,
@@ -377,11 +377,18 @@ def process(bottom: Bottom, inputs: Inputs) -> Unchanged:
 
 
 def _boundary(cell: AttackCell | InverterCell, rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Inputs]:
-    """What the attack is given, `[batch, seq, width]`; as a control, noise with the mean and spread of what crossed."""
+    """What the attack is given, `[batch, seq, width]`: what crossed, or as a control
+
+    noise with its mean and spread, or its rows dealt out anew over all texts and places.
+    """
     hidden, inputs = _template(knowledge).from_rows(rows)
     if cell.traffic is Traffic.NOISE:
         noise = torch.randn(hidden.shape, generator=seeded(cell.seed, "noise"))
         hidden = hidden.mean() + noise * hidden.std()
+    if cell.traffic is Traffic.SHUFFLED:
+        real = inputs.attention_mask.bool()
+        order = torch.randperm(int(real.sum()), generator=seeded(cell.seed, "shuffled"))
+        hidden = hidden.index_put((real,), hidden[real][order])
     return hidden, inputs
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from pydantic import Field
 
@@ -56,21 +56,21 @@ class UnsplitConfig(Spec):
     lora_dropout: float = Field(ge=0, lt=1)
     kept: tuple[int, ...] = Field(min_length=1)
     public_iterations: tuple[int, ...]
-    attack: Mapping[str, Setting]
-    rows_attack: Mapping[str, Setting]
-    released_attack: Mapping[str, Setting]
+    attack: UnSplitSpec
+    rows_attack: UnSplitSpec
+    released_attack: UnSplitSpec
     fast_learning_rate: float = Field(gt=0)
     inverter: InverterSpec
     refine: RefineSpec
+    vit: Path | None
     sizes: Mapping[Size, Scale]
     deviations: tuple[Deviation, ...]
 
-    def unsplit(self, scale: Scale, which: Mapping[str, Setting], **changes: Any) -> UnSplitSpec:
+    def unsplit(self, scale: Scale, which: UnSplitSpec) -> UnSplitSpec:
         """An attack's settings at a size.
 
         Args:
             scale: The size.
             which: `attack`, `rows_attack` or `released_attack`.
-            **changes: Other settings of this one cell.
         """
-        return UnSplitSpec.model_validate({**which, **scale.shorter, **changes})
+        return UnSplitSpec.model_validate({**which.model_dump(), **scale.shorter})

@@ -9,6 +9,7 @@ from cutlayer.customer import Method, TrainSpec
 from cutlayer.recipes.recipe import Order, at_size
 from cutlayer.recipes.unsplit.cells import AttackCell, InverterCell, Start
 from cutlayer.recipes.unsplit.config import UnsplitConfig
+from cutlayer.recipes.unsplit.parameters import adapted
 from cutlayer.recipes.unsplit.runs import Recorder, RunCell
 
 
@@ -78,6 +79,7 @@ class Grid:
                 epochs=1,
                 dropout=setup.dropout,
                 lora_dropout=config.lora_dropout if lora and setup.lora_dropout else 0.0,
+                targets=adapted(self._recorder.model_type),
                 group_by_length=False,
                 checkpoint_every=1 if setup.two_iterations else iterations,
                 **changes,

@@ -28,9 +28,11 @@ from cutlayer.recipes.unsplit.similarity import (
 )
 from cutlayer.recipes.unsplit.vision import (
     CIFAR_SIDE,
+    HEARTBEATS,
     VIT_SIDE,
     ecg_features,
     heartbeats,
+    load_vit,
     photographs,
     random_vit,
     unsplit_features,
@@ -58,6 +60,7 @@ class LikenessCell(Spec):
         corpus: Its texts.
         length: Tokens of one.
         samples: Texts, images and heartbeats.
+        vit: Folder of a trained vision transformer; without one its weights are random.
         seed: Of texts, images and random weights.
     """
 
@@ -65,6 +68,7 @@ class LikenessCell(Spec):
     corpus: Corpus
     length: int
     samples: int
+    vit: str | None
     seed: int
 
 
@@ -113,8 +117,10 @@ def _measure_likeness(cell: LikenessCell, recorder: Recorder) -> tuple[Similarit
         if depth < recorder.blocks
     ]
     features += unsplit_features(photographs(cell.samples, side=CIFAR_SIDE, rng=rng), rng=rng)
-    features += vit_features(photographs(cell.samples, side=VIT_SIDE, rng=rng), random_vit(rng), random_weights=True)
-    features += ecg_features(heartbeats(cell.samples, rng=rng), rng=rng, made_up=True)
+    vit = random_vit(rng) if cell.vit is None else load_vit(Path(cell.vit))
+    images = photographs(cell.samples, side=VIT_SIDE, rng=rng)
+    features += vit_features(images, vit, random_weights=cell.vit is None)
+    features += ecg_features(heartbeats(cell.samples, rng=rng), rng=rng, stand_in=HEARTBEATS)
     return tuple(measure(each, shown=min(SHOWN, cell.length), compared=_COMPARED) for each in features)
 
 

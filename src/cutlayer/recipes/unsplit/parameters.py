@@ -195,6 +195,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (GPT2, OPT, OPENCHAT, QWEN, LLAMA_2, L
 """The rows of Table 2, in its order."""
 
 
+def adapted(model_type: str) -> Targets:
+    """The linear maps that Table 3 adapts in such a model: by its parameter column all of Qwen's, two of the others'.
+
+    Args:
+        model_type: As in `config.model_type`.
+    """
+    return "all-linear" if model_type.startswith("qwen") else "query-value"
+
+
 # ---------------------------------------------------------------- counting
 
 

@@ -139,6 +139,7 @@ def _counted(name: str, grid: Grid, experiment: Experiment, folder: Path) -> Par
             corpus=grid.config.corpora["wikitext"],
             length=scale.length,
             samples=scale.samples,
+            vit=None if grid.config.vit is None else str(grid.config.vit.expanduser().resolve()),
             seed=0,
         )
         return likeness_report(likeness(cell, recorder, experiment.folder), folder, model=recorder.source)

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, DataError, ModelError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Progress, TrainSpec
+from cutlayer.customer.client import choose_device
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.prepare import Corpora, prepare, split_rows
@@ -163,6 +164,8 @@ class Recorder:
         if family.kind is not Kind.DECODER:
             raise ModelError(f"The study is of decoders, and {model} is none.", remedy="Choose a decoder with --model.")
         self.model = fingerprint(whole)
+        self.model_type = str(whole.config.model_type)
+        self.device = choose_device("auto")
         self.limit = max_length(whole.config)
         self.blocks = len(block_list(whole, family.stacks[0]))
         self.tokenizer = load_tokenizer(model)

@@ -216,7 +216,7 @@ class Similarity(Spec):
         cosine: Cosine similarity, signed.
         magnitude: The same without sign: the paper says that its cosine ranges from 0 to 1.
         random_weights: Whether nobody trained the part.
-        made_up_data: Whether the samples are drawn and not recorded.
+        stand_in: What the samples are, where they stand in for the paper's data.
         reading: What was taken for input and output, where the paper leaves that open.
     """
 
@@ -229,7 +229,7 @@ class Similarity(Spec):
     cosine: Measure
     magnitude: Measure
     random_weights: bool
-    made_up_data: bool
+    stand_in: str
     reading: str
 
 
@@ -270,7 +270,7 @@ def measure(features: Features, *, shown: int = SHOWN, compared: int | None = No
         cosine=cosine,
         magnitude=magnitude,
         random_weights=features.random_weights,
-        made_up_data=features.made_up_data,
+        stand_in=features.stand_in,
         reading=features.reading,
     )
 
@@ -407,11 +407,7 @@ def _mean(each: Measure, *, error: bool = True) -> str:
 
 
 def _marks(row: Similarity) -> list[str]:
-    return [
-        name
-        for name, applies in (("random weights", row.random_weights), ("made-up data", row.made_up_data))
-        if applies
-    ]
+    return [*(["random weights"] if row.random_weights else []), *([row.stand_in] if row.stand_in else [])]
 
 
 # ---------------------------------------------------------------- Figures 16-21

@@ -31,6 +31,9 @@ VIT_SIDE = 224
 """What ViT-patch16-224 takes; the paper enlarges CIFAR-10's images to it (§4.3)."""
 ECG_LENGTH = 128
 """Samples of a heartbeat in Abuadbba et al.'s preparation of MIT-BIH."""
+PHOTOGRAPHS = "scikit-learn's photographs for CIFAR-10"
+HEARTBEATS = "made-up heartbeats for MIT-BIH"
+"""What stands in for the paper's data, as results mark it."""
 
 
 # ---------------------------------------------------------------- models
@@ -253,24 +256,6 @@ def photographs(n: int, *, side: int, rng: torch.Generator) -> Tensor:
     return torch.cat(cuts)
 
 
-def digits(n: int, *, side: int, rng: torch.Generator) -> Tensor:
-    """Handwritten digits that scikit-learn bundles, `[n, 3, side, side]`, values in [0, 1], the three colours alike.
-
-    Args:
-        n: How many, without repetition.
-        side: Their width and height; the originals have 8.
-        rng: Where the choice comes from.
-    """
-    from sklearn.datasets import load_digits
-
-    _check(n, side)
-    pictures = torch.from_numpy(load_digits().images).float() / 16
-    if n > len(pictures):
-        raise ConfigError([Fault("n", n, f"must be at most {len(pictures)}")])
-    chosen = pictures[torch.randperm(len(pictures), generator=rng)[:n]]
-    return _resized(chosen[:, None], side).expand(n, 3, side, side).clone()
-
-
 def heartbeats(n: int, *, rng: torch.Generator) -> Tensor:
     """Made-up heartbeats `[n, 1, 128]`, values in [0, 1]: no electrocardiogram is bundled, and none is fetched.
 
@@ -324,7 +309,7 @@ class Features:
         inputs: `[samples, channels, features]`.
         outputs: `[samples, channels, features]`.
         random_weights: Whether nobody trained the weights.
-        made_up_data: Whether the samples are drawn and not recorded.
+        stand_in: What the samples are, where they stand in for the paper's data.
         reading: What was taken for the part's input and output, where the paper leaves that open.
     """
 
@@ -332,7 +317,7 @@ class Features:
     inputs: Tensor
     outputs: Tensor
     random_weights: bool
-    made_up_data: bool = False
+    stand_in: str = ""
     reading: str = ""
 
 
@@ -350,12 +335,16 @@ def unsplit_features(images: Tensor, *, rng: torch.Generator) -> tuple[Features,
     network = random_network(UnsplitCnn, rng)
     inputs, outputs = network.second_layer(images)
     return _both(
-        "Unsplit model, second layer", inputs.flatten(2), outputs.flatten(2), F.relu(outputs.flatten(2)), made_up=False
+        "Unsplit model, second layer",
+        inputs.flatten(2),
+        outputs.flatten(2),
+        F.relu(outputs.flatten(2)),
+        stand_in=PHOTOGRAPHS,
     )
 
 
 @torch.no_grad()
-def ecg_features(beats: Tensor, *, rng: torch.Generator, made_up: bool) -> tuple[Features, Features]:
+def ecg_features(beats: Tensor, *, rng: torch.Generator, stand_in: str) -> tuple[Features, Features]:
     """Table 5's third line: what the first two layers hand on, 16 channels of 64.
 
     The network's own input is one channel of 128, so it cannot be what a heat map of 16 × 16 compares. The second
@@ -364,14 +353,14 @@ def ecg_features(beats: Tensor, *, rng: torch.Generator, made_up: bool) -> tuple
     Args:
         beats: `[samples, 1, 128]`.
         rng: Where the network's weights come from.
-        made_up: Whether these are no recordings.
+        stand_in: What they are, where they are no recordings.
     """
     network = random_network(EcgCnn, rng)
     inputs, outputs = network.first_layers(beats)
-    return _both("1D CNN, first two layers", inputs, outputs, F.leaky_relu(outputs), made_up=made_up)
+    return _both("1D CNN, first two layers", inputs, outputs, F.leaky_relu(outputs), stand_in=stand_in)
 
 
-def _both(name: str, inputs: Tensor, before: Tensor, after: Tensor, *, made_up: bool) -> tuple[Features, Features]:
+def _both(name: str, inputs: Tensor, before: Tensor, after: Tensor, *, stand_in: str) -> tuple[Features, Features]:
     """A convolution with its activation, under the paper's name, and without."""
     readings = ((name, after, "with its activation"), (f"{name}, before its activation", before, "without"))
     first, second = (
@@ -380,7 +369,7 @@ def _both(name: str, inputs: Tensor, before: Tensor, after: Tensor, *, made_up: 
             inputs=inputs,
             outputs=outputs,
             random_weights=True,
-            made_up_data=made_up,
+            stand_in=stand_in,
             reading=f"what the second convolution gets, and what it gives {which}",
         )
         for each, outputs, which in readings
@@ -420,7 +409,14 @@ def vit_features(images: Tensor, model: ViTModel, *, random_weights: bool) -> tu
         ("ViT, embedding and first layer", pixels, "the pixels of a patch, and what leaves the first block"),
     )
     first, second = (
-        Features(name=name, inputs=inputs, outputs=after[:, 1:], random_weights=random_weights, reading=reading)
+        Features(
+            name=name,
+            inputs=inputs,
+            outputs=after[:, 1:],
+            random_weights=random_weights,
+            stand_in=PHOTOGRAPHS,
+            reading=reading,
+        )
         for name, inputs, reading in readings
     )
     return first, second
