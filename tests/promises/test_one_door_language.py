@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import Place
+from cutlayer.core import Place, Ragged, Tokens
 from cutlayer.customer import Client, Gate, LanguageResult, Method, Sampling, TrainSpec
+from cutlayer.customer.finetune import build_session
+from cutlayer.customer.profile import Profile
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Tail
 from cutlayer.wire import routes
+from cutlayer.wire.frame import decode_tensors
 from cutlayer.wire.recording import Direction
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import SEED, Sent, corpus, customer
@@ -150,13 +153,75 @@ def test_a_planted_leak_is_caught(
 
 
 def test_the_vendor_gets_and_keeps_no_token_and_no_weight_of_the_customers(
-    data_dir: Path, api_key: str, tmp_path: Path
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
 ) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result, _ = tune(client, "all weights")
+        before = len(watched.requests)
         client.generate(result.adapter_id, [TRAIN.texts[0][0]], sampling=Sampling(max_new_tokens=9, seed=1))
-        sent = b"\n".join(frame.body for frame in Sent.by(result).frames if frame.direction is Direction.UP)
+        assert len(watched.requests) > before
+        sent = b"\n".join(f"{request.line}\n".encode() + request.body for request in watched.requests)
         check_kept_home(client, result, [text for (text,) in TRAIN.texts], sent=sent, vendor=data_dir)
+
+
+PROMPTS = [TRAIN.texts[0][0], TRAIN.texts[1][0][:20]]
+
+
+def generated(client: Client, data: Path, watched: Watched) -> None:
+    """Generates, and asserts that each frame holds the customer's rows of the newest tokens, and not a byte more."""
+    result, _ = tune(client, "adapters")
+    before = len(watched.requests)
+    texts = client.generate(result.adapter_id, PROMPTS, sampling=Sampling(max_new_tokens=6, greedy=True))
+    bodies = [request for request in watched.requests[before:] if request.body]
+    assert all("/v1/generations/" in request.line for request in bodies)
+    steps = [request for request in bodies if "/steps/" in request.line]
+    assert len(steps) == texts[0].round_trips == len(bodies) - 1
+    archive, profile = archive_of(client), Profile.load(client.home, result.adapter_id)
+    session = build_session(archive, client.home, profile.spec, None, None, torch.device("cpu"))
+    session.load_trained(profile.trained(client.home))
+    session.eval()
+    tokenizer = archive.tokenizer
+    ids = [tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in PROMPTS]
+    written = [
+        tokenizer(prompt + text.text, add_special_tokens=False)["input_ids"][len(own) :]
+        for prompt, own, text in zip(PROMPTS, ids, texts, strict=True)
+    ]
+    whole = [own + new for own, new in zip(ids, written, strict=True)]
+    with torch.no_grad():
+        rows = [session.bottom(archive.template.assemble(Tokens((Ragged.from_lists([row]),))))[0] for row in whole]
+    start = [0] * len(PROMPTS)
+    for request in steps:
+        tensors = decode_tensors(routes.GENERATION_STEP, request.body)
+        assert set(tensors) == {"rows", "lengths"}
+        lengths = tensors["lengths"].flatten().tolist()
+        expected = torch.cat([rows[text][at : at + n] for text, (at, n) in enumerate(zip(start, lengths, strict=True))])
+        torch.testing.assert_close(tensors["rows"].float(), expected, atol=0.05, rtol=0.02)  # bf16 on the wire
+        assert len(request.body) < tensors["rows"].nbytes + tensors["lengths"].nbytes + 512
+        start = [at + n for at, n in zip(start, lengths, strict=True)]
+    assert start[0] >= len(ids[0])
+
+
+def test_generation_sends_rows_of_the_newest_tokens_and_nothing_else(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
+) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        generated(client, data_dir, watched)
+
+
+def test_a_leak_in_generation_is_caught(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted fault: the rows' first element carries the token."""
+    honest = Session._grown_rows
+
+    def planted(session: Session, texts: Any, drawn: Any, opening: Tensor, inputs: Any) -> Any:
+        release = honest(session, texts, drawn, opening, inputs)
+        release.payload.packed.values[:, 0] = drawn.payload.segments[0].values[-1].float()
+        return release
+
+    monkeypatch.setattr(Session, "_grown_rows", planted)
+    with customer(data_dir, api_key, tmp_path / "home") as client, pytest.raises(AssertionError, match="not close"):
+        generated(client, data_dir, watched)
 
 
 def test_the_vendor_is_not_told_what_the_customer_drops_out(

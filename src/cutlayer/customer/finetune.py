@@ -115,6 +115,21 @@ def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("train_bottom", "redraw", 'trains the table: use method "full", or leave the bottom frozen')
 
 
+def check_head(archive: Archive) -> None:
+    """Refuses a whole tuning above released ids of a model whose head is its embedding table.
+
+    The vendor looks ids up in a table of its own and trains it; the head, the same weights, would stay behind here.
+
+    Raises:
+        ConfigError: The head is tied to the table.
+    """
+    if archive.tail is not None and any(weight is archive.table for weight in archive.tail.parameters()):
+        raise ConfigError(
+            [Fault("method", "full", "must be lora: ids are released, and this model's head is its embedding table")],
+            remedy="Use --bottom 1, or adapters.",
+        )
+
+
 def check_model(spec: RunSpec, model: ModelInfo) -> None:
     """Refuses a model that cannot learn what is to be learnt.
 
@@ -246,6 +261,8 @@ class Finetuning:
         self.archive = fetch_archive(gate, home, self.model, self.spec.cut, progress)
         if (self._trains_bottom and not self.spec.bottom) or self.spec.train.method is Method.FULL:
             self.archive.check_trainable()  # the table is trained; deeper bottoms may train their blocks alone
+        if self.form is Form.IDS and self.spec.train.method is Method.FULL:
+            check_head(self.archive)
         self.data = prepare(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
@@ -258,7 +275,9 @@ class Finetuning:
             width=self.model.width,
         )
         self._forecast.check_noise(self.archive)
-        check_batches(self.data.train.lengths, batch_size=self.spec.train.batch_size, positions=self.positions)
+        for examples in (self.data.train, self.data.public):
+            if examples is not None:
+                check_batches(examples.lengths, batch_size=self.spec.train.batch_size, positions=self.positions)
 
     @property
     def _trains_bottom(self) -> bool:

@@ -139,7 +139,7 @@ class Forecast:
             yield from drawn(self._session, texts, width=self._width)
 
     def _fresh(self, train: Texts) -> Iterator[Release]:
-        step = 0
+        step = self._spec.public_iterations
         for epoch in range(self._looks):
             for batch in training_order(self._spec, self._data.train.lengths, epoch):
                 step += 1

@@ -96,7 +96,7 @@ class Gate:
             where=frame.where,
             payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
             release=release,
-            budget=self._budget,
+            budget=None if release is not None and release.public else self._budget,
             unsafe=self._unsafe,
         )
         try:

@@ -38,7 +38,7 @@ from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective
-from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate, evaluation_batches
+from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
 from cutlayer.models import Template
 from cutlayer.privacy import RunBytes
@@ -242,7 +242,7 @@ class LanguageMeasures(Measures[LanguageResult]):
             perplexity_on="dev" if utility is None else "test",
             perplexity_n=predicted if utility is None else utility.n,
             perplexity_standard_error=None if utility is None else utility.standard_error,
-            dev_before=state.untrained or math.nan,
+            dev_before=math.nan if state.untrained is None else state.untrained,
             read_in_training=shares[0],
             read_in_training_note=_reason(trained),
             read_from_answers=shares[1],
@@ -259,6 +259,17 @@ class LanguageMeasures(Measures[LanguageResult]):
             ),
             **common,
         )
+
+    def utility(self, *, positions: int, progress: Progress) -> Score | None:
+        """As of any run; without test the adapter answers some of dev, so that there are answers of its own to read."""
+        found = super().utility(positions=positions, progress=progress)
+        if found is None:
+            dev = self._trainer.dev
+            some = torch.arange(len(dev))[dev.lengths.cumsum(0) - dev.lengths < _MEASURED_TOKENS]
+            texts, labels = dev.batch(some)
+            shown = Examples(texts, labels, dev.lengths[some])
+            evaluate(self._session, shown, positions=positions, progress=progress, stage="dev, by the adapter")
+        return found
 
     def _transcript(self) -> Transcript:
         """What crossed of the texts that are predicted."""
@@ -351,20 +362,17 @@ class LanguageMeasures(Measures[LanguageResult]):
     def _tokens_said(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the customer's most probable tokens that the vendor reads from what it sent down itself.
 
-        Measured on the evaluation that the result's perplexity is of, where the true tokens stand before each.
+        Measured on the published adapter's answers about test, or dev, where the true tokens stand before each.
         """
         tail = self._session.tail
         if tail is None:
             raise TypeError("a language model's customer holds the tail")
-        source, first = f"adapter/{self._trainer.link.job}/infer", 0
-        if self._data.test is None:
-            frames = len(list(evaluation_batches(self._trainer.dev, self._trainer.positions)))
-            source, first = f"job/{self._trainer.link.job}/infer", frames * self._run.state.best_epoch
+        source = f"adapter/{self._trainer.link.job}/infer"
         said: list[Tokens] = []
         queries: dict[tuple[str, int], Tensor] = {}
         texts = tokens = 0
         for answer in transcript.answers():
-            if answer.source != source or answer.number < first or tokens >= _MEASURED_TOKENS:
+            if answer.source != source or tokens >= _MEASURED_TOKENS:
                 continue
             try:
                 said.append(greedy_texts(tail, answer, knowledge))

@@ -51,12 +51,17 @@ class Corpora:
     def digest(self, key: bytes) -> str:
         """A keyed digest of all texts and labels, by which a resumed run knows its data."""
         state = hashlib.blake2b(key=key, digest_size=16)
-        for dataset in (self.train, self.dev, self.test):
-            for row, label in zip(dataset.texts, dataset.labels or (), strict=False) if dataset else ():
-                state.update("\x1f".join((*row, label)).encode() + b"\x1e")
-            state.update(b"\x1d")
-        for row in self.public.texts if self.public else ():
-            state.update("\x1f".join(row).encode() + b"\x1e")
+        for dataset in (self.train, self.dev, self.test, self.public):
+            rows = -1 if dataset is None else len(dataset)
+            state.update(rows.to_bytes(8, signed=True))
+            if dataset is None:
+                continue
+            for column in (*zip(*dataset.texts, strict=True), *(() if dataset.labels is None else [dataset.labels])):
+                state.update(b"column")
+                for value in column:
+                    # with its length, so that no two corpora are the same bytes
+                    content = value.encode()
+                    state.update(len(content).to_bytes(8) + content)
         return state.hexdigest()
 
 

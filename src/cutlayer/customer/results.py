@@ -99,7 +99,7 @@ class LanguageResult(RunResult):
         perplexity_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch.
         perplexity_n: How many tokens were predicted.
         perplexity_standard_error: Its standard error, clustered by block.
-        dev_before: Dev perplexity before the first step.
+        dev_before: Dev perplexity before the first step on private text; after those on public text, if there are any.
         read_in_training: Share of tokens of the first training steps that the vendor reads from the gradients that go
             up, by means of the tail that it handed out; `None` with the reason in the note.
         read_in_training_note: Why there is no number.

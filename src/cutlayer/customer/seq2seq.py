@@ -66,8 +66,7 @@ class Seq2SeqSession(Session):
         """
         if isinstance(texts, Stored):
             raise ConfigError("An encoder-decoder's steps carry their own texts.", remedy="Pass the texts.")
-        privatizer = self._public if texts.public else self.privatizer
-        drawn = privatizer.tokens(texts.tokens, labels=None, look=look)
+        drawn = self._tokens(texts, look)
         # a draw that stands twice has the same bytes twice, so it is computed once
         places = {identity: place for place, identity in reversed(list(enumerate(drawn.identities)))}
         first = sorted(places.values())

@@ -260,8 +260,7 @@ class Session(nn.Module):
 
     def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
-        privatizer = self._public if texts.public else self.privatizer
-        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        drawn = self._tokens(texts, look)
         replaced = replaced_tokens(texts.tokens, drawn)
         if self.form is Form.IDS:
             return Drawn(drawn, replaced)
@@ -269,11 +268,17 @@ class Session(nn.Module):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
             seed_dropout(self._seed, self.link.step + 1)
             rows = self._bottom_once(drawn)
-            # the bits depend on the batch: a text that is evaluated in two frames leaves as two releases of one draw
-            batch = hashlib.blake2b(b"".join(drawn.identities), digest_size=16).hexdigest()
-            context = f"{self.link.moment}/{self.training}/{batch}".encode()
+            # the bits depend on the batch and the machine: one draw may leave as several releases, and is no second look
+            bits = hashlib.blake2b(rows.packed.values.detach().contiguous().numpy().data, digest_size=16).hexdigest()
+            context = f"{self.link.moment}/{self.training}/{bits}".encode()
             return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
         return Drawn(self._kept(drawn), replaced)
+
+    def _tokens(self, texts: Texts, look: tuple[int, int] | None) -> Release:
+        """The tokens' draw; public texts leave as they are."""
+        privatizer = self._public if texts.public else self.privatizer
+        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        return replace(drawn, public=texts.public)
 
     def _bottom(self, tokens: Payload) -> Rows:
         """The bottom's output at all real positions of drawn tokens."""
@@ -382,8 +387,11 @@ class Session(nn.Module):
             raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
         (new,) = drawn.payload.segments
         table = self.bottom.table.detach()
-        rows = new.with_values(new.values if new.values.is_floating_point() else table.cpu()[new.values])
-        rows = rows.preceded_by(table.cpu()[opening])
+        # looked up where the table is: to move it for a token would take longer than the token
+        rows = new.with_values(
+            new.values if new.values.is_floating_point() else table[new.values.to(table.device)].cpu()
+        )
+        rows = rows.preceded_by(table[opening.to(table.device)].cpu())
         embedded = replace(inputs, inputs_embeds=texts.decoding.pad(rows, inputs)).to(self.device)
         hidden = self._enter(texts, embedded).cpu()
         packed = Ragged(hidden[texts.decoding.new(inputs)], rows.lengths)

@@ -80,7 +80,8 @@ class TrainSpec(Spec):
             block; `None` takes 1,024 of the model's limit.
         max_target_length: The same of a target text; `None` takes `max_length`'s.
         packing: Whether texts are joined and cut into blocks of `max_length`, as language models are trained.
-        accumulation: Steps whose gradients are added up before an update.
+        accumulation: Steps whose gradients are averaged for an update. The loss is a mean over each step's texts or
+            tokens, so where batches differ in size it is the mean of their means, and no larger batch's loss.
         clip_norm: Largest norm of both parties' gradients together, or `None`. For it each tells the other one number
             an update.
         gradient_checkpointing: Computes blocks again in the backward pass, on both sides: less memory, more time.
@@ -193,7 +194,7 @@ class TrainSpec(Spec):
         }
 
     def _stated_for_language(self) -> dict[str, tuple[str, str]]:
-        """What Yao & Li print (§3.3.1, §3.3.2; the rank by Table 3's parameter column), as it is told and as set here."""
+        """What Yao & Li print (§3.3.1, §3.3.2; the rank by Table 3's column), as it is told and as it is set here."""
         rate = "2e-4" if self.method is Method.LORA else "5e-6"
         return {
             "LoRA rank": ("8", "8"),

@@ -36,6 +36,7 @@ class Release:
         unit: What etas are counted in; only etas of one unit are added.
         pending: Where noise is still to be added. Such a release must not leave, and the ledger
             does not let it.
+        public: Whether anybody may read these texts, so that no budget is held against them.
     """
 
     payload: Payload = field(repr=False)
@@ -47,6 +48,7 @@ class Release:
     mechanism: str
     unit: str
     pending: Place | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         counts = {

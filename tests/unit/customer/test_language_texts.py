@@ -219,6 +219,24 @@ def test_public_text_is_part_of_what_a_run_is_known_by() -> None:
     assert Corpora(some, None, None, other).digest(b"key") != Corpora(some, None, other, None).digest(b"key")
 
 
+def test_texts_without_labels_are_part_of_what_a_run_is_known_by() -> None:
+    """And so is each text's end: texts that are cut elsewhere are other texts."""
+    corpora = [
+        Corpora(Dataset(rows, labels), dev, None)
+        for rows, labels, dev in (
+            ((("a",), ("b",)), None, None),
+            ((("a",), ("c",)), None, None),
+            ((("ab",),), None, None),
+            ((("a",), ("b",)), ("x", "y"), None),
+            ((("a", "b"),), None, None),
+            ((("a",),), None, Dataset((("b",),))),
+            ((("a\x1fb",),), None, None),
+        )
+    ]
+    assert len({each.digest(b"key") for each in corpora}) == len(corpora)
+    assert corpora[0].digest(b"key") != corpora[0].digest(b"other key")
+
+
 # ---------------------------------------------------------------- the loss
 
 

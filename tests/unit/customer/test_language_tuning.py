@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError, Cut, Place, Stopped
+from cutlayer.core import BudgetError, ConfigError, Cut, Place, Stopped
 from cutlayer.customer import (
     Client,
     LanguageResult,
@@ -27,6 +27,7 @@ from cutlayer.customer import (
 from cutlayer.customer.client import _default_train_bottom
 from cutlayer.customer.finetune import check_spec, form_of
 from cutlayer.customer.run import Run, RunState
+from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset
 from cutlayer.models import Archive, Head, Inputs, Tail, read_archive, write_archive
@@ -390,6 +391,61 @@ def test_a_stopped_run_goes_on_from_its_public_steps(client: Client, stage: str,
     assert again.adapter_sha256 == straight.adapter_sha256
     assert again.perplexity == straight.perplexity
     assert again.steps == straight.steps
+
+
+def test_a_budget_is_of_private_texts(client: Client) -> None:
+    """Public text leaves as it is, which no budget forbids; private text is held to it."""
+    with pytest.raises(BudgetError):
+        tune_with(client, budget=5.0)
+    assert not any(entry.texts for entry in client.ledger.frames())
+    assert tune_with(client, budget=6.0).steps > ITERATIONS
+
+
+def test_public_batches_are_checked_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything leaves, as those of train are."""
+    monkeypatch.setattr("cutlayer.customer.finetune.check_batches", lambda lengths, **_: counted.append(len(lengths)))
+    counted: list[int] = []
+    result = tune_with(client)
+    assert counted[0] == result.n_train
+    assert len(counted) == 2
+
+
+def test_a_stopped_run_goes_on_on_a_machine_that_rounds_otherwise(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same draws with other last bits are no second look, and cost nothing."""
+    with pytest.raises(Stopped):
+        tune_with(client, out=tmp_path / "stopped", progress=InterruptsAt("epoch 1", 3))
+    honest = Session._bottom
+
+    def otherwise(self: Session, tokens: Any) -> Any:
+        rows = honest(self, tokens)
+        return replace(rows, packed=rows.packed.with_values(rows.packed.values * (1 + 1e-6)))
+
+    monkeypatch.setattr(Session, "_bottom", otherwise)
+    result = tune_with(client, out=tmp_path / "stopped")
+    assert result.looks == 1
+    assert result.guarantee.budget == 6.0
+
+
+def test_other_texts_do_not_go_on_with_a_run(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        tune_with(client, out=tmp_path / "run", progress=InterruptsAt("epoch 1", 2))
+    others = Dataset(corpus(24, seed=9, canaries=False).texts)
+    with pytest.raises(ConfigError, match="other data"):
+        client.finetune_language_model(
+            others, eta=6.0, bottom=1, seed=3, public_first=PUBLIC, public_iterations=ITERATIONS, out=tmp_path / "run",
+            training=TrainSpec.language(
+                epochs=1, max_length=16, learning_rate=2e-3, checkpoint_every=2, dev_share=0.2
+            ),
+        )  # fmt: skip
+
+
+def test_whole_tuning_above_released_ids_needs_a_head_of_its_own(client: Client) -> None:
+    """The vendor would train its table, and the head, the same weights, would stay behind."""
+    with pytest.raises(ConfigError, match="method = 'full': must be lora"):
+        tune_with(client, bottom=0, public_first=None, training={"method": Method.FULL})
+    assert not any(entry.texts for entry in client.ledger.frames())
 
 
 def test_public_text_needs_a_bottom_that_moves(client: Client) -> None:

@@ -377,9 +377,9 @@ def process(bottom: Bottom, inputs: Inputs) -> Unchanged:
 
 
 def _boundary(cell: AttackCell | InverterCell, rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Inputs]:
-    """What the attack is given, `[batch, seq, width]`: what crossed, or as a control
+    """What the attack is given, `[batch, seq, width]`.
 
-    noise with its mean and spread, or its rows dealt out anew over all texts and places.
+    It is what crossed; as a control, noise with its mean and spread, or its rows dealt out anew over all texts.
     """
     hidden, inputs = _template(knowledge).from_rows(rows)
     if cell.traffic is Traffic.NOISE:

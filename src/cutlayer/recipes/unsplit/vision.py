@@ -334,13 +334,8 @@ def unsplit_features(images: Tensor, *, rng: torch.Generator) -> tuple[Features,
     """
     network = random_network(UnsplitCnn, rng)
     inputs, outputs = network.second_layer(images)
-    return _both(
-        "Unsplit model, second layer",
-        inputs.flatten(2),
-        outputs.flatten(2),
-        F.relu(outputs.flatten(2)),
-        stand_in=PHOTOGRAPHS,
-    )
+    inputs, outputs = inputs.flatten(2), outputs.flatten(2)
+    return _both("Unsplit model, second layer", inputs, outputs, F.relu(outputs), stand_in=PHOTOGRAPHS)
 
 
 @torch.no_grad()
