@@ -20,9 +20,8 @@ from cutlayer.data import Dataset
 from cutlayer.models import Tail
 from cutlayer.wire import routes
 from cutlayer.wire.frame import decode_tensors
-from cutlayer.wire.recording import Direction
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
-from tests.promises.runs import SEED, Sent, corpus, customer
+from tests.promises.runs import SEED, corpus, customer
 from tests.service.tiny import write_tiny_gpt2
 
 TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))

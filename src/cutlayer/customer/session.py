@@ -268,7 +268,7 @@ class Session(nn.Module):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
             seed_dropout(self._seed, self.link.step + 1)
             rows = self._bottom_once(drawn)
-            # the bits depend on the batch and the machine: one draw may leave as several releases, and is no second look
+            # bits depend on batch and machine: a draw may leave as several releases, which are no second look
             bits = hashlib.blake2b(rows.packed.values.detach().contiguous().numpy().data, digest_size=16).hexdigest()
             context = f"{self.link.moment}/{self.training}/{bits}".encode()
             return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)

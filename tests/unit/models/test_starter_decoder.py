@@ -11,6 +11,9 @@ import torch
 
 from cutlayer.core import StorageError
 from cutlayer.models import STARTER_DECODER, Head, load, load_model, load_tokenizer
+from training.books import encode, read_books
+from training.decoder import perplexity
+from training.kneser_ney import KneserNey
 
 FOLDER = Path(load.__file__).parent / "starter_decoder"
 PROSE = (
@@ -32,14 +35,33 @@ def test_it_knows_english_from_its_words_in_disorder():
     assert model.dtype is torch.float32
     assert 4e6 < sum(parameter.numel() for parameter in model.parameters()) < 8e6
 
-    def perplexity(text: str) -> float:
+    def of(text: str) -> float:
         ids = tokenizer(text, return_tensors="pt").input_ids
         with torch.no_grad():
             return math.exp(float(model(input_ids=ids, labels=ids).loss))
 
     words = PROSE.split()
-    assert perplexity(PROSE) < 60
-    assert perplexity(" ".join(reversed(words))) > 8 * perplexity(PROSE)
+    assert of(PROSE) < 60
+    assert of(" ".join(reversed(words))) > 8 * of(PROSE)
+
+
+@pytest.mark.slow
+def test_the_card_says_what_is_measured(public_data):
+    """On the books of the test split: the model's perplexity and the trigram's are the card's, and their ratio holds."""
+    books = public_data / "classic_books"
+    tokenizer, model = load_tokenizer(STARTER_DECODER), load_model(STARTER_DECODER, head=None)
+    train, test = (encode(tokenizer.backend_tokenizer, read_books(books, split)) for split in ("train", "test"))
+    ours = perplexity(model, torch.from_numpy(test.astype("int64")))
+    trigram = KneserNey.fit(train, vocabulary=len(tokenizer)).perplexity(test)
+    (row,) = [
+        line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("| test |")
+    ]
+    tokens, model_said, trigram_said, ratio = (cell.strip().replace(",", "") for cell in row.strip("| ").split("|")[1:])
+    assert int(tokens) == len(test) - 1
+    assert ours == pytest.approx(float(model_said), rel=1e-3)
+    assert trigram == pytest.approx(float(trigram_said), rel=1e-3)
+    assert ours / trigram == pytest.approx(float(ratio), abs=1e-3)
+    assert ours <= 0.8 * trigram
 
 
 def test_a_damaged_one_is_not_loaded(tmp_path, monkeypatch):

@@ -1,0 +1,59 @@
+"""UnSplit on the embedded decoder: a real model's boundary, recorded from a real split run, is read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from cutlayer.attacks import UnSplitSpec
+from cutlayer.attacks.truth import Traffic
+from cutlayer.customer import Method, TrainSpec
+from cutlayer.customer.progress import Silent
+from cutlayer.data import read_dataset, sample_path
+from cutlayer.models import STARTER_DECODER
+from cutlayer.recipes.unsplit.cells import AttackCell, Experiment
+from cutlayer.recipes.unsplit.runs import Corpus, RunCell
+
+ROWS_ALONE = UnSplitSpec(outer_iterations=4, inner_weights=0, learning_rate_inputs=0.01)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("starter")
+    (folder / "data" / "sample").mkdir(parents=True)
+    texts = read_dataset(sample_path("train"), text_column="text").texts
+    lines = "".join(json.dumps({"text": text}) + "\n" for (text,) in texts)
+    (folder / "data" / "sample" / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    with Experiment(folder / "out", model=STARTER_DECODER, data=folder / "data", progress=Silent()) as made:
+        yield made
+
+
+def share(experiment, spec, traffic=Traffic.UNPROTECTED):
+    """Of 4 texts of 64 tokens, dropout on, all weights trained, at the first iteration."""
+    run = RunCell(
+        model=experiment.recorder.model,
+        corpus=Corpus(title="sample", name="sample", split="train"),
+        bottom=1,
+        training=TrainSpec.language(method=Method.FULL, max_length=64, epochs=1, group_by_length=False),
+        iterations=1,
+        kept=(1,),
+        seed=0,
+    )
+    cell = AttackCell(run=run, iteration=1, spec=spec, traffic=traffic, seed=0)
+    reading = experiment.attacks([cell])[cell].reading
+    assert sum(reading.counted) == 256
+    return sum(reading.right) / 256
+
+
+def test_x_alone_reads_the_first_iteration_and_neither_control(experiment):
+    assert share(experiment, ROWS_ALONE) >= 0.6
+    assert share(experiment, ROWS_ALONE, Traffic.NOISE) <= 0.05
+    assert share(experiment, ROWS_ALONE, Traffic.SHUFFLED) <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_algorithm_1_with_the_papers_settings_reads_the_first_iteration(experiment):
+    assert share(experiment, UnSplitSpec()) >= 0.6
