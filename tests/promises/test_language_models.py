@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ from cutlayer.core import Cut
 from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
-from cutlayer.models import Head, Template, load_tokenizer
+from cutlayer.models import Head, Tail, Template, load_tokenizer
 from cutlayer.recipes.centralised_language import CentralisedLanguage, train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
-from cutlayer.wire import WireType
+from cutlayer.wire import Precision, WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
 from tests.promises.test_families import write_model
@@ -145,6 +146,26 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
         patch.setattr("cutlayer.customer.trainer.squared_norm", lambda parameters: torch.zeros(1))
         with pytest.raises(AssertionError):
             check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
+
+
+def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what is trained, while it is; the curve is the whole model's, to what bf16's 8 bits explain."""
+    source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
+    used: dict[bool, set[bool]] = {True: set(), False: set()}
+    honest = Tail.forward
+
+    def noting(tail: Tail, *given: Any) -> Any:
+        used[tail.training].add(torch.is_autocast_enabled("cpu"))
+        return honest(tail, *given)
+
+    monkeypatch.setattr(Tail, "forward", noting)
+    with customer(source, tmp_path) as client:
+        half = losses(tune(client, training(Method.FULL, precision=Precision.BF16), CUTS[1]))
+        single = losses(tune(client, training(Method.FULL), CUTS[1]))
+    assert used == {True: {True, False}, False: {False}}  # the second run is in fp32
+    expected = whole(source, training(Method.FULL, precision=Precision.BF16)).losses
+    assert half == pytest.approx(expected, rel=5e-3)
+    assert half != single
 
 
 @pytest.mark.parametrize("bottom", [0, 1])

@@ -222,6 +222,7 @@ def build_session(
         wire_type=spec.wire_type,
         vault=home.vault,
         seed=dropout_seed(secret, spec.seed),
+        precision=spec.train.precision,
         device=device,
     )
 

@@ -140,7 +140,8 @@ class Seq2SeqSession(Session):
             pair = Rows.joined(_as_sent(below), _as_sent(above))
             output = self._asked(drawn.carried_as(pair, f"{context}/pair".encode()))
         hidden = self._padded(templates[1], output, above.segment_lengths)
-        return self._tail.decode(answered.encoded, answered.inputs, target_inputs, hidden)
+        with self._products(self._tail):
+            return self._tail.decode(answered.encoded, answered.inputs, target_inputs, hidden).float()
 
     def _asked(self, release: Release) -> Tensor:
         if self.link is None:
@@ -156,12 +157,15 @@ class Seq2SeqSession(Session):
     def _embed_source(self, tokens: Payload) -> tuple[Tensor, Inputs]:
         """The source texts' boundary `[n, source, width]`, and their mask."""
         inputs = self._embedded(self.archive.template, tokens)
-        return self._bottom_part.encode(inputs), Inputs(inputs.attention_mask, inputs.position_ids)
+        with self._products(self._bottom_part):
+            boundary = self._bottom_part.encode(inputs).float()
+        return boundary, Inputs(inputs.attention_mask, inputs.position_ids)
 
     def _embed_target(self, source: Source, tokens: Payload) -> tuple[Tensor, Inputs]:
         """The target texts' boundary `[n, target, width]`, and their mask."""
         inputs = self._embedded(self.archive.target_template, tokens)
-        boundary = self._bottom_part.decode(source.encoded, source.inputs, inputs)
+        with self._products(self._bottom_part):
+            boundary = self._bottom_part.decode(source.encoded, source.inputs, inputs).float()
         return boundary, Inputs(inputs.attention_mask, inputs.position_ids)
 
     def _embedded(self, template: Template, tokens: Payload) -> Inputs:

@@ -29,7 +29,7 @@ from cutlayer.models import (
 from cutlayer.models.cutting import block_list
 from cutlayer.privacy import Privatizer, Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
-from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes, unpack
+from cutlayer.wire import Form, Precision, WireType, decode_tensors, encode_tensors, pack, routes, unpack
 
 BOTTOM_BATCH = 64
 """Texts that go through the bottom at a time when nothing is trained."""
@@ -133,6 +133,7 @@ class Session(nn.Module):
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
         seed: Seed of the parts' dropout, which the vendor must not know.
+        precision: Element type of matrix products of parts that are trained, while they are.
         device: Where they are computed.
     """
 
@@ -148,6 +149,7 @@ class Session(nn.Module):
         wire_type: WireType,
         vault: Vault,
         seed: int,
+        precision: Precision = Precision.FP32,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -163,6 +165,7 @@ class Session(nn.Module):
         self.bottom = None if parts.bottom is None else parts.bottom.to(self.device)
         self.tail = None if parts.tail is None else parts.tail.to(self.device)
         self._seed = seed
+        self._precision = precision
         self.train(False)
 
     def train(self, mode: bool = True) -> Session:
@@ -245,8 +248,14 @@ class Session(nn.Module):
             seed_dropout(self._seed, self.link.step, part="tail")
         rows = Rows(Ragged(output, segment_lengths.sum(1)), segment_lengths)
         hidden, inputs = self.archive.template.from_rows(rows)
-        logits: Tensor = self.tail(hidden.to(self.device), inputs.to(self.device))
-        return logits  # many times a boundary's size, so its losses are computed where it is
+        with self._products(self.tail):
+            logits: Tensor = self.tail(hidden.to(self.device), inputs.to(self.device))
+        return logits.float()  # many times a boundary's size, so its losses are computed where it is
+
+    def _products(self, part: nn.Module) -> torch.autocast:
+        """The type of a part's matrix products. What is released once, or answered, does not depend on it."""
+        half = self._precision is Precision.BF16 and part.training
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     @torch.no_grad()
     def release(self, texts: Texts, *, look: tuple[int, int] | None = None) -> Drawn:
@@ -288,7 +297,9 @@ class Session(nn.Module):
             raise ModelError("These texts went through the bottom already.")
         template = self.archive.template
         inputs = template.assemble(tokens, table=self.bottom.table)
-        return template.unpad(self.bottom(inputs.to(self.device)).cpu(), tokens)
+        with self._products(self.bottom):
+            rows = self.bottom(inputs.to(self.device))
+        return template.unpad(rows.float().cpu(), tokens)
 
     def _bottom_once(self, drawn: Release) -> Rows:
         """Rows of a batch in which a draw that stands twice is computed once, to the same bits."""

@@ -86,8 +86,8 @@ class TrainSpec(Spec):
             an update.
         gradient_checkpointing: Computes blocks again in the backward pass, on both sides: less memory, more time.
         group_by_length: Batches of texts of about one length: less padding.
-        precision: Element type of the vendor's matrix products while training; weights, optimiser
-            and answers stay fp32.
+        precision: Element type of matrix products while training, in what is trained on either side; weights,
+            optimiser, losses and answers stay fp32.
         checkpoint_every: Steps between two checkpoints.
     """
 
