@@ -170,6 +170,8 @@ def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path, monkeypatch
         assert any("enclave" in line for line in result.advice)
         assert result.read_in_training is not None
         assert result.read_in_training.value > 0.99
+        assert result.read_at_end is not None
+        assert result.read_at_end.value > 0.9
         assert result.read_from_answers is not None
         assert result.read_from_answers.value > 0.9
 

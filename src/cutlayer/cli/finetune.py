@@ -596,6 +596,7 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
             f"{result.perplexity:.2f}{error} per token on {result.perplexity_on} (n = {result.perplexity_n} tokens)",
         ),
         ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
+        ("the same in the last steps", _read(result.read_at_end, result.read_at_end_note)),
         ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
         ("read from rows below", _read(result.read_from_rows, result.read_from_rows_note)),
         *(

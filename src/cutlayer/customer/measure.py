@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -53,6 +53,23 @@ _SEARCHED_TOKENS = 1024
 """The same of the search from the left, which runs the bottom for each token that it tries."""
 _SEARCHED_POSITIONS = 128
 """First positions of a text that it reads: what stands behind does not change them."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Some steps that follow one another.
+
+    Attributes:
+        texts: The texts that they are about, each once.
+        places: By job and step, each row's place among these texts.
+        first: The first step.
+        last: The last.
+    """
+
+    texts: Tensor
+    places: dict[tuple[str, int], Tensor]
+    first: int
+    last: int
 
 
 class Measures(ABC, Generic[R]):
@@ -224,17 +241,19 @@ class ClassifierMeasures(Measures[FinetuneResult]):
 class LanguageMeasures(Measures[LanguageResult]):
     """The numbers of a language model's run."""
 
-    _ATTACKS = 4
+    _ATTACKS = 5
 
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
         state = self._run.state
         predicted = self._predicted(self._trainer.dev)
         transcript = self._transcript()
         self._show(1, "gradients")
-        trained = self._tokens_trained_on(transcript, knowledge)
-        self._show(2, "answers")
+        trained = self._tokens_trained_on(transcript, knowledge, self._first_steps(_MEASURED_TOKENS))
+        self._show(2, "gradients of the last steps")
+        at_end = self._tokens_trained_on(transcript, knowledge, self._last_steps(_MEASURED_TOKENS))
+        self._show(3, "answers")
         said = self._tokens_said(transcript, knowledge)
-        self._show(3, "rows, from left to right")
+        self._show(4, "rows, from left to right")
         rows = self._tokens_in_rows(transcript, knowledge)
         shares = [outcome.success if isinstance(outcome, Measured) else None for outcome in (trained, said, rows)]
         return LanguageResult(
@@ -245,6 +264,8 @@ class LanguageMeasures(Measures[LanguageResult]):
             dev_before=math.nan if state.untrained is None else state.untrained,
             read_in_training=shares[0],
             read_in_training_note=_reason(trained),
+            read_at_end=at_end.success if isinstance(at_end, Measured) else None,
+            read_at_end_note=_reason(at_end),
             read_from_answers=shares[1],
             read_from_answers_note=_reason(said),
             read_from_rows=shares[2],
@@ -294,33 +315,40 @@ class LanguageMeasures(Measures[LanguageResult]):
         """First tokens of each text that nothing precedes, so that nobody predicts them."""
         return 0 if self._template.opening else 1
 
-    def _tokens_trained_on(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
-        """Share of the first steps' tokens that the vendor reads from gradients."""
-        texts, steps, last = self._first_steps(_MEASURED_TOKENS)
-        truth = TrainedTruth(self._learnt.select(texts), steps=steps, skipped=self._skipped)
-        first = self._spec.public_iterations
-        return measure("tail-gradient", transcript.first_steps(max(last, first)), knowledge=knowledge, truth=truth)
+    def _tokens_trained_on(self, transcript: Transcript, knowledge: Knowledge, some: _Steps) -> Outcome:
+        """Share of these steps' tokens that the vendor reads from gradients, by the tail as it was handed out."""
+        truth = TrainedTruth(self._learnt.select(some.texts), steps=some.places, skipped=self._skipped)
+        shown = transcript.first_steps(some.last, after=some.first - 1)
+        return measure("tail-gradient", shown, knowledge=knowledge, truth=truth)
 
-    def _first_steps(self, most: int) -> tuple[Tensor, dict[tuple[str, int], Tensor], int]:
-        """The texts of the first private steps, about so many tokens; each step's places among them; the last step."""
+    def _first_steps(self, most: int) -> _Steps:
+        """The first private steps, of about so many tokens."""
+        return self._some_steps(list(self._texts_of_steps().items()), most)
+
+    def _last_steps(self, most: int) -> _Steps:
+        """The last steps, of about so many tokens."""
+        return self._some_steps(list(self._texts_of_steps().items())[::-1], most)
+
+    def _some_steps(self, steps: Iterable[tuple[tuple[str, int], Tensor]], most: int) -> _Steps:
         chosen: dict[tuple[str, int], Tensor] = {}
-        tokens = last = 0
-        for (job, step), batch in self._texts_of_steps().items():
+        tokens = 0
+        for key, batch in steps:
             if tokens >= most:
                 break
-            chosen[job, step] = batch
-            tokens, last = tokens + int(self._data.train.lengths[batch].sum()), step
+            chosen[key] = batch
+            tokens += int(self._data.train.lengths[batch].sum())
         texts = torch.cat(list(chosen.values())).unique()
         numbers = {int(text): place for place, text in enumerate(texts)}
-        steps = {key: torch.tensor([numbers[int(text)] for text in batch]) for key, batch in chosen.items()}
-        return texts, steps, last
+        places = {key: torch.tensor([numbers[int(text)] for text in batch]) for key, batch in chosen.items()}
+        numbered = [step for _, step in chosen]
+        return _Steps(texts, places, min(numbered), max(numbered))
 
     def _tokens_in_rows(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the first texts' tokens that the vendor reads from the rows that came up."""
         if not self._spec.stores:
-            texts, steps, last = self._first_steps(_SEARCHED_TOKENS)
-            shown = transcript.first_steps(last, after=self._spec.public_iterations).shortened(_SEARCHED_POSITIONS)
-            searched = SearchedTruth(self._searched(texts), steps=steps)
+            some = self._first_steps(_SEARCHED_TOKENS)
+            shown = transcript.first_steps(some.last, after=some.first - 1).shortened(_SEARCHED_POSITIONS)
+            searched = SearchedTruth(self._searched(some.texts), steps=some.places)
         elif not knowledge.cut.bottom:
             reason = "Each text was released once, without blocks below: empirical privacy says what that shows."
             return NotApplicable(attack="prefix-search", reason=reason)
@@ -337,7 +365,8 @@ class LanguageMeasures(Measures[LanguageResult]):
         """What a table lookup reads of the same texts where no block stands below the cut: why one does by default."""
         if not knowledge.cut.bottom or self._spec.privacy.mechanism != "none":
             return None
-        texts = self._first_records(_SEARCHED_TOKENS) if self._spec.stores else self._first_steps(_SEARCHED_TOKENS)[0]
+        most = _SEARCHED_TOKENS
+        texts = self._first_records(most) if self._spec.stores else self._first_steps(most).texts
         bare = replace(knowledge, cut=knowledge.cut.model_copy(update={"bottom": 0}))
         shown, truth = TokenTruth(self._searched(texts)).traffic(
             Traffic.UNPROTECTED, transcript, bare, looks=1, rng=torch.Generator()

@@ -103,6 +103,8 @@ class LanguageResult(RunResult):
         read_in_training: Share of tokens of the first training steps that the vendor reads from the gradients that go
             up, by means of the tail that it handed out; `None` with the reason in the note.
         read_in_training_note: Why there is no number.
+        read_at_end: The same of the last training steps, when the customer's tail has moved from the one handed out.
+        read_at_end_note: Why there is no number.
         read_from_answers: Share of the customer's own most probable next tokens that the vendor reads from the hidden
             states that it sends down: of greedily generated tokens, and much of sampled ones.
         read_from_answers_note: Why there is no number.
@@ -122,6 +124,8 @@ class LanguageResult(RunResult):
     dev_before: float
     read_in_training: Proportion | None
     read_in_training_note: str
+    read_at_end: Proportion | None
+    read_at_end_note: str
     read_from_answers: Proportion | None
     read_from_answers_note: str
     read_from_rows: Proportion | None

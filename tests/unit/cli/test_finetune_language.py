@@ -221,6 +221,8 @@ def result(**changes: Any) -> LanguageResult:
         "dev": (20.0, 12.0),
         "read_in_training": Proportion.of(98, 100),
         "read_in_training_note": "",
+        "read_at_end": Proportion.of(97, 100),
+        "read_at_end_note": "",
         "read_from_answers": Proportion.of(70, 100),
         "read_from_answers_note": "",
         "read_from_rows": Proportion.of(90, 100),
@@ -231,7 +233,8 @@ def result(**changes: Any) -> LanguageResult:
 
 def test_what_the_vendor_reads_stands_beside_the_perplexity() -> None:
     rows = dict(language_rows(result()))
-    assert list(rows)[:3] == ["perplexity", "read from gradients", "read from answers"]
+    assert list(rows)[:4] == ["perplexity", "read from gradients", "the same in the last steps", "read from answers"]
+    assert "97.00 %" in str(rows["the same in the last steps"])
     assert rows["perplexity"] == "12.50 ± 0.25 per token on test (n = 300 tokens)"
     assert "98.00 %" in str(rows["read from gradients"])
     assert "by the vendor" in str(rows["read from gradients"])

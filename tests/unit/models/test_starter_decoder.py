@@ -46,8 +46,9 @@ def test_it_knows_english_from_its_words_in_disorder():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_card_says_what_is_measured(public_data):
-    """On the books of the test split: the model's perplexity and the trigram's are the card's, and their ratio holds."""
+    """On the test split's books: the model's perplexity and the trigram's are the card's, and their ratio holds."""
     books = public_data / "classic_books"
     tokenizer, model = load_tokenizer(STARTER_DECODER), load_model(STARTER_DECODER, head=None)
     train, test = (encode(tokenizer.backend_tokenizer, read_books(books, split)) for split in ("train", "test"))
