@@ -268,6 +268,19 @@ def test_an_unknown_part_is_told_before_anything_is_run(world, capsys):
     assert not (world[0] / "other").exists()
 
 
+def test_what_is_read_above_the_cut_is_a_part(world, capsys):
+    assert run(world, "tail,model-scale") == 0
+    report = json.loads((world[0] / "out" / "report.json").read_text())["parts"]["tail"]
+    assert {(row["tail"], row["method"]) for row in report["rows"]} == {
+        (t, m) for t in (0, 1) for m in ("lora", "full")
+    }
+    for row in report["rows"]:
+        assert row["first_steps"]["value"] > 0.9, row
+        assert row["last_steps"]["n"] > 0
+    assert report["verdicts"][0]["held"] is False
+    assert (world[0] / "out" / "tail.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.slow
 def test_all_parts_run(world):
     assert run(world, ",".join(PARTS)) == 0

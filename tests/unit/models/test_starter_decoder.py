@@ -54,9 +54,7 @@ def test_the_card_says_what_is_measured(public_data):
     train, test = (encode(tokenizer.backend_tokenizer, read_books(books, split)) for split in ("train", "test"))
     ours = perplexity(model, torch.from_numpy(test.astype("int64")))
     trigram = KneserNey.fit(train, vocabulary=len(tokenizer)).perplexity(test)
-    (row,) = [
-        line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("| test |")
-    ]
+    (row,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("| test |")]
     tokens, model_said, trigram_said, ratio = (cell.strip().replace(",", "") for cell in row.strip("| ").split("|")[1:])
     assert int(tokens) == len(test) - 1
     assert ours == pytest.approx(float(model_said), rel=1e-3)

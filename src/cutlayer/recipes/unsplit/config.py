@@ -31,6 +31,9 @@ class Scale(Spec):
         shorter: Settings laid over those of every attack.
         public_iterations: Instead of the recipe's.
         costs: Whether Figure 22 is measured on the paper's models.
+        tails: Blocks of the customer's tail, where labels are read above it.
+        tail_texts: E-mails that these runs train on.
+        tail_length: Tokens of a block of them.
     """
 
     length: int = Field(ge=2)
@@ -44,6 +47,9 @@ class Scale(Spec):
     shorter: Mapping[str, Setting] = {}
     public_iterations: tuple[int, ...] | None = None
     costs: bool = True
+    tails: tuple[int, ...] = (0, 1, 2)
+    tail_texts: int = Field(default=120, ge=1)
+    tail_length: int = Field(default=128, ge=2)
 
 
 class UnsplitConfig(Spec):

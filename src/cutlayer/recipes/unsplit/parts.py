@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from cutlayer.customer import Method, TrainSpec
 from cutlayer.recipes.unsplit.beside import BESIDE
 from cutlayer.recipes.unsplit.cells import AttackCell, Experiment, InverterCell
 from cutlayer.recipes.unsplit.examples import example_attacks, examples_report
@@ -23,6 +24,7 @@ from cutlayer.recipes.unsplit.likeness import (
 from cutlayer.recipes.unsplit.mse import mse_attacks, mse_report
 from cutlayer.recipes.unsplit.paper import PAPER, Scores
 from cutlayer.recipes.unsplit.parameters import (
+    adapted,
     columns,
     columns_table,
     draw_figure_5,
@@ -33,6 +35,7 @@ from cutlayer.recipes.unsplit.parameters import (
 )
 from cutlayer.recipes.unsplit.report import PartReport, Results, printed, report_study
 from cutlayer.recipes.unsplit.studies import PAPERS
+from cutlayer.recipes.unsplit.tails import TailCell, tail_readings, tails_report
 from cutlayer.reports import Table
 
 STUDIES = {**PAPERS, **BESIDE}
@@ -55,6 +58,7 @@ PARTS = (
     "figure-15",
     "figure-22",
     "model-scale",
+    "tail",
     "second-iteration",
     "public-first",
     "inverter",
@@ -133,6 +137,23 @@ def _counted(name: str, grid: Grid, experiment: Experiment, folder: Path) -> Par
         return PartReport((model_scale_table(scales),), {"rows": [row.model_dump() for row in scales]})
     if name == "figure-22":
         return costs_report(client_costs(cost_cell(all_models=scale.costs), experiment.folder), folder)
+    if name == "tail":
+        cells = [
+            TailCell(
+                model=recorder.model,
+                corpus=grid.config.corpora["enron"],
+                texts=scale.tail_texts,
+                tail=tail,
+                training=TrainSpec.language(
+                    method=method, max_length=scale.tail_length, epochs=1, targets=adapted(recorder.model_type)
+                ),
+                seed=0,
+            )
+            for tail in scale.tails
+            if tail <= recorder.blocks - 2  # one block below the cut, and one at the vendor
+            for method in Method
+        ]
+        return tails_report(tail_readings(cells, recorder, experiment.folder), folder, model=recorder.source)
     if name == "table-5":
         cell = LikenessCell(
             model=recorder.model,

@@ -153,6 +153,13 @@ class Recorder:
         data: The folder of public data sets.
         progress: Where to show progress.
 
+    Attributes:
+        source: The model's name.
+        model: Fingerprint of its weights.
+        model_type: As in its configuration.
+        device: Where attacks are computed: a GPU if there is one.
+        progress: Where to show progress.
+
     Raises:
         ModelError: There is no such model, or it is no decoder.
     """
@@ -171,7 +178,7 @@ class Recorder:
         self.tokenizer = load_tokenizer(model)
         self._folder = folder
         self._data = data
-        self._progress = progress
+        self.progress = progress
         # every depth but the last, which would leave the vendor no block
         self._loopback = Loopback(folder / "vendor", model, max_bottom=self.blocks - 1, max_tail=0)
         self.texts = cache(self._texts)
@@ -212,7 +219,7 @@ class Recorder:
         train, dev = self._split(cell)
         public = None if cell.public is None else self.texts(cell.public)
         # one customer for a seed: runs that differ in one setting then have the same dropout
-        client = self._loopback.client(self._folder / "customers" / str(cell.seed), self._progress)
+        client = self._loopback.client(self._folder / "customers" / str(cell.seed), self.progress)
         folder = self._folder / "runs" / digest(cell)
         with closing(client):
             result = client.finetune_language_model(
@@ -227,7 +234,7 @@ class Recorder:
                 public_iterations=cell.public_iterations,
                 seed=cell.seed,
                 out=folder,
-                progress=self._progress,
+                progress=self.progress,
             )
             tokens = self._batches(cell, result, Corpora(train, dev, None, public))
             recording = Recording(_seen(cell, folder, tokens), _first_weights(folder) if cell.keeps_weights else {})
