@@ -42,7 +42,7 @@ def table_2(grid: Grid) -> Study:
                 [case(found, series, SECOND) for series in (AS_PRINTED, ROWS_ONLY)],
             ),
             falls(
-                "Table 2: one iteration takes the attack from 82.57 to 0.415 % (GPT-2).",
+                "Table 2: the second iteration is read less than the first (in the paper 0.415 against 82.57 %, GPT-2).",
                 case(found, AS_PRINTED, FIRST),
                 case(found, AS_PRINTED, SECOND),
             ),
@@ -292,7 +292,7 @@ def figure_15(grid: Grid) -> Study:
         short, long = (str(chosen(grid.lengths)) for chosen in (min, max))
         verdicts = [
             falls(
-                "Figure 15: long texts are harder; from over 80 % at 128 tokens to under 1 % at 256.",
+                "Figure 15: longer texts are read less (in the paper over 80 % at 128 tokens, under 1 % at 256).",
                 case(found, ROWS_ONLY, short),
                 case(found, ROWS_ONLY, long),
             )
