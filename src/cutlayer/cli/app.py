@@ -75,7 +75,7 @@ def cutlayer(
 ) -> None:
     """Fine-tune and query a vendor's language model without showing it your text.
 
-    A vendor keeps the top of the model, you keep text and labels. What leaves is privatized, and written to a ledger
+    A vendor keeps the top of the model, you hold text and labels. What leaves is privatized, and written to a ledger
     first.
     """
 

@@ -253,15 +253,18 @@ def figure_11(grid: Grid) -> Study:
             ]
 
     def judge(found: Mapping[Key, Pooled]) -> Sequence[Verdict]:
-        return [
-            falls(
-                f"§4.1.1, {name}: with the customer's normalisation statistics the second iteration is read, "
-                "without them it is not.",
-                case(found, f"{name}, guess from the customer's weights", blocks(1)),
-                case(found, f"{name}, guess from the public weights", blocks(1)),
+        verdicts = []
+        for name in METHODS.values():
+            without = case(found, f"{name}, guess from the public weights", blocks(1))
+            verdicts.append(
+                both(
+                    f"§4.1.1, {name}: with the customer's normalisation statistics the second iteration is read, "
+                    "without them it is not.",
+                    fails("", [without]),
+                    falls("", case(found, f"{name}, guess from the customer's weights", blocks(1)), without),
+                )
             )
-            for name in METHODS.values()
-        ]
+        return verdicts
 
     return Study(
         name="figure-11",
