@@ -85,12 +85,19 @@ class LiveJob:
         settings: The vendor's settings.
         catalogue: The models.
         records: Its stored records, or None.
+        held: Bytes that its tensors take between two frames.
         graph_limit: Most bytes that the graph of a step may take.
         make_room: Called before a forward pass, with this job and the bytes that its graph will take.
+
+    Attributes:
+        used: When it was last asked for something.
 
     Raises:
         StorageError: Its log or checkpoints are damaged.
     """
+
+    pinned = False
+    used: float = 0
 
     def __init__(
         self,
@@ -102,6 +109,7 @@ class LiveJob:
         settings: VendorSettings,
         catalogue: Catalogue,
         records: Records | None,
+        held: int,
         graph_limit: int,
         make_room: Callable[[LiveJob, int], None],
     ) -> None:
@@ -113,6 +121,7 @@ class LiveJob:
         self._catalogue = catalogue
         self._card = catalogue.card(spec.model)
         self._records = records
+        self._held = held
         self._log = FrameLog(folder / "log")
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._snapshots = Checkpoints(folder / "snapshots")
@@ -137,6 +146,11 @@ class LiveJob:
     def broken(self) -> bool:
         """Whether what is in memory may differ from what is on disk, so that the job must be loaded anew."""
         return self._failed or self._log.in_doubt
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it holds between two frames: its tensors, at most, and its last answers."""
+        return self._held + sum(len(answer.body) for answer in list(self._answers.values()))
 
     @property
     def graph_bytes(self) -> int:
