@@ -73,7 +73,7 @@ class Adapters:
         self._database = database
         self._catalogue = catalogue
         self._residents = residents
-        self._live: Shelf[LiveAdapter] = Shelf()
+        self._live = Shelf[LiveAdapter]()
         residents.add(self._live)
 
     @property

@@ -62,7 +62,7 @@ class Jobs:
         # By default half of it: models, adapters, requests and the backward pass take their share of the rest.
         self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
         self._residents = residents
-        self._live: Shelf[LiveJob] = Shelf()
+        self._live = Shelf[LiveJob]()
         residents.add(self._live)
         self._remove_finished()
 
