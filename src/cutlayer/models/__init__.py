@@ -47,7 +47,7 @@ from cutlayer.models.seq2seq import (
     split_seq2seq,
     target_template,
 )
-from cutlayer.models.twin import share_base, twin
+from cutlayer.models.twin import own_bytes, share_base, twin
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.
@@ -90,6 +90,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "max_length",
+    "own_bytes",
     "read_archive",
     "read_manifest",
     "save_adapter",

@@ -24,6 +24,12 @@ def twin(model: M) -> M:
     return copy.deepcopy(model, memo={id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
 
 
+def own_bytes(model: nn.Module, other: nn.Module) -> int:
+    """Bytes of the parameters and buffers of `model` that it does not share with `other`."""
+    shared = {id(tensor) for tensor in chain(other.parameters(), other.buffers())}
+    return sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()) if id(tensor) not in shared)
+
+
 def share_base(model: PreTrainedModel, other: PreTrainedModel) -> None:
     """Has `model` use the base weights of `other`, in place: two heads over one checkpoint, loaded twice.
 

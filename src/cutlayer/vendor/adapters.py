@@ -6,24 +6,52 @@ would make a text's output depend, in its last bits, on what others asked at the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 from sqlalchemy import select
 
-from cutlayer.models import Seq2SeqTop, Top, load_adapter
+from cutlayer.models import Seq2SeqTop, Top, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_pair, read_release
 from cutlayer.vendor.compute import use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.files import removed
 from cutlayer.vendor.problems import conflict, not_found
+from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.seq2seq import infer
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import compute, prepare
 from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
+
+
+@dataclass
+class LiveAdapter:
+    """An adapter in memory.
+
+    Attributes:
+        info: What was published.
+        part: The adapted top.
+        held_bytes: Of its own tensors; the others are its model's.
+        used: When it was last asked for something.
+        sessions: How many generation sessions use it.
+    """
+
+    info: AdapterInfo
+    part: Top | Seq2SeqTop
+    held_bytes: int
+    used: float = 0
+    sessions: int = 0
+
+    @property
+    def pinned(self) -> bool:
+        """Whether sessions use it, which keep it in memory whatever becomes of it here."""
+        return self.sessions > 0
+
+    def leave(self) -> None:
+        """Nothing is to be written: it is on disk as it is."""
 
 
 class Adapters:
@@ -35,13 +63,28 @@ class Adapters:
         settings: The vendor's settings.
         database: Where adapters are listed.
         catalogue: The models they are for.
+        residents: What is in memory.
     """
 
-    def __init__(self, settings: VendorSettings, database: Database, catalogue: Catalogue) -> None:
+    def __init__(
+        self, settings: VendorSettings, database: Database, catalogue: Catalogue, residents: Residents
+    ) -> None:
         self._settings = settings
         self._database = database
         self._catalogue = catalogue
-        self._live: OrderedDict[tuple[str, str], tuple[AdapterInfo, Top | Seq2SeqTop]] = OrderedDict()
+        self._residents = residents
+        self._live = Shelf[LiveAdapter]()
+        residents.add(self._live)
+
+    @property
+    def live(self) -> int:
+        """How many adapters are in memory."""
+        return len(self._live)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that they hold of it, without what they share with their models."""
+        return held_bytes(self._live)
 
     def list(self, tenant: str) -> AdapterList:
         """A tenant's adapters, oldest first."""
@@ -75,7 +118,8 @@ class Adapters:
 
     def infer(self, tenant: str, name: str, body: bytes) -> bytes:
         """The adapted top's output for a release."""
-        info, part = self.touch(tenant, name)
+        live = self.touch(tenant, name)
+        info, part = live.info, live.part
         use_threads(self._settings.compute_threads)
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
@@ -90,7 +134,7 @@ class Adapters:
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
-    def touch(self, tenant: str, name: str) -> tuple[AdapterInfo, Top | Seq2SeqTop]:
+    def touch(self, tenant: str, name: str) -> LiveAdapter:
         """An adapter in memory, loaded if need be. Runs in the compute thread."""
         live = self._live.get((tenant, name))
         if live is None:
@@ -101,10 +145,11 @@ class Adapters:
                     f"Adapter {name} was trained on other weights than {info.model} has now.",
                     remedy="Train it again.",
                 )
-            part = load_adapter(self._catalogue.top(info.model, info.cut), self._settings.adapter(tenant, name))
-            live = info, part.to(self._catalogue.device)
-        self._live[tenant, name] = live
-        self._live.move_to_end((tenant, name))
-        while len(self._live) > self._settings.limits.live_adapters:
-            self._live.popitem(last=False)
+            top = self._catalogue.top(info.model, info.cut)
+            self._residents.make_room("adapter", info.size)
+            part = load_adapter(top, self._settings.adapter(tenant, name)).to(self._catalogue.device)
+            live = LiveAdapter(info, part, own_bytes(part, top))
+            # again: beside a head that was trained stands the one that it replaced
+            self._residents.make_room("adapter", live.held_bytes)
+        self._residents.keep(self._live, (tenant, name), live, most=self._settings.limits.live_adapters)
         return live

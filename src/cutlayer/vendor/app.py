@@ -28,6 +28,7 @@ from cutlayer.vendor.keys import Doorkeeper
 from cutlayer.vendor.lock import lock
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import not_found
+from cutlayer.vendor.residents import Residents
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload
 from cutlayer.wire import Route, routes
@@ -82,13 +83,17 @@ class Vendor:
             os.close(self._lock)
             raise
         self.store = RecordStore(settings, self.database, self.catalogue)
-        self.jobs = Jobs(settings, self.database, self.catalogue, self.store)
-        self.adapters = Adapters(settings, self.database, self.catalogue)
+        self.residents = Residents(settings.limits, self.catalogue.device)
+        self.jobs = Jobs(settings, self.database, self.catalogue, self.store, self.residents)
+        self.adapters = Adapters(settings, self.database, self.catalogue, self.residents)
         self.generations = Generations(settings, self.adapters, self.catalogue)
         self.compute = ComputeThread(settings.compute_threads, executor)
         self.doorkeeper = Doorkeeper(self.database)
         self.metrics = Metrics()
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
+        self.metrics.live_job_bytes.set_function(lambda: self.jobs.held_bytes)
+        self.metrics.live_adapters.set_function(lambda: self.adapters.live)
+        self.metrics.live_adapter_bytes.set_function(lambda: self.adapters.held_bytes)
         self.metrics.generations.set_function(lambda: self.generations.live)
         self.metrics.generation_bytes.set_function(lambda: self.generations.size)
         self.metrics.graph_bytes.set_function(lambda: self.jobs.graph_bytes)
@@ -186,7 +191,6 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
     async def delete_adapter(request: Request, adapter: Identifier) -> None:
         """Deletes an adapter."""
         await run_in_threadpool(vendor.adapters.delete, _tenant(request), adapter)
-        await vendor.compute.run(vendor.adapters.forget, _tenant(request), adapter)
         await vendor.compute.run(vendor.generations.forget, _tenant(request), adapter)
 
     @app.api_route(**_at(routes.ADAPTER_INFER))
@@ -332,7 +336,7 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     async def finish(request: Request, job: Identifier, at: SnapshotRequest) -> AdapterInfo:
         """Publishes the adapter and ends the job."""
         info = await run(jobs.finish, _tenant(request), job, at.step)
-        await run(vendor.adapters.forget, _tenant(request), job)
+        await run(vendor.generations.forget, _tenant(request), job)
         return info
 
 
@@ -359,12 +363,18 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> None:
 
 
 async def _expire(vendor: Vendor) -> None:
-    """Ends idle sessions also where nobody asks for anything."""
-    seconds = vendor.settings.limits.generation_seconds
+    """Ends idle sessions, and has idle jobs and adapters leave memory, also where nobody asks for anything."""
+    limits = vendor.settings.limits
     while True:
-        await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, seconds))
+        await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, limits.generation_seconds, limits.live_seconds))
         if vendor.generations.live:
             await vendor.compute.run(vendor.generations.expire)
+        if vendor.jobs.live or vendor.adapters.live:
+            try:
+                await vendor.compute.run(vendor.residents.expire)
+            except Exception as error:
+                # A job that could not write its state comes back from its log; the service goes on.
+                problems.log_without_values(error)
 
 
 # ---------------------------------------------------------------- operations

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import Cache
 
 from cutlayer.core import Ragged, Rows
-from cutlayer.models import Decoding, Seq2SeqTop, Top, cache_bytes
-from cutlayer.vendor.adapters import Adapters
+from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes
+from cutlayer.vendor.adapters import Adapters, LiveAdapter
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import read_growth, read_release
 from cutlayer.vendor.compute import memory, use_threads
@@ -27,7 +27,7 @@ from cutlayer.vendor.seq2seq import Encoded, encode
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.trainer import prepare
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
-from cutlayer.wire.messages import AdapterInfo, GenerationInfo, GenerationSpec
+from cutlayer.wire.messages import GenerationInfo, GenerationSpec
 
 
 @dataclass
@@ -37,7 +37,6 @@ class _Session:
     Attributes:
         spec: What the customer asked for.
         adapter: What it queries.
-        part: The adapted top.
         card: Its model.
         cache: The top's keys and values.
         decoding: Which positions are real.
@@ -50,8 +49,7 @@ class _Session:
     """
 
     spec: GenerationSpec
-    adapter: AdapterInfo
-    part: Top | Seq2SeqTop
+    adapter: LiveAdapter
     card: ModelCard
     cache: Cache
     decoding: Decoding
@@ -108,7 +106,8 @@ class Generations:
                     "spec-differs", f"Session {name} is there with another spec.", remedy="Choose a new identifier."
                 )
             return self._info(name, known)
-        adapter, part = self._adapters.touch(tenant, spec.adapter)
+        live = self._adapters.touch(tenant, spec.adapter)
+        adapter, part = live.info, live.part
         if adapter.cut.tail is None:
             raise unacceptable(
                 "not-a-language-model",
@@ -136,10 +135,9 @@ class Generations:
                 remedy="Try again in a moment.",
                 headers={"Retry-After": "1"},
             )
-        session = _Session(
-            spec, adapter, part, card, part.new_cache(), Decoding(spec.sequences), size, used=self._clock()
-        )
+        session = _Session(spec, live, card, part.new_cache(), Decoding(spec.sequences), size, used=self._clock())
         self._sessions[tenant, name] = session
+        live.sessions += 1
         return self._info(name, session)
 
     def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
@@ -169,7 +167,7 @@ class Generations:
             raise
         except BaseException:
             # its cache may hold half of this frame
-            del self._sessions[tenant, name]
+            self._end((tenant, name))
             raise
         session.step, session.digest, session.answer = step, digest, answer
         session.used = self._clock()
@@ -178,21 +176,26 @@ class Generations:
 
     def delete(self, tenant: str, name: str) -> None:
         """Ends a session."""
-        if self._sessions.pop((tenant, name), None) is None:
+        if (tenant, name) not in self._sessions:
             raise not_found("session", name)
+        self._end((tenant, name))
 
     def forget(self, tenant: str, adapter: str) -> None:
-        """Ends the sessions of an adapter that is deleted."""
+        """Takes an adapter that is deleted or published anew out of memory, with the sessions that use it."""
         for key, session in list(self._sessions.items()):
             if key[0] == tenant and session.spec.adapter == adapter:
-                del self._sessions[key]
+                self._end(key)
+        self._adapters.forget(tenant, adapter)
 
     def expire(self) -> None:
         """Ends sessions that have been idle for too long."""
         now = self._clock()
         for key, session in list(self._sessions.items()):
             if now - session.used > self._settings.limits.generation_seconds:
-                del self._sessions[key]
+                self._end(key)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        self._sessions.pop(key).adapter.sessions -= 1
 
     def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard) -> None:
         for name, count in (("positions", spec.positions), ("source_positions", spec.source_positions)):
@@ -223,11 +226,11 @@ class Generations:
     def _grow(self, session: _Session, body: bytes) -> bytes:
         use_threads(self._settings.compute_threads)
         tensors = decode_tensors(routes.GENERATION_STEP, body)
-        if isinstance(session.part, Seq2SeqTop) and session.encoded is None:
-            return self._read_source(session, session.part, tensors)
+        if isinstance(session.adapter.part, Seq2SeqTop) and session.encoded is None:
+            return self._read_source(session, session.adapter.part, tensors)
         growth = read_growth(
             session.card,
-            session.adapter,
+            session.adapter.info,
             tensors,
             sequences=session.spec.sequences,
             first=not session.decoding.mask.shape[1],
@@ -248,13 +251,13 @@ class Generations:
             session.encoded = None if session.encoded is None else session.encoded.select(parents)
         output, real = self._compute(session, growth)
         # a tail without blocks looks at nothing but the position that is continued
-        return self._answer(session, output[:, -1][real[:, -1]] if session.adapter.cut.tail == 0 else output[real])
+        return self._answer(session, output[:, -1][real[:, -1]] if session.adapter.info.cut.tail == 0 else output[real])
 
     def _read_source(self, session: _Session, part: Seq2SeqTop, tensors: dict[str, Tensor]) -> bytes:
         """The encoder's output for source texts, each of which goes with as many sequences as any other."""
         spec, card, device = session.spec, session.card, self._catalogue.device
         limit = self._settings.limits.max_rows_per_step
-        source = prepare(read_release(card, session.adapter, tensors, limit=limit), device)
+        source = prepare(read_release(card, session.adapter.info, tensors, limit=limit), device)
         if not isinstance(source, Rows):
             raise TypeError("an encoder-decoder's texts travel as rows")
         if "parents" in tensors or spec.sequences % len(source):
@@ -276,7 +279,7 @@ class Generations:
         return self._answer(session, encoded.rows)
 
     def _answer(self, session: _Session, rows: Tensor) -> bytes:
-        bf16 = session.adapter.wire_type is WireType.BF16
+        bf16 = session.adapter.info.wire_type is WireType.BF16
         return encode_tensors({"output": rows.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
     def _compute(self, session: _Session, growth: Ragged) -> tuple[Tensor, Tensor]:
@@ -286,12 +289,12 @@ class Generations:
         real = session.decoding.new(inputs).to(device)
         values = session.decoding.pad(growth, inputs).to(device)
         inputs = inputs.to(device)
-        part, encoded = session.part, session.encoded
+        part, encoded = session.adapter.part, session.encoded
         if isinstance(part, Seq2SeqTop):
             if encoded is None:
                 raise TypeError("target texts come after their source texts")
             output = part.decode(encoded.states, encoded.inputs, inputs, values.float(), session.cache)
-        elif session.adapter.form is Form.IDS:
+        elif session.adapter.info.form is Form.IDS:
             output = part(inputs.with_ids(values), None, session.cache)
         else:
             output = part(inputs, values.float(), session.cache)

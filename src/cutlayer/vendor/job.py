@@ -43,6 +43,8 @@ _DUE = {
     Stage.ENCODED: SOURCE_GRADIENT,
 }
 """Which frame of an encoder-decoder's step comes next."""
+_REPEATED = {Stage.READY: (NORM, SOURCE_GRADIENT, GRADIENT), Stage.ENCODED: (GRADIENT,)}
+"""Frames that came last, the likeliest first, where a checkpoint holds what came of them."""
 _STEPS = 200
 """Most steps that are taken again when a job is resumed, which all other jobs wait for."""
 _DEATHS = 8
@@ -83,12 +85,19 @@ class LiveJob:
         settings: The vendor's settings.
         catalogue: The models.
         records: Its stored records, or None.
+        held: Bytes that its tensors take between two frames.
         graph_limit: Most bytes that the graph of a step may take.
         make_room: Called before a forward pass, with this job and the bytes that its graph will take.
+
+    Attributes:
+        used: When it was last asked for something.
 
     Raises:
         StorageError: Its log or checkpoints are damaged.
     """
+
+    pinned = False
+    used: float = 0
 
     def __init__(
         self,
@@ -100,6 +109,7 @@ class LiveJob:
         settings: VendorSettings,
         catalogue: Catalogue,
         records: Records | None,
+        held: int,
         graph_limit: int,
         make_room: Callable[[LiveJob, int], None],
     ) -> None:
@@ -111,6 +121,7 @@ class LiveJob:
         self._catalogue = catalogue
         self._card = catalogue.card(spec.model)
         self._records = records
+        self._held = held
         self._log = FrameLog(folder / "log")
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._snapshots = Checkpoints(folder / "snapshots")
@@ -135,6 +146,11 @@ class LiveJob:
     def broken(self) -> bool:
         """Whether what is in memory may differ from what is on disk, so that the job must be loaded anew."""
         return self._failed or self._log.in_doubt
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it holds between two frames: its tensors, at most, and its last answers."""
+        return self._held + sum(len(answer.body) for answer in list(self._answers.values()))
 
     @property
     def graph_bytes(self) -> int:
@@ -512,6 +528,8 @@ class LiveJob:
     def _replay_next(self, entry: Entry, tensors: dict[str, Tensor]) -> None:
         """Takes a logged frame of an encoder-decoder's step again, which must be the next one."""
         trainer = self._trainer
+        if trainer.stage is Stage.ENCODED and entry.kind in (STEP, GRADIENT) and entry.step == trainer.step:
+            return  # the checkpoint holds what came of them
         number = trainer.step + (not trainer.waits)
         if (entry.kind, entry.step) != (_DUE[trainer.stage], number) or trainer.norm_missing:
             raise self._gap(entry)
@@ -546,7 +564,9 @@ class LiveJob:
         due = taken // self.spec.checkpoint_every > last // self.spec.checkpoint_every and self._trainer.at_update
         too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
         too_many = taken - self._log.base >= _STEPS
-        if (not due and not too_long and not too_many) or self._is_divided:
+        # An encoder-decoder's step has several frames to carry over.
+        divided = self._in_two and self._trainer.waits
+        if (not due and not too_long and not too_many) or divided:
             return
         try:
             self._checkpoints.save(taken, self._state(), recent=not due)
@@ -556,17 +576,12 @@ class LiveJob:
         except OSError as error:
             log.warning("job %s: no checkpoint (%s); its log goes on", self.name, error.strerror)
 
-    @property
-    def _is_divided(self) -> bool:
-        """Whether a step of an encoder-decoder is under way, whose gradients are half taken: no state to keep."""
-        return self._in_two and self._trainer.waits
-
     def _state(self) -> State:
         tensors = self._trainer.state()
         notes: dict[str, object] = {"threads": self.threads}
-        for kind in (NORM, SOURCE_GRADIENT, GRADIENT):
+        for kind in _REPEATED.get(self._trainer.stage, ()):
             known = self._answers.get(kind)
-            if known is not None and known.step == self._trainer.taken and not self._trainer.waits:
+            if known is not None and known.step == self._trainer.step:
                 # A repetition of this frame may still come: of the last one, which is the norm where there is one.
                 tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
                 notes["answer"] = {"kind": kind, "step": known.step, "digest": known.digest.hex()}
@@ -576,11 +591,11 @@ class LiveJob:
     def leave(self) -> None:
         """Writes a checkpoint out of turn, so that the job comes back without replaying, and closes the log."""
         try:
-            if not self._is_divided:
-                self._checkpoints.save(self._trainer.taken, self._state(), recent=True)
+            self._checkpoints.save(self._trainer.taken, self._state(), recent=True)
         except OSError as error:
             log.warning("job %s leaves memory without a checkpoint (%s)", self.name, type(error).__name__)
-        self.close()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Closes the log, and frees the graph that waits."""

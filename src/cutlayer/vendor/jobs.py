@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_fol
 from cutlayer.vendor.job import LiveJob, roll_back
 from cutlayer.vendor.log import GRADIENT, NORM, SOURCE, SOURCE_GRADIENT, STEP
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import RecordStore
-from cutlayer.vendor.trainer import adapter_parameters
+from cutlayer.vendor.trainer import adapter_parameters, job_bytes
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 
 _PARAMETER_BYTES = 4
@@ -44,22 +44,37 @@ class Jobs:
         database: Where jobs and adapters are listed.
         catalogue: The models.
         store: The record sets.
+        residents: What is in memory.
     """
 
-    def __init__(self, settings: VendorSettings, database: Database, catalogue: Catalogue, store: RecordStore) -> None:
+    def __init__(
+        self,
+        settings: VendorSettings,
+        database: Database,
+        catalogue: Catalogue,
+        store: RecordStore,
+        residents: Residents,
+    ) -> None:
         self._settings = settings
         self._database = database
         self._catalogue = catalogue
         self._store = store
         # By default half of it: models, adapters, requests and the backward pass take their share of the rest.
         self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
-        self._live: OrderedDict[tuple[str, str], LiveJob] = OrderedDict()
+        self._residents = residents
+        self._live = Shelf[LiveJob]()
+        residents.add(self._live)
         self._remove_finished()
 
     @property
     def live(self) -> int:
         """How many jobs are in memory."""
         return len(self._live)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that they hold of it between frames, the steps that wait left out."""
+        return held_bytes(self._live)
 
     @property
     def graph_bytes(self) -> int:
@@ -258,6 +273,8 @@ class Jobs:
         finally:
             if live.broken:
                 self._drop(tenant, name)
+            else:
+                self._residents.settle(live)
 
     # ------------------------------------------------------------ memory
 
@@ -278,6 +295,8 @@ class Jobs:
         card = self._catalogue.card(spec.model)
         records = self._store.open(tenant, spec.record_sets, card, spec) if spec.record_sets else None
         folder = self._folder(tenant, name)
+        held = job_bytes(self._catalogue.top(spec.model, spec.cut), spec)
+        self._residents.make_room("job", held)
         try:
             return LiveJob(
                 name,
@@ -287,6 +306,7 @@ class Jobs:
                 settings=self._settings,
                 catalogue=self._catalogue,
                 records=records,
+                held=held,
                 graph_limit=self._graph_limit,
                 make_room=self._make_room,
             )
@@ -303,10 +323,7 @@ class Jobs:
         return self._folder(tenant, name).exists()
 
     def _keep(self, tenant: str, name: str, live: LiveJob) -> None:
-        self._live[tenant, name] = live
-        self._live.move_to_end((tenant, name))
-        while len(self._live) > self._settings.limits.live_jobs:
-            self._live.popitem(last=False)[1].leave()
+        self._residents.keep(self._live, (tenant, name), live, most=self._settings.limits.live_jobs)
 
     def _make_room(self, job: LiveJob, size: int) -> None:
         """Has those jobs leave memory whose graphs wait the longest, until a job's next graph finds room.
@@ -416,7 +433,8 @@ class Jobs:
                 f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
                 remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
             )
-        count = adapter_parameters(self._catalogue.top(spec.model, spec.cut), spec)
+        top = self._catalogue.top(spec.model, spec.cut)
+        count = adapter_parameters(top, spec)
         limit = self._settings.limits.max_adapter_parameters
         if count > limit:
             raise unacceptable(
@@ -426,6 +444,7 @@ class Jobs:
                 if spec.lora is None
                 else "Lower the rank, adapt query and value only, or use fewer labels.",
             )
+        self._residents.check("job", job_bytes(top, spec))
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
 
 

@@ -26,6 +26,17 @@ class Metrics:
             registry=self._registry,
         )
         self.live_jobs = Gauge("cutlayer_live_jobs", "Jobs in memory.", registry=self._registry)
+        self.live_job_bytes = Gauge(
+            "cutlayer_live_job_bytes",
+            "Memory that jobs hold between frames: weights, gradients, moments, last answers.",
+            registry=self._registry,
+        )
+        self.live_adapters = Gauge("cutlayer_live_adapters", "Published adapters in memory.", registry=self._registry)
+        self.live_adapter_bytes = Gauge(
+            "cutlayer_live_adapter_bytes",
+            "Memory that published adapters hold, without what they share with their model.",
+            registry=self._registry,
+        )
         self.graph_bytes = Gauge(
             "cutlayer_graph_bytes", "About the memory of steps that wait for their gradient.", registry=self._registry
         )

@@ -105,6 +105,7 @@ class Seq2SeqTrainer(Trainer):
         self._source_boundary: Tensor | None = None
         self._encoded: Encoded | None = None
         self._attended: Tensor | None = None
+        self._attended_gradient: Tensor | None = None
 
     @property
     def stage(self) -> Stage:
@@ -132,6 +133,17 @@ class Seq2SeqTrainer(Trainer):
         super().forget_graph()
         self._source_boundary = self._encoded = self._attended = None
 
+    def state(self) -> dict[str, Tensor]:
+        """As of any trainer; between the two backward passes of a step also what the first one found."""
+        if self._attended is None or self.stage is not Stage.ENCODED:
+            return super().state()
+        return super().state() | {"attended": _gradient(self._attended).clone()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Puts back what `state` returned. Between two backward passes: once the step's source texts are here again."""
+        super().load(state)
+        self._attended_gradient = state.get("attended")
+
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of the next forward pass takes at most, with that of the source texts."""
         longest = int(_rows(payload).packed.lengths.max())
@@ -153,6 +165,10 @@ class Seq2SeqTrainer(Trainer):
         source, self._source_boundary = _leaf(prepare(payload, self._device))
         with self._autocast():
             self._encoded = encode(self._top, self._template, source, self._device)
+        if self._attended_gradient is not None:
+            self._attended = self._encoded.states.detach().requires_grad_()
+            self._attended.grad = self._attended_gradient.to(self._attended)
+            self._attended_gradient = None
         return self._encoded.rows.detach().float()
 
     def forward(self, payload: Payload) -> Tensor:
@@ -196,7 +212,7 @@ class Seq2SeqTrainer(Trainer):
         encoded, attended, boundary = self._encoded, self._attended, self._source_boundary
         if encoded is None or attended is None or boundary is None:
             raise RuntimeError("no encoder's output waits for a gradient")
-        own = torch.zeros_like(attended) if attended.grad is None else attended.grad
+        own = _gradient(attended)
         own[encoded.inputs.attention_mask.bool()] += gradient.to(own)
         self._source_boundary = self._encoded = self._attended = None
         torch.autograd.backward(encoded.states, own.to(encoded.states))
@@ -217,6 +233,10 @@ def _rows(payload: Payload) -> Rows:
     if not isinstance(payload, Rows):
         raise TypeError("an encoder-decoder's texts travel as rows")
     return payload
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def _leaf(payload: Payload) -> tuple[Rows, Tensor]:

@@ -69,6 +69,12 @@ class Limits(BaseModel):
     live_jobs: int = Field(default=32, ge=1)
     """Jobs kept in memory; others are resumed from disk when they are touched."""
     live_adapters: int = Field(default=32, ge=1)
+    """Adapters kept in memory, besides those that generation sessions use."""
+    max_live_bytes: int | None = Field(default=None, ge=1)
+    """Most memory for what jobs and adapters hold between two requests, of one and of all together; a quarter of the
+    machine's by default. One that takes more is refused; those used the longest ago leave memory for others."""
+    live_seconds: float = Field(default=600, gt=0)
+    """A job or adapter that is idle for longer leaves memory; the next request brings it back."""
     max_generation_bytes: int | None = Field(default=None, ge=1)
     """Most memory for the caches of all generation sessions together; an eighth of the machine's by default."""
     generations_per_tenant: int = Field(default=16, ge=1)

@@ -43,6 +43,10 @@ _SCORES = 3
 """Floats that it keeps for each position, head and position attended to, while attention drops out: 3.0 in BERT,
 RoBERTa, DistilBERT and GPT-2, the starter model among them."""
 
+_FP32 = 4
+_TRAINED_BYTES = 4 * _FP32
+"""Of a parameter that is trained: itself, its gradient and two moments."""
+
 
 class Stage(StrEnum):
     """Where a job stands within a step."""
@@ -323,9 +327,27 @@ def adapter_parameters(top: Part, spec: JobSpec) -> int:
     if spec.num_labels is None:
         return spec.lora.rank * sides
     head = sum(_count(model.get_submodule(path)) for path in head_modules(model))
-    output = model.get_submodule(family.classifier_output)
-    labels = int(output.get_parameter("weight").shape[0])
-    return spec.lora.rank * sides + head + (spec.num_labels - labels) * (_count(output) // labels)
+    output = _count(model.get_submodule(family.classifier_output))
+    return spec.lora.rank * sides + head - output + _output_parameters(top, spec.num_labels)
+
+
+def job_bytes(top: Part, spec: JobSpec) -> int:
+    """Bytes that a job's tensors take between two frames, counted before any is made.
+
+    What it trains, its gradients and two moments; and what it copies of the top and does not train: what blocks
+    share, or the head that stands beside the trained one.
+    """
+    trained = _TRAINED_BYTES * adapter_parameters(top, spec)
+    if spec.lora is None:
+        untrained = [*top.shared_parameters(), *top.buffers()]
+        return trained + sum(tensor.nbytes for tensor in untrained)
+    return trained if spec.num_labels is None else trained + _FP32 * _output_parameters(top, spec.num_labels)
+
+
+def _output_parameters(top: Part, num_labels: int) -> int:
+    """Parameters of the head's last linear map, made for so many labels."""
+    output = top.model.get_submodule(top.family.classifier_output)
+    return num_labels * (_count(output) // int(output.get_parameter("weight").shape[0]))
 
 
 def prepare(payload: Payload, device: torch.device) -> Payload:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Cut, Ragged, Tokens, VendorError
-from cutlayer.models import Head, Inputs, Top, cache_bytes, load_model, split
+from cutlayer.models import Head, Inputs, Top, cache_bytes, load_model, own_bytes, split
 from cutlayer.vendor.generations import Generations
 from cutlayer.wire import Form, Frame, WireType, pack, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec, RecordSetSpec, SealRequest, SnapshotRequest
@@ -479,6 +479,83 @@ def test_sessions_end_where_nobody_asks_for_anything(
         assert time.monotonic() < deadline, "the session is still there"
         time.sleep(0.05)
     assert generations(transport).live == 0
+
+
+# ---------------------------------------------------------------- what sessions keep in memory
+
+
+def own(transport: LocalTransport, adapter: str) -> int:
+    """Bytes of an adapter that is in memory."""
+    live = vendor_of(transport).adapters._live["clinic", adapter]
+    assert live.held_bytes == own_bytes(live.part, vendor_of(transport).catalogue.top(live.info.model, live.info.cut))
+    return int(live.held_bytes)
+
+
+def test_an_adapter_that_sessions_use_counts_once_and_stays(
+    open_vendor: Callable[[], LocalTransport], data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"live_adapters": 1})
+    transport = open_vendor()
+    put(transport)
+    one = own(transport, HEAD)
+    assert one > 0
+    put(transport, session="5" * 32)
+    put(transport, session="6" * 32)
+    assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (1, one)
+    put(transport, adapter=BLOCK, session="7" * 32)
+    both = one + own(transport, BLOCK)
+    assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (2, both)
+    for session in (ONE, "5" * 32, "6" * 32, "7" * 32):
+        end(transport, session)
+    put(transport, adapter=IDS)
+    assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (1, own(transport, IDS))
+
+
+def test_what_sessions_use_makes_no_room(
+    open_vendor: Callable[[], LocalTransport], data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    """Others are told to try again, and find room once the sessions have ended."""
+    transport = open_vendor()
+    put(transport)
+    put(transport, adapter=BLOCK, session="5" * 32)
+    one, both = own(transport, HEAD), gauge(transport, "live_adapter_bytes")
+    transport.close()
+    change_settings(data_dir, limits={"max_live_bytes": int(both) - 1})
+    transport = open_vendor()
+    put(transport)
+    with refused(503, "Memory full: Adapters that generation sessions use"):
+        put(transport, adapter=BLOCK, session="5" * 32)
+    put(transport, session="5" * 32)
+    assert gauge(transport, "live_adapter_bytes") == one
+    for session in (ONE, "5" * 32):
+        end(transport, session)
+    put(transport, adapter=BLOCK, session="5" * 32)
+    assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (1, own(transport, BLOCK))
+
+
+def test_an_adapter_that_would_not_fit_alone_is_refused(
+    open_vendor: Callable[[], LocalTransport], data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"max_live_bytes": 1000})
+    transport = open_vendor()
+    with refused(422, r"Adapter too large: This adapter takes \d+ bytes .* all jobs and adapters 1000"):
+        put(transport)
+    assert gauge(transport, "live_adapters") == 0
+
+
+def test_an_idle_adapter_leaves_after_its_sessions(transport: LocalTransport, clock: Clock) -> None:
+    residents = vendor_of(transport).residents
+    residents._clock = clock
+    put(transport)
+    for number in (1, 2):
+        clock.now += 600
+        residents.expire()
+        step(transport, number, grown([1, 1]))
+    assert gauge(transport, "live_adapters") == 1, "a session uses it"
+    clock.now += 601
+    generations(transport).expire()
+    residents.expire()
+    assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (0, 0)
 
 
 def test_sessions_end_with_their_adapter(transport: LocalTransport) -> None:

@@ -105,7 +105,7 @@ class Author:
         reply = self.transport.send(Frame(route, {"job": self.job, "step": step}, None, tensors))
         for role, tensor in reply.tensors.items():
             bits = tensor.contiguous().view(torch.uint8).numpy().tobytes()
-            key = f"{role} {step}"
+            key = f"{route.name} {role} {step}"
             assert self.seen.setdefault(key, bits) == bits, f"{key}: other bits than before"
         return reply
 
