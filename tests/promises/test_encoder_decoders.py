@@ -336,6 +336,8 @@ def test_sampling_that_means_nothing(t5: str, tmp_path: Path) -> None:
         adapter = tune(client, training(epochs=1)).adapter_id
         for sampling, said in (
             (Sampling(beams=2, stop=("w1",)), "stop"),
+            (Sampling(beams=2, temperature=0.5), "temperature = 0.5: must be left out with beams"),
+            (Sampling(beams=2, top_k=3, seed=1), "top_k = 3.*seed = 1"),
             (Sampling(beams=VOCAB, max_new_tokens=4), "half the vocabulary"),
             (Sampling(max_new_tokens=96), "the model takes 96"),
         ):

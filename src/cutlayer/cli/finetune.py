@@ -351,9 +351,9 @@ def finetune(
 ) -> None:
     """Fine-tune the vendor's model on your texts.
 
-    Texts are privatized here before they leave. Labels have no field in any frame, but the vendor reads nearly all of them
-    from gradients (97 to 100 % where it was measured), and the result says how many. Interrupt it, run it again, and it
-    goes on.
+    Texts are privatized here before they leave. Labels have no field in any frame, but the vendor reads nearly all of
+    them from gradients (97 to 100 % where it was measured), and the result says how many. Interrupt it, run it again,
+    and it goes on.
     """
     chosen = require_eta(eta)
     language = objective != "classification"

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from cutlayer.core import ConfigError, Ragged
+from cutlayer.core import Ragged
 from cutlayer.customer.session import Growing, Session
 
 if TYPE_CHECKING:
@@ -69,13 +69,7 @@ def best_texts(session: Session, texts: Growing, sampling: Sampling) -> list[lis
         session: The road, with trained weights loaded.
         texts: What grows: `beams` texts for each source text.
         sampling: Beams, length penalty and tokens at most.
-
-    Raises:
-        ConfigError: There are more beams than tokens to begin with.
     """
-    vocabulary = len(session.archive.candidates)
-    if 2 * sampling.beams > vocabulary:
-        raise ConfigError(f"beams = {sampling.beams}: must be at most {vocabulary // 2}, half the vocabulary.")
     start = session.archive.target_template.opening[0]
     tokenizer = session.archive.tokenizer
     config = GenerationConfig(

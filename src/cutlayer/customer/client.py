@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from cutlayer.core import ConfigError, Cut, DataError, Fault, Place, VendorError, checked
-from cutlayer.customer.finetune import Finetuning, build_session, check_spec, noise_secret
+from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records, noise_secret
 from cutlayer.customer.forecast import check_releases, drawn
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, Sampling, generate
@@ -382,6 +382,8 @@ class Client:
                     f"{folder} holds this run, finished, and its adapter {run.state.adapter} was deleted.",
                     remedy="Choose another folder with --out.",
                 )
+            if run.state.undeleted:
+                delete_records(run, self._gate())
             return run.result()
         run.save()
         try:

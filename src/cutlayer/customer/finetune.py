@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http import HTTPStatus
 
 import torch
 from torch import Tensor
@@ -227,6 +228,21 @@ def build_session(
     )
 
 
+def delete_records(run: Run, gate: Gate) -> None:
+    """Has the vendor delete what a finished run needs no more; whether it does is its word.
+
+    What it cannot be asked for now is asked for when the run is shown again: a result is not lost for it.
+    """
+    for record_set in list(run.state.undeleted):
+        try:
+            gate.send(routes.RECORD_SET_DELETE, {"record_set": record_set})
+        except VendorError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                return
+        run.state.undeleted.remove(record_set)
+        run.save()
+
+
 class Finetuning:
     """One run, from data to result.
 
@@ -369,14 +385,11 @@ class Finetuning:
             seconds=seconds,
             caveats=self._forecast.overspent(),
         )
-        self._delete_records(job.spec)
+        self.run.state.undeleted = list(job.spec.record_sets)
         self.run.finish(result)
+        self.run.save()  # before anything of it is deleted
+        delete_records(self.run, self.gate)
         return result
-
-    def _delete_records(self, spec: JobSpec) -> None:
-        """Has the vendor delete what it needs no more; whether it does is its word."""
-        for record_set in spec.record_sets:
-            self.gate.send(routes.RECORD_SET_DELETE, {"record_set": record_set})
 
     # ------------------------------------------------------------ data
 

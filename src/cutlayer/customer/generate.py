@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -48,7 +49,7 @@ class Sampling(Spec):
     top_p: float = Field(default=1.0, gt=0, le=1)
     beams: int = Field(default=1, ge=1)
     length_penalty: float = Field(default=1.0, allow_inf_nan=False)
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     seed: int | None = Field(default=None, ge=0, lt=2**63)
 
 
@@ -192,8 +193,13 @@ def check_targets(sources: Ragged, *, limit: int, new_tokens: int) -> int:
     return new_tokens + 1
 
 
-def check_sampling(sampling: Sampling, *, seq2seq: bool) -> None:
-    """Refuses choices that mean nothing together.
+def check_sampling(sampling: Sampling, *, seq2seq: bool, vocabulary: int) -> None:
+    """Refuses choices that mean nothing together, before anything is sent.
+
+    Args:
+        sampling: The choices.
+        seq2seq: Whether they are for an encoder-decoder.
+        vocabulary: How many tokens it knows.
 
     Raises:
         ConfigError: They do not.
@@ -202,8 +208,20 @@ def check_sampling(sampling: Sampling, *, seq2seq: bool) -> None:
         return
     if not seq2seq:
         raise ConfigError([Fault("beams", sampling.beams, "must be 1: beam search is for encoder-decoders")])
+    faults = []
+    if 2 * sampling.beams > vocabulary:
+        faults.append(Fault("beams", sampling.beams, f"must be at most {vocabulary // 2}, half the vocabulary"))
     if sampling.stop:
-        raise ConfigError([Fault("stop", list(sampling.stop), "must be left out with beams, which end by their mark")])
+        faults.append(Fault("stop", list(sampling.stop), "must be left out with beams, which end by their mark"))
+    usual = Sampling()
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    faults += [
+        Fault(name, value, "must be left out with beams, which draw no token")
+        for name, value in drawn.items()
+        if value != getattr(usual, name)
+    ]
+    if faults:
+        raise ConfigError(faults)
 
 
 def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling: Sampling, *, limit: int) -> Begun:
@@ -223,7 +241,7 @@ def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling:
         VendorError: The vendor refused or stayed away.
     """
     seq2seq = isinstance(session, Seq2SeqSession)
-    check_sampling(sampling, seq2seq=seq2seq)
+    check_sampling(sampling, seq2seq=seq2seq, vocabulary=len(session.archive.candidates))
     template, sequences, source_positions = session.archive.template, len(prompts) * sampling.beams, 0
     if seq2seq:
         positions = check_targets(prompts, limit=limit, new_tokens=sampling.max_new_tokens)

@@ -9,6 +9,7 @@ harmless, so after a crash on either side the run goes on from the last accepted
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -290,12 +291,9 @@ class GenerationLink:
         return output
 
     def close(self) -> None:
-        """Ends the session; one that is gone has ended."""
-        try:
+        """Ends the session. One that cannot be ended expires: no text that was written is lost for it."""
+        with contextlib.suppress(VendorError):
             self.gate.send(routes.GENERATION_DELETE, {"generation": self.name})
-        except VendorError as error:
-            if error.status != 404:
-                raise
 
     def _open(self) -> None:
         self.gate.send(routes.GENERATION_PUT, {"generation": self.name}, control=self.spec).expect(GenerationInfo)

@@ -285,7 +285,7 @@ class LanguageMeasures(Measures[LanguageResult]):
         """As of any run; without test the adapter answers some of dev, so that there are answers of its own to read."""
         found = super().utility(positions=positions, progress=progress)
         if found is None:
-            dev = self._trainer.dev
+            dev = self._data.dev  # its texts: an adapter holds no records
             some = torch.arange(len(dev))[dev.lengths.cumsum(0) - dev.lengths < _MEASURED_TOKENS]
             texts, labels = dev.batch(some)
             shown = Examples(texts, labels, dev.lengths[some])

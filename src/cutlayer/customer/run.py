@@ -55,6 +55,7 @@ class RunState(BaseModel):
         dev: Dev accuracy or perplexity after each epoch that was trained and evaluated.
         seconds: Time spent so far.
         adapter: The published adapter, once there is one.
+        undeleted: Record sets of a finished run that the vendor was not yet heard to delete.
     """
 
     run: str
@@ -68,6 +69,7 @@ class RunState(BaseModel):
     dev: list[float] = []
     seconds: float = 0
     adapter: str | None = None
+    undeleted: list[str] = []
 
     @property
     def best_epoch(self) -> int:
@@ -291,11 +293,15 @@ class Run:
         return sorted({0, *found})
 
     def write_checkpoint(self, step: int, tensors: dict[str, Tensor], *, keep: int) -> None:
-        """Writes the weights after `step`; of the others only the newest and `keep` stay."""
+        """Writes the weights after `step`; of the others only `keep` and the newest that both parties have stay.
+
+        The vendor can go back to steps at regular distances alone: those of an epoch's end must not displace them.
+        """
         write_bytes(self._checkpoint(step), safetensors.torch.save(tensors))
-        newest = self.checkpoints()[-KEPT_CHECKPOINTS:]
+        every = self.state.spec.train.checkpoint_steps
+        regular = [at for at in self.checkpoints() if at % every == 0]
         for old in self.checkpoints():
-            if old and old not in (*newest, keep):
+            if old and old not in (*regular[-KEPT_CHECKPOINTS:], keep, step):
                 self._checkpoint(old).unlink()
 
     def read_checkpoint(self, step: int) -> dict[str, Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import Perplexity, Proportion, Tokens
+from cutlayer.core import ConfigError, Perplexity, Proportion, Tokens
 from cutlayer.customer.link import Link, Stored
 from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
@@ -218,6 +219,12 @@ class Trainer:
         settings = self.spec.train
         loss = self.session.loss(texts, labels, look=look)
         value = float(loss.detach())
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"Training diverged: the loss of step {self.link.step} is {value}, at learning rate "
+                f"{settings.learning_rate:g}.",
+                remedy="Begin again with another --out and a lower --learning-rate, or with --clip-norm 1.",
+            )
         self.run.log_loss(self.link.step, value)  # before the vendor has its gradient, after which nobody repeats it
         (loss / settings.accumulation).backward()
         if is_update(self.link.step, settings.accumulation, self._steps_before(settings.epochs)):

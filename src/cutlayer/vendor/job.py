@@ -452,7 +452,7 @@ class LiveJob:
             raise conflict(
                 "diverged",
                 f"What step {self._trainer.step} computed is not finite: training has diverged.",
-                remedy="Roll back and lower the learning rate.",
+                remedy="Begin another job with a lower learning rate, or with clipped gradients.",
             )
         return tensor
 

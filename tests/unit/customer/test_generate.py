@@ -122,6 +122,7 @@ def test_a_seed_repeats_the_draws() -> None:
         {"top_p": 1.1},
         {"seed": -1},
         {"beams": 0},
+        {"stop": ("",)},
         {"length_penalty": float("nan")},
     ],
     ids=str,
@@ -274,7 +275,9 @@ class Scripted:
     """A road that ends in what a script says: the tokens of each text, in order."""
 
     def __init__(self, script: list[list[int]], *, tokenizer: Any = TOKENIZER, fails_at: int | None = None) -> None:
-        self.archive = SimpleNamespace(tokenizer=tokenizer, template=SimpleNamespace(opening=()))
+        self.archive = SimpleNamespace(
+            tokenizer=tokenizer, template=SimpleNamespace(opening=()), candidates=torch.ones(300)
+        )
         self.bottom = self.tail = None
         self.routes: list[str] = []
         self.grown: list[list[list[int]]] = []

@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, Cut, Place, Stopped
+from cutlayer.core import BudgetError, ConfigError, Cut, Place, Stopped, VendorError
 from cutlayer.customer import (
     Client,
+    Gate,
     LanguageResult,
     Method,
     Objective,
     RunSpec,
+    Sampling,
     Silent,
     TrainBottom,
     TrainSpec,
@@ -426,6 +428,55 @@ def test_a_stopped_run_goes_on_on_a_machine_that_rounds_otherwise(
     result = tune_with(client, out=tmp_path / "stopped")
     assert result.looks == 1
     assert result.guarantee.budget == 6.0
+
+
+def refusing(patch: pytest.MonkeyPatch, route: Any, times: int) -> list[str]:
+    """The vendor stays away when it is asked this, so many times."""
+    honest, failed = Gate.send, []
+
+    def sending(gate: Gate, asked: Any, *given: Any, **named: Any) -> Any:
+        if asked is route and len(failed) < times:
+            failed.append(asked.name)
+            raise VendorError("It stays away.")
+        return honest(gate, asked, *given, **named)
+
+    patch.setattr(Gate, "send", sending)
+    return failed
+
+
+def test_a_result_is_not_lost_where_records_cannot_be_deleted(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked for again when the finished run is shown again."""
+    failed = refusing(monkeypatch, routes.RECORD_SET_DELETE, 1)
+    given: dict[str, Any] = {"public_first": None, "train_bottom": F, "out": tmp_path / "run"}
+    result = tune_with(client, **given)
+    assert failed
+    assert Run(result.folder, RunState.model_validate_json((result.folder / "run.json").read_bytes())).state.undeleted
+    assert tune_with(client, **given).adapter_sha256 == result.adapter_sha256
+    assert not RunState.model_validate_json((result.folder / "run.json").read_bytes()).undeleted
+
+
+def test_a_text_is_not_lost_where_its_session_cannot_be_ended(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = tune_with(client, public_first=None)
+    failed = refusing(monkeypatch, routes.GENERATION_DELETE, 1)
+    (text,) = client.generate(result.adapter_id, ["w1 w2"], sampling=Sampling(greedy=True, max_new_tokens=3))
+    assert failed
+    assert text.round_trips == 3
+
+
+def test_training_that_diverges_says_so_before_the_vendor_is_told(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Session.loss
+
+    def diverging(self: Session, *given: Any, **named: Any) -> Tensor:
+        return honest(self, *given, **named) * (math.nan if self.link.step == 3 else 1)  # type: ignore[union-attr]
+
+    monkeypatch.setattr(Session, "loss", diverging)
+    with pytest.raises(ConfigError, match=r"the loss of step 3 is nan, at learning rate 0.002.*lower --learning-rate"):
+        tune_with(client, public_first=None, train_bottom=TrainBottom.MEMOISED)
+    assert not [e for e in client.ledger.frames() if e.route == "job.gradient" and dict(e.where).get("step") == 3]
 
 
 def test_other_texts_do_not_go_on_with_a_run(client: Client, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_losses_on_a_full_disk_say_so(tmp_path: Path) -> None:
 
 
 def test_checkpoints_keep_the_newest_and_the_best(tmp_path: Path) -> None:
-    run = opened(tmp_path)
+    run = opened(tmp_path, train=TrainSpec(checkpoint_every=10))
     for step in (10, 20, 30, 40):
         run.write_checkpoint(step, {"w": torch.full((2,), float(step))}, keep=10)
     assert run.checkpoints() == [0, 10, 30, 40]
@@ -147,6 +147,19 @@ def test_a_torn_file_is_told(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- settings
+
+
+def test_checkpoints_of_epochs_do_not_displace_those_that_both_parties_have(tmp_path: Path) -> None:
+    """The vendor can go back to multiples of `checkpoint_every` alone."""
+    run = opened(tmp_path, train=TrainSpec(checkpoint_every=50))
+    weights = {"w": torch.zeros(1)}
+    for step, best in ((50, 0), (60, 50), (70, 60), (80, 70)):
+        run.write_checkpoint(step, weights, keep=best)
+        assert 50 in run.checkpoints()
+    assert run.checkpoints() == [0, 50, 70, 80]
+    for step in (100, 150):
+        run.write_checkpoint(step, weights, keep=80)
+    assert run.checkpoints() == [0, 80, 100, 150]
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_half_of_the_gradients_is_in_the_checkpoint(transport: LocalTransport) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Seq2SeqTrainer, "state", forgetful)
         leave(transport)
-    with pytest.raises(AssertionError, match="source-gradient .* 1: other bits"):
+    with pytest.raises(AssertionError, match=r"source-gradient .* 1: other bits"):
         author.send_back(routes.SOURCE_GRADIENT, 1, 100)
 
 
