@@ -2,7 +2,7 @@
 
 A small GPT-2, with a byte-level BPE tokenizer of its own, on public-domain books; a modified Kneser-Ney
 trigram on the same tokens says whether it is a real model. Stop it and start it again: it goes on at
-its last checkpoint, with the same batches. A run takes two to three hours on two CPU cores.
+its last checkpoint, with the same batches. A run takes three to four hours on two CPU cores.
 
 The blocks' matrices are trained by Muon, everything else by AdamW; the rates rise over a hundred steps,
 stay, and fall linearly to zero over the second half. Matrix products are in bf16. Dropout is off while

@@ -564,7 +564,8 @@ def register(app: typer.Typer) -> None:
     """Adds the commands to the main app."""
     app.command(
         epilog="Example: cutlayer finetune --train notes.csv --test held_out.csv --label-column ward "
-        "--vendor https://vendor.example:8377 --eta 80"
+        "--vendor https://vendor.example:8377 --eta 80; or a language model: cutlayer finetune --objective lm "
+        "--model starter-decoder --train mail.csv --text-column body --eta 49 --bottom 1 --tail 0"
     )(finetune)
     app.command(epilog="Example: cutlayer discard runs/ward-80 --vendor https://vendor.example:8377")(discard)
     app.command(

@@ -85,6 +85,8 @@ class Measures(ABC, Generic[R]):
 
     _ATTACKS: ClassVar[int]
     """How many are run."""
+    _UNCOVERED: ClassVar[tuple[str, ...]] = ()
+    """What of this objective no guarantee covers."""
 
     def __init__(self, data: Prepared, session: Session, run: Run, trainer: Trainer, uploaded: Uploaded | None) -> None:
         self._data = data
@@ -162,7 +164,7 @@ class Measures(ABC, Generic[R]):
             no_privacy=spec.privacy.mechanism == "none",
             unsafe_noise=spec.unsafe_noise_seed is not None,
             looks=looks,
-            guarantee=guarantee.model_copy(update={"caveats": guarantee.caveats + caveats}),
+            guarantee=guarantee.model_copy(update={"caveats": guarantee.caveats + self._UNCOVERED + caveats}),
             largest_distance=privatizer.largest_distance(),
             deviations=privatizer.deviations + deviations,
             spec=spec,
@@ -242,6 +244,9 @@ class LanguageMeasures(Measures[LanguageResult]):
     """The numbers of a language model's run."""
 
     _ATTACKS = 5
+    _UNCOVERED = (
+        "Covers tokens that go up. Gradients name the true ones without any noise: see what is read from gradients.",
+    )
 
     def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
         state = self._run.state

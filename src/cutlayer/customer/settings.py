@@ -1,6 +1,6 @@
 """What a fine-tuning run is: its privacy, its training, its machine, apart from one another.
 
-A reviewer compares two runs' `PrivacySpec`s; changing anything else here cannot change a guarantee.
+A reviewer compares two runs' `PrivacySpec`s, and whether either redraws its releases or takes its noise from a seed.
 """
 
 from __future__ import annotations

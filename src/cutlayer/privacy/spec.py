@@ -1,4 +1,4 @@
-"""What a reviewer reads: every setting on which privacy depends, and no other."""
+"""What a reviewer reads: how a release is privatized. How often a text is released is the run's."""
 
 from __future__ import annotations
 
