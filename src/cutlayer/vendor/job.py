@@ -43,8 +43,11 @@ _DUE = {
     Stage.ENCODED: SOURCE_GRADIENT,
 }
 """Which frame of an encoder-decoder's step comes next."""
-_REPEATED = {Stage.READY: (NORM, SOURCE_GRADIENT, GRADIENT), Stage.ENCODED: (GRADIENT,)}
-"""Frames that came last, the likeliest first, where a checkpoint holds what came of them."""
+_REPEATED = {Stage.READY: (NORM, SOURCE_GRADIENT, GRADIENT), Stage.ENCODED: (GRADIENT, STEP)}
+"""Frames of a step, the last first, of which a checkpoint holds what came of them.
+
+A customer that died too begins a step again; between steps it repeats no more than the last frame.
+"""
 _STEPS = 200
 """Most steps that are taken again when a job is resumed, which all other jobs wait for."""
 _DEATHS = 8
@@ -72,6 +75,11 @@ class _Parsed:
     gradient: Tensor | None = None
     norm: Tensor | None = None
     payload: Payload | None = None
+
+
+def _answer(kind: int) -> str:
+    """What a checkpoint calls the answer to a frame."""
+    return f"answer/{kind}"
 
 
 class LiveJob:
@@ -489,15 +497,14 @@ class LiveJob:
 
     def _load(self, state: State) -> None:
         tensors = dict(state.tensors)
-        answer = tensors.pop("answer", None)
+        answers = {kind: tensors.pop(_answer(kind)) for kind in _ROUTES if _answer(kind) in tensors}
         try:
             self._trainer.load(tensors)
         except (ModelError, KeyError) as error:
             raise StorageError(f"A checkpoint of job {self.name} does not fit its spec.") from error
-        if answer is not None:
-            kept = state.notes["answer"]
-            known = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
-            self._answers[kept.get("kind", GRADIENT)] = known
+        for kind, answer in answers.items():
+            kept = state.notes[_answer(kind)]
+            self._answers[kind] = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
 
     def _replay(self, entry: Entry) -> None:
         """Takes a logged frame again, as far as the checkpoint does not hold it already."""
@@ -582,10 +589,11 @@ class LiveJob:
         for kind in _REPEATED.get(self._trainer.stage, ()):
             known = self._answers.get(kind)
             if known is not None and known.step == self._trainer.step:
-                # A repetition of this frame may still come: of the last one, which is the norm where there is one.
-                tensors["answer"] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
-                notes["answer"] = {"kind": kind, "step": known.step, "digest": known.digest.hex()}
-                break
+                # a repetition of this frame may still come
+                tensors[_answer(kind)] = torch.frombuffer(bytearray(known.body), dtype=torch.uint8)
+                notes[_answer(kind)] = {"step": known.step, "digest": known.digest.hex()}
+                if self._trainer.stage is Stage.READY:
+                    break
         return State(tensors, notes)
 
     def leave(self) -> None:

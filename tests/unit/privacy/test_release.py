@@ -72,4 +72,4 @@ def test_parts_of_unequal_length_are_refused() -> None:
 
 
 def test_nothing_private_is_printed() -> None:
-    assert repr(release()) == "Release(mechanism='none', unit='none', pending=None)"
+    assert repr(release()) == "Release(mechanism='none', unit='none', pending=None, public=False)"
