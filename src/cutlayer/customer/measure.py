@@ -260,26 +260,25 @@ class LanguageMeasures(Measures[LanguageResult]):
         said = self._tokens_said(transcript, knowledge)
         self._show(4, "rows, from left to right")
         rows = self._tokens_in_rows(transcript, knowledge)
-        shares = [outcome.success if isinstance(outcome, Measured) else None for outcome in (trained, said, rows)]
         return LanguageResult(
             perplexity=min(state.dev) if utility is None else utility.value,
             perplexity_on="dev" if utility is None else "test",
             perplexity_n=predicted if utility is None else utility.n,
             perplexity_standard_error=None if utility is None else utility.standard_error,
             dev_before=math.nan if state.untrained is None else state.untrained,
-            read_in_training=shares[0],
+            read_in_training=_share(trained),
             read_in_training_note=_reason(trained),
-            read_at_end=at_end.success if isinstance(at_end, Measured) else None,
+            read_at_end=_share(at_end),
             read_at_end_note=_reason(at_end),
-            read_from_answers=shares[1],
+            read_from_answers=_share(said),
             read_from_answers_note=_reason(said),
-            read_from_rows=shares[2],
+            read_from_rows=_share(rows),
             read_from_rows_note=_reason(rows),
             read_without_blocks=self._tokens_without_blocks(transcript, knowledge),
             advice=language_advice(
-                trained=shares[0],
-                said=shares[1],
-                rows=shares[2],
+                trained=_share(trained),
+                said=_share(said),
+                rows=_share(rows),
                 eta=self._spec.privacy.eta,
                 vocabulary=len(self._session.archive.candidates),
             ),
@@ -376,8 +375,7 @@ class LanguageMeasures(Measures[LanguageResult]):
         shown, truth = TokenTruth(self._searched(texts)).traffic(
             Traffic.UNPROTECTED, transcript, bare, looks=1, rng=torch.Generator()
         )
-        found = measure("nearest-neighbour", shown, knowledge=bare, truth=truth)
-        return found.success if isinstance(found, Measured) else None
+        return _share(measure("nearest-neighbour", shown, knowledge=bare, truth=truth))
 
     def _first_records(self, most: int) -> Tensor:
         """The texts of the first stored records, about so many tokens."""
@@ -465,6 +463,10 @@ class Seq2SeqMeasures(LanguageMeasures):
         truth = TokenTruth(Tokens((self._data.tokens.segments[0],)), steps=steps)
         transcript = Transcript.recorded(self._run.transcript).only(routes.SOURCE)
         return measure("nearest-neighbour", transcript, knowledge=knowledge, truth=truth)
+
+
+def _share(outcome: Outcome) -> Proportion | None:
+    return outcome.success if isinstance(outcome, Measured) else None
 
 
 def _reason(outcome: Outcome) -> str:
