@@ -378,11 +378,11 @@ def check_due(frame: RecordedFrame, due: Due) -> None:
     if not tensors:
         body = b"" if due.control is None else due.control.model_dump_json().encode()
         assert frame.body == body, "a control message left with other content"
-    assert set(tensors) <= RELEASING | {"records", "gradient", "norm"}
+    assert set(tensors) <= RELEASING | {"records", "gradient", "norm", "shared_gradient"}
     assert ("norm" in tensors) == due.norm, "a norm left that is not due, or the other way round"
     assert not due.norm or len(tensors["norm"]) == 1, "a norm is more than a number"
     assert bool(RELEASING & set(tensors)) == bool(due.texts), "a release left that is not due, or the other way round"
-    for role in ("records", "gradient", *({"norm"} & set(due.tensors))):
+    for role in ("records", "gradient", "shared_gradient", *({"norm"} & set(due.tensors))):
         assert same_bits(tensors.get(role), due.tensors.get(role)), f"{role}: another value than is due"
     assert not tensors or frame.body == encode_tensors(tensors), "a body is padded, or in another order"
 
@@ -447,6 +447,8 @@ def check_kept_home(client: Client, result: RunResult, texts: Sequence[str], *, 
     """No token and no weight of the customer's own is in any frame, nor in any file that the vendor keeps.
 
     What is searched for: eight true ids in a row in any width, and the first sixteen of each of its trained weights.
+    Of position biases, which both train, the vendor keeps copies by design, made of gradients that it was told; they
+    are searched for in frames alone.
 
     Args:
         client: The customer.
@@ -460,8 +462,11 @@ def check_kept_home(client: Client, result: RunResult, texts: Sequence[str], *, 
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     rows = [torch.tensor(row[start : start + 8]) for row in ids for start in range(len(row) - 7)]
     assert len(rows) > 50
-    weights = [value.flatten()[:16] for value in load_file(folder / "trained.safetensors").values()]
+    trained = load_file(folder / "trained.safetensors")
+    weights = [value.flatten()[:16] for name, value in trained.items() if "relative_attention_bias" not in name]
     assert weights
+    biases = [value.flatten()[:16].numpy().tobytes() for name, value in trained.items() if name.endswith("bias.weight")]
+    assert not leaked(biases, sent)
     needles = [row.to(kind).numpy().tobytes() for row in rows for kind in (torch.uint16, torch.int32, torch.int64)]
     needles += [value.numpy().tobytes() for value in weights]
     needles += [value.bfloat16().view(torch.int16).numpy().tobytes() for value in weights]

@@ -286,13 +286,31 @@ class PairedUpper(Upper):
         loss = self._loss(logits[real], torch.cat(ids))
         return PairedStep(loss, output, encoded, source.packed.values, target.packed.values, half=self._half)
 
-    def norm(self) -> Tensor:
-        """`[1]`, squared norm of the gradients since it was asked for last, which an update takes."""
+    def told(self, *, clips: bool) -> dict[str, Tensor]:
+        """What an update takes of the gradients since it was asked for last, by role.
+
+        The squared norm of those that are the customer's alone, where they are clipped; and those of the position
+        biases that the vendor has copies of, decoder before encoder.
+        """
         trained = {id(value): value for part in self._own for value in part.parameters() if value.requires_grad}
-        squares = [value.grad.double().square().sum() for value in trained.values() if value.grad is not None]
+        biases = {
+            name.partition(".")[0]: value
+            for part in self._own
+            for name, value in part.model.named_parameters()
+            if "relative_attention_bias" in name and value.requires_grad
+        }
+        copies = [value for _, value in sorted(biases.items())]
+        alone = [value for key, value in trained.items() if key not in {id(value) for value in copies}]
+        squares = [value.grad.double().square().sum() for value in alone if value.grad is not None]
+        told: dict[str, Tensor] = {}
+        if clips:
+            told["norm"] = torch.stack([torch.zeros((), dtype=torch.float64), *squares]).sum().float().reshape(1)
+        if copies:
+            found = [torch.zeros_like(value) if value.grad is None else value.grad for value in copies]
+            told["shared_gradient"] = torch.cat([gradient.flatten() for gradient in found])
         for value in trained.values():
             value.grad = None
-        return torch.stack([torch.zeros((), dtype=torch.float64), *squares]).sum().float().reshape(1)
+        return told
 
 
 @dataclass(frozen=True)
@@ -429,8 +447,8 @@ class Script:
                 look = (len(values), step) if self.spec.train_bottom is TrainBottom.REDRAW else None
                 where: Where = {"job": job, "step": step}
                 if self.pairs:
-                    if norm:
-                        yield Due(routes.NORM, {"job": job, "step": step - 1}, tensors=known, norm=True)
+                    if known:
+                        yield Due(routes.UPDATE, {"job": job, "step": step - 1}, tensors=known, norm=norm)
                     yield from self._pairs_trained(step, where, texts, labels, look)
                 else:
                     answer = yield _carrying(Due(routes.STEP, where, tensors=gradient, norm=norm), texts, look)
@@ -441,11 +459,13 @@ class Script:
                 updates = step % settings.accumulation == 0 or step == steps
                 norm = self.clips and updates
                 if updates and isinstance(self.upper, PairedUpper):
-                    known = {"norm": self.upper.norm()}
+                    known = self.upper.told(clips=self.clips)
+                elif isinstance(self.upper, PairedUpper):
+                    known = {}
             if gradient:
                 yield Due(routes.GRADIENT, {"job": job, "step": step}, tensors=gradient)
-            if norm:
-                yield Due(routes.NORM, {"job": job, "step": step}, tensors=known, norm=True)
+            if norm or known:
+                yield Due(routes.UPDATE, {"job": job, "step": step}, tensors=known, norm=norm)
             value = yield from self._evaluated(routes.JOB_INFER, {"job": job}, dev)
             if self.upper is not None:
                 value = -self.dev_values[len(values)]  # what the road's own tail made of these answers
@@ -529,6 +549,9 @@ class Script:
             record_sets=(self._identifier("train"), self._identifier("dev")) if self.stores else (),
             num_labels=None if self.upper is not None else len(self.data.label_names),
             trainable_bottom=not self.stores,
+            shared_weights=self.pairs
+            and settings.method is Method.FULL
+            and self.spec.train_bottom is not TrainBottom.FROZEN,
             lora=None
             if settings.method is Method.FULL
             else LoraSpec(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from cutlayer.core import ConfigError, Cut, ModelError, VendorError
 from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec, measure
 from cutlayer.customer.link import Exchange
 from cutlayer.data import Dataset
-from cutlayer.models import Head, load_tokenizer
+from cutlayer.models import Head, load_model, load_tokenizer
+from cutlayer.models.joint import JointGradients
 from cutlayer.recipes.centralised_language import train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Frame, Reply, WireType
@@ -147,6 +148,40 @@ def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: 
         assert losses(tune(client, settings)) != pytest.approx(expected.losses, abs=1e-5)
 
 
+def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) -> None:
+    """Copies end bit by bit alike; planted fault: where each takes its own gradients alone, nothing agrees."""
+    settings = training(Method.FULL, clip_norm=0.5, accumulation=2)
+    expected = train_centralised_language_model(
+        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, progress=Silent(), device="cpu"
+    )
+    with customer(t5, tmp_path / "honest") as client:
+        result = tune(client, settings, CUTS[2])
+        assert losses(result) == pytest.approx(expected.losses, abs=1e-5)
+    (published,) = (tmp_path / "honest" / "vendor").rglob(f"{result.adapter_id}/weights.safetensors")
+    ours = biases(load_file(tmp_path / "honest" / "home" / "adapters" / result.adapter_id / "trained.safetensors"))
+    theirs = biases(load_file(published))
+    assert ours.keys() == theirs.keys() == {"encoder", "decoder"}
+    handed_out = biases(dict(load_model(t5, head=None).named_parameters()))
+    for stack, value in ours.items():
+        assert torch.equal(value, theirs[stack])
+        assert not torch.equal(value, handed_out[stack])
+        whole = dict(expected.model.named_parameters())[f"{stack}.block.0.layer.0.SelfAttention.{BIAS}"]
+        torch.testing.assert_close(value, whole, rtol=0, atol=1e-6)
+    with customer(t5, tmp_path / "planted") as client, pytest.MonkeyPatch.context() as patch:
+        honest = JointGradients.copied
+        patch.setattr(JointGradients, "copied", lambda self: 0 * honest(self))
+        planted = tune(client, settings, CUTS[2])
+        assert losses(planted) != pytest.approx(expected.losses, abs=1e-5)
+
+
+BIAS = "relative_attention_bias.weight"
+
+
+def biases(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Position biases by stack, wherever they stand in it."""
+    return {name.partition(".")[0]: value for name, value in tensors.items() if name.endswith(BIAS)}
+
+
 # ---------------------------------------------------------------- what can be read
 
 
@@ -220,8 +255,21 @@ class Restarted:
         self._inner.close()
 
 
-def kept(folder: Path, home: Path, result: LanguageResult) -> tuple[str, dict[str, torch.Tensor]]:
-    return result.adapter_sha256, load_file(home / "adapters" / result.adapter_id / "trained.safetensors")
+Kept = tuple[list[float], str, dict[str, torch.Tensor]]
+"""Losses, the digest of the vendor's adapter, and the customer's own weights."""
+
+
+def kept(home: Path, result: LanguageResult) -> Kept:
+    file = home / "adapters" / result.adapter_id / "trained.safetensors"
+    return losses(result), result.adapter_sha256, load_file(file) if file.exists() else {}
+
+
+def check_same(calm: Kept, restless: Kept) -> None:
+    """Both runs ended at the same weights, bit by bit, on both sides."""
+    assert calm[:2] == restless[:2]
+    assert calm[2].keys() == restless[2].keys()
+    for name, value in calm[2].items():
+        assert torch.equal(value, restless[2][name]), name
 
 
 @pytest.mark.usefixtures("barely_measured")
@@ -236,14 +284,11 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
     settings = training(Method.FULL, **changes)
     found = []
     for name, dies in (("calm", lambda frame: False), ("restless", lambda frame: frame % 3 == 0)):
-        key = start_vendor(t5, tmp_path / name)
-        transport = Restarted(tmp_path / name, key, dies=dies)
-        client = Client(transport=transport, home=tmp_path / f"{name}-home", device="cpu")
-        # the same secret, so the same dropout
-        result = tune(client, settings)
-        found.append((losses(result), result.adapter_sha256))
+        key, home = start_vendor(t5, tmp_path / name), tmp_path / f"{name}-home"
+        client = Client(transport=Restarted(tmp_path / name, key, dies=dies), home=home, device="cpu")
+        found.append(kept(home, tune(client, settings)))
         client.close()
-    assert found[0] == found[1]
+    check_same(*found)
 
 
 FRAMES = [
@@ -269,9 +314,9 @@ def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: M
             torn.close()
         client = Client(transport=Restarted(tmp_path / name, key), home=home, device="cpu")
         result = tune(client, settings, train_bottom=trained)
-        found.append((losses(result), result.adapter_sha256))
+        found.append(kept(home, result))
         client.close()
-    assert found[0] == found[1]
+    check_same(*found)
 
 
 @pytest.mark.usefixtures("barely_measured")

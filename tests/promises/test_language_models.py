@@ -143,7 +143,7 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
     expected = whole(source, settings)
     assert expected.losses != pytest.approx(whole(source, training(Method.FULL)).losses, abs=1e-5)
     with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cutlayer.customer.trainer.squared_norm", lambda parameters: torch.zeros(1))
+        patch.setattr("cutlayer.models.joint.squared_norm", lambda parameters: torch.zeros(1))
         with pytest.raises(AssertionError):
             check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
 

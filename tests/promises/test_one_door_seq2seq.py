@@ -153,7 +153,9 @@ def changing(role: str, route: Route, change: Callable[[Tensor], Tensor]) -> Fau
 
         def sending(gate: Gate, to: Route, *given: Any, **named: Any) -> Any:
             if to is route:
-                named[role] = change(named[role].clone())
+                named["told"] = dict(named.get("told") or {})
+                tensors = named["told"] if to is routes.UPDATE else named
+                tensors[role] = change(tensors[role].clone())
             return honest(gate, to, *given, **named)
 
         patch.setattr(Gate, "send", sending)
@@ -239,8 +241,12 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
     ),
     "labels of other texts": (plant_true_labels_of_others, "adapters", "gradient: another value"),
     "a bit of the norm": (
-        changing("norm", routes.NORM, with_a_bit_flipped), "all weights, clipped and accumulated",
+        changing("norm", routes.UPDATE, with_a_bit_flipped), "all weights, clipped and accumulated",
         "norm: another value",
+    ),
+    "a bit of the gradient of copies": (
+        changing("shared_gradient", routes.UPDATE, with_a_bit_flipped), "all weights in fp32",
+        "shared_gradient: another value",
     ),
     "round the privatizer": (
         plant_the_true_tokens, "other tokens below blocks", "a text is due that no privatizer was given",

@@ -28,7 +28,7 @@ from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, Trainer
-from cutlayer.customer.tuning import tune
+from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser, updates_in
@@ -457,6 +457,7 @@ class Finetuning:
             else LoraSpec(
                 rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
             ),
+            shared_weights=trains_shared(self.spec, FAMILIES[self.model.family]),
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,

@@ -69,7 +69,7 @@ class Gate:
         release: Release | None = None,
         records: Tensor | None = None,
         gradient: Tensor | None = None,
-        norm: Tensor | None = None,
+        told: Mapping[str, Tensor] | None = None,
         parents: Tensor | None = None,
     ) -> Reply:
         """Writes the ledger, then sends one frame and returns the answer.
@@ -81,14 +81,14 @@ class Gate:
             release: What a privatizer returned, to be sent whole.
             records: `[texts]`, numbers of records that the vendor holds.
             gradient: d loss / d output of the step before, in the output's shape and element type.
-            norm: `[1]`, squared norm of the customer's own gradients.
+            told: What an update that both parties take together needs of the customer's gradients, by role.
             parents: `[sequences]`, which sequence each one goes on from.
 
         Raises:
             BudgetError: The release would exceed a text's budget; nothing was written or sent.
             VendorError: The vendor refused or could not be reached.
         """
-        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient, norm, parents))
+        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient, told, parents))
         entry = self._ledger.open_frame(
             run=self._run,
             vendor=self._transport.peer,
@@ -128,7 +128,7 @@ class Gate:
         release: Release | None,
         records: Tensor | None = None,
         gradient: Tensor | None = None,
-        norm: Tensor | None = None,
+        told: Mapping[str, Tensor] | None = None,
         parents: Tensor | None = None,
     ) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
@@ -138,8 +138,7 @@ class Gate:
             tensors["records"] = records.to(smallest_index(int(records.max())))
         if gradient is not None:
             tensors["gradient"] = gradient
-        if norm is not None:
-            tensors["norm"] = norm
+        tensors |= told or {}
         if parents is not None:
             tensors["parents"] = parents.to(smallest_index(len(parents)))
         return tensors

@@ -2,15 +2,17 @@
 
 With a frozen bottom there is one round trip a step: the frame of step n names n's records and
 carries the gradient of step n - 1. With a trainable bottom the frame carries the step's own release
-and a second trip brings the gradient of the boundary; where gradients are clipped, it brings their
-norm too, and the next frame carries the customer's. Steps are numbered and repeating one is
-harmless, so after a crash on either side the run goes on from the last accepted step.
+and a second trip brings the gradient of the boundary. An update that both parties take together needs
+numbers of both: where gradients are clipped, their norm; where both hold copies of weights, the copies'
+gradients. The second trip brings the vendor's, the next frame carries the customer's. Steps are
+numbered and repeating one is harmless, so after a crash on either side the run goes on from the last accepted step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,21 +73,20 @@ class Link:
     Attributes:
         gradient_type: Element type of gradients on the wire.
         step: The last step whose forward pass was taken.
-        vendor_norm: `[1]`, squared norm of the vendor's gradients that the next update takes; where they are clipped.
+        vendor_told: What the vendor told of its gradients for the next update, by role; empty where none is joint.
     """
 
     def __init__(self, gate: Gate, job: JobInfo) -> None:
         self.gate = gate
         self.job = job.job
-        self.clips = job.spec.optimiser.clip_norm is not None
-        self.two_trips = job.spec.trainable_bottom or self.clips
+        self.two_trips = job.spec.trainable_bottom or job.spec.optimiser.clip_norm is not None
         as_rows = job.spec.cut.tail is not None and job.spec.wire_type is WireType.BF16
         self.gradient_type = torch.bfloat16 if as_rows else torch.float32
         self._accepted = job.step
         self._gradient: Tensor | None = None
         # only a customer without gradients of its own goes on with a job that waits for their norm
-        self._norm = torch.zeros(1) if job.norm_missing else None
-        self.vendor_norm = torch.zeros(1)
+        self._told = {"norm": torch.zeros(1)} if job.update_waits else None
+        self.vendor_told: Mapping[str, Tensor] = {}
         self.step = job.step if job.gradient_applied or job.step == 0 else job.step - 1
 
     @property
@@ -107,11 +108,11 @@ class Link:
             reply = self.gate.send(routes.STEP_GET, self._where())
         elif isinstance(sent, Stored):
             reply = self.gate.send(
-                routes.STEP, self._where(), records=sent.records, gradient=self._gradient, norm=self._norm
+                routes.STEP, self._where(), records=sent.records, gradient=self._gradient, told=self._told
             )
         else:
-            reply = self.gate.send(routes.STEP, self._where(), release=sent, norm=self._norm)
-        self._gradient = self._norm = None
+            reply = self.gate.send(routes.STEP, self._where(), release=sent, told=self._told)
+        self._gradient = self._told = None
         return reply.tensors["output"].float()
 
     def backward(self, gradient: Tensor) -> Tensor | None:
@@ -120,26 +121,25 @@ class Link:
         if not self.two_trips:
             return None
         reply = self._send_gradient()
-        if self.clips:
-            self.vendor_norm = reply.tensors["norm"]
+        self.vendor_told = _told(reply)
         boundary = reply.tensors["boundary_gradient"].float()
         return boundary if len(boundary) else None
 
-    def clipped(self, norm: Tensor) -> None:
-        """Has the vendor take its update, clipped, with the next frame.
+    def tell(self, told: Mapping[str, Tensor]) -> None:
+        """Has the vendor take its update with the next frame.
 
         Args:
-            norm: `[1]`, squared norm of the customer's own gradients.
+            told: What it needs of the customer's own gradients, by role.
         """
-        self._norm = norm
+        self._told = dict(told)
 
     def flush(self) -> None:
         """Sends what no further step will carry: the end of an epoch."""
         if self._gradient is not None:
             self._send_gradient()
-        if self._norm is not None:
-            self.gate.send(routes.NORM, self._where(), norm=self._norm)
-            self._norm = None
+        if self._told is not None:
+            self.gate.send(routes.UPDATE, self._where(), told=self._told)
+            self._told = None
 
     def _send_gradient(self) -> Reply:
         reply = self.gate.send(routes.GRADIENT, self._where(), gradient=self._gradient)
@@ -199,8 +199,7 @@ class _Source(_Half):
     def backward(self, gradient: Tensor) -> Tensor:
         """Takes what the customer's decoder blocks add to d loss / d encoder's output; ends the step."""
         reply = self._down(routes.SOURCE_GRADIENT, gradient)
-        if self.link.clips:
-            self.link.vendor_norm = reply.tensors["norm"]
+        self.link.vendor_told = _told(reply)
         return reply.tensors["boundary_gradient"].float()
 
 
@@ -212,6 +211,11 @@ class _Target(_Half):
     def backward(self, gradient: Tensor) -> Tensor:
         """Takes d loss / d upper boundary."""
         return self._down(routes.GRADIENT, gradient).tensors["boundary_gradient"].float()
+
+
+def _told(reply: Reply) -> dict[str, Tensor]:
+    """What an answer tells for an update that both parties take together."""
+    return {role: tensor for role, tensor in reply.tensors.items() if role in ("norm", "shared_gradient")}
 
 
 class AdapterLink:

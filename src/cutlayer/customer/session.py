@@ -422,6 +422,13 @@ class Session(nn.Module):
                     found[name] = value
         return found
 
+    def copies(self) -> dict[str, nn.Parameter]:
+        """Of these, what all blocks of a stack use, by stack: the vendor holds copies of it."""
+        held: dict[str, nn.Parameter] = {}
+        for part in (self.bottom, self.tail):
+            held |= {} if part is None else part.shared_parameters()
+        return {path: value for path, value in held.items() if value.requires_grad}
+
     def load_trained(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts back what `trained` held at some step."""
         parameters = self.trained()

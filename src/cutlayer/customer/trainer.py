@@ -16,7 +16,8 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
-from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm
+from cutlayer.models.joint import JointGradients
+from cutlayer.models.optimiser import Optimiser, is_update
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
@@ -234,12 +235,15 @@ class Trainer:
         return value
 
     def _update(self) -> None:
-        """The customer's part of an update; both parties clip by the norm of all gradients together."""
-        trained, limit = self.session.trained().values(), self.spec.train.clip_norm
-        if limit is not None:
-            norm = squared_norm(trained)
-            scale_gradients(trained, norm, self.link.vendor_norm, limit=limit)
-            self.link.clipped(norm)
+        """The customer's part of an update, with what both parties must do alike in it."""
+        limit, theirs = self.spec.train.clip_norm, self.link.vendor_told
+        gradients = JointGradients(self.session.trained().values(), self.session.copies())
+        told = {} if limit is None else {"norm": gradients.norm()}
+        if gradients.numbers:
+            told["shared_gradient"] = gradients.copied()
+        if told:
+            gradients.join(norm=theirs.get("norm"), copied=theirs.get("shared_gradient"), limit=limit)
+            self.link.tell(told)
         if self.optimiser is not None:
             self.optimiser.step()
 

@@ -10,8 +10,10 @@ from torch import nn
 
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
 from cutlayer.models import (
+    FAMILIES,
     Archive,
     Bottom,
+    Family,
     Part,
     Seq2SeqBottom,
     Seq2SeqTail,
@@ -46,7 +48,8 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
 
     A language model's parts get low-rank adapters, or are trained whole. The token table is trained only
     where texts leave without noise: distances of a table that private texts have trained would be no
-    public metric. A head that is tied to the table is trained when the table is.
+    public metric. A head that is tied to the table is trained when the table is. What all blocks of a stack use
+    is trained at both parties or at none (`trains_shared`).
 
     Args:
         archive: What the vendor handed out.
@@ -65,6 +68,15 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
             set_dropout(part, spec.train.dropout)
             set_checkpointing(part, spec.train.gradient_checkpointing)
     return Tuned(bottom, tail, trains_bottom)
+
+
+def trains_shared(spec: RunSpec, family: Family) -> bool:
+    """Whether a run trains what all blocks of a stack use, at both parties.
+
+    In the whole model it stands in a stack's first block, so it is frozen with the bottom.
+    """
+    frozen = spec.train_bottom is TrainBottom.FROZEN
+    return family.shares and spec.train.method is Method.FULL and not frozen
 
 
 def _adapted(part: P | None, spec: RunSpec) -> P | None:
@@ -88,14 +100,16 @@ def _own(archive: Archive, spec: RunSpec) -> Iterator[nn.Parameter]:
     noisy = spec.privacy.mechanism != "none"
     embeds = not spec.bottom and spec.objective is not Objective.SEQ2SEQ
     trains_table = trains_bottom and (embeds or (spec.objective.generates and not noisy))
+    kept: set[int] = set()
+    if not trains_shared(spec, FAMILIES[archive.family]):
+        held = [part for part in (bottom, archive.tail) if part is not None]
+        kept = {id(value) for part in held for value in part.shared_parameters().values()}
     if bottom is not None and trains_bottom:
         blocks = {id(value) for value in bottom.block_parameters()}
-        shared = {id(value) for value in bottom.shared_parameters()}
         for value in bottom.parameters():
-            if value is not table and id(value) not in shared and (spec.objective.generates or id(value) in blocks):
+            if value is not table and id(value) not in kept and (spec.objective.generates or id(value) in blocks):
                 yield value
     if trains_table and isinstance(table, nn.Parameter):
         yield table
     if archive.tail is not None:
-        kept = {id(value) for value in archive.tail.shared_parameters()} | {id(table)}
-        yield from (value for value in archive.tail.parameters() if id(value) not in kept)
+        yield from (value for value in archive.tail.parameters() if id(value) not in kept | {id(table)})

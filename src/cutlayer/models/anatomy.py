@@ -101,6 +101,11 @@ class Family:
     aliases: tuple[str, ...] = ()
     fan_in_fan_out: bool = False
 
+    @property
+    def shares(self) -> bool:
+        """Whether all blocks of a stack use weights that stand in its first one."""
+        return any(stack.shared is not None for stack in self.stacks)
+
 
 _LLAMA_LIKE = Family(
     kind=Kind.DECODER,

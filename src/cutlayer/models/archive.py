@@ -155,14 +155,10 @@ class Archive:
     def check_trainable(self) -> None:
         """Checks that the customer may train these weights themselves, not only through adapters.
 
-        What a stack's blocks share (`Part.shared_parameters`) is never trained whole, so it may lie on both sides.
-
         Raises:
             ModelError: The vendor holds some of them too, and the two copies would drift apart.
         """
-        shared = [stack.shared for stack in FAMILIES[self.family].stacks if stack.shared is not None]
-        tied = tuple(name for name in self.manifest.tied if not any(f".{path}." in name for path in shared))
-        check_untied(self.cut, tied)
+        check_untied(FAMILIES[self.family], self.cut, self.manifest.tied)
 
     @property
     def max_length(self) -> int | None:

@@ -65,16 +65,18 @@ class Part(nn.Module):
         for stack in self.family.stacks:
             yield from block_list(self.model, stack).parameters()
 
-    def shared_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters that the blocks of a stack share, wherever it is cut: T5's relative position biases.
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """Weights that all blocks of a stack use, by the stack's path: T5's relative position biases.
 
-        Both parties may hold them, so they are never trained whole.
+        Wherever the stack is cut, the first block of each part holds them, so that both parties may hold copies.
         """
+        found: dict[str, nn.Parameter] = {}
         for stack in self.family.stacks:
             for block in block_list(self.model, stack) if stack.shared is not None else ():
-                found = dict(block.named_modules()).get(stack.shared or "")
-                if found is not None:
-                    yield from found.parameters()
+                module = dict(block.named_modules()).get(stack.shared or "")
+                for parameter in () if module is None else module.parameters():
+                    found.setdefault(stack.path, parameter)
+        return found
 
     def new_cache(self) -> Cache:
         """An empty key-value cache for this part's blocks, for decoding step by step.
@@ -179,10 +181,12 @@ class CutModel:
     Attributes:
         cut: Where the model was cut.
         tied: Whole-model names of parameters that both parties hold.
+        family: The model's row of the anatomy table.
     """
 
     cut: Cut
     tied: tuple[str, ...]
+    family: Family
 
     def check_trainable(self, *, customer: bool, vendor: bool) -> None:
         """Checks that no weight would be trained by one party and kept by the other.
@@ -195,7 +199,7 @@ class CutModel:
             ModelError: A tied parameter would drift apart.
         """
         if customer or vendor:
-            check_untied(self.cut, self.tied)
+            check_untied(self.family, self.cut, self.tied)
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,7 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
     if cut.tail is not None:
         tail = Tail(_part(model, stack, upper, depth, head=True), head=True)
     tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
-    return Parts(cut, tied, bottom, top, tail)
+    return Parts(cut, tied, family, bottom, top, tail)
 
 
 def check_depth(blocks: int, cut: Cut) -> None:
@@ -268,15 +272,24 @@ def check_depth(blocks: int, cut: Cut) -> None:
         )
 
 
-def check_untied(cut: Cut, tied: tuple[str, ...]) -> None:
+def check_untied(family: Family, cut: Cut, tied: tuple[str, ...]) -> None:
     """Checks that no weight is held by both parties, before one of them trains what it holds.
+
+    What all blocks of a stack use (`Part.shared_parameters`) may lie on both sides: its copies take the same updates.
+
+    Args:
+        family: The model's.
+        cut: Where it was cut.
+        tied: Whole-model names of what both hold.
 
     Raises:
         ModelError: One is, and would drift apart.
     """
-    if tied:
+    shared = [f".{stack.shared}." for stack in family.stacks if stack.shared is not None]
+    drifting = [name for name in tied if not any(path in name for path in shared)]
+    if drifting:
         raise ModelError(
-            f"Both parties hold {', '.join(tied)} (cut {cut.slug}), so training it would break the tie.",
+            f"Both parties hold {', '.join(drifting)} (cut {cut.slug}), so training it would break the tie.",
             remedy="Train adapters instead, or choose a cut at which one party holds both ends.",
         )
 

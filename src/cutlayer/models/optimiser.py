@@ -1,4 +1,4 @@
-"""AdamW with a linear schedule, its state as named tensors, and clipping across a cut.
+"""AdamW with a linear schedule, its state as named tensors.
 
 Both parties train: the vendor its adapter, the customer its bottom. Both must be able to write the
 state down and go on bit-identically, so it is a flat set of tensors for one safetensors file.
@@ -6,7 +6,7 @@ state down and go on bit-identically, so it is a flat set of tensors for one saf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -87,29 +87,3 @@ def updates_in(steps: int, accumulation: int) -> int:
 def is_update(step: int, accumulation: int, total_steps: int) -> bool:
     """Whether an update follows a step, counted from 1."""
     return step % accumulation == 0 or step == total_steps
-
-
-def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """`[1]` fp32: squared norm of all gradients together, summed in fp64."""
-    found = [value.grad.double().square().sum().cpu() for value in parameters if value.grad is not None]
-    return (torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)).float().reshape(1)
-
-
-def scale_gradients(parameters: Iterable[nn.Parameter], mine: Tensor, theirs: Tensor, *, limit: float) -> None:
-    """Clips the norm of two parties' gradients together; each scales its own.
-
-    Both compute the same factor from the same two numbers, and it is that of
-    `torch.nn.utils.clip_grad_norm_` on the whole model.
-
-    Args:
-        parameters: One party's.
-        mine: `[1]` fp32, squared norm of their gradients.
-        theirs: `[1]` fp32, squared norm of the other party's.
-        limit: Largest norm of all of them.
-    """
-    norm = float((mine.double() + theirs.double()).sqrt())
-    factor = min(1.0, limit / (norm + 1e-6))
-    if factor < 1:
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)

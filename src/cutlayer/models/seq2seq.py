@@ -208,7 +208,7 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
         spans = (_Span(0, 0), _Span(upper, target_depth, after=True))
         tail = Seq2SeqTail(_part(model, spans, head=True), head=True)
     tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
-    return Seq2SeqParts(cut, tied, bottom, top, tail)
+    return Seq2SeqParts(cut, tied, family, bottom, top, tail)
 
 
 def cut_up(model: PreTrainedModel, cut: Cut) -> Parts | Seq2SeqParts:

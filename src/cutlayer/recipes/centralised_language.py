@@ -254,14 +254,10 @@ def _padded(texts: list[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _tuned(whole: PreTrainedModel, training: TrainSpec, *, seed: int) -> nn.Module:
     """The whole model ready to train: all weights, or PEFT's adapter with the values that a split run starts from."""
-    top = cut_up(whole, Cut(bottom=None)).top
     if training.method is Method.FULL:
-        whole.requires_grad_(True)
-        for parameter in top.shared_parameters():
-            parameter.requires_grad_(False)  # in a split run both parties hold them
-        return whole
+        return whole.requires_grad_(True)
     reference = attach_lora(
-        top,
+        cut_up(whole, Cut(bottom=None)).top,
         rank=training.rank,
         alpha=training.alpha,
         dropout=training.lora_dropout,

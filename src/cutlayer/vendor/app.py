@@ -312,10 +312,10 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         """Takes the gradient of the last step alone."""
         return _tensors(await run(jobs.gradient, _tenant(request), job, step, await request.body()))
 
-    @app.api_route(**_at(routes.NORM))
-    async def norm(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
-        """Takes the update that waits for the customer's norm."""
-        return await run(jobs.norm, _tenant(request), job, step, await request.body())
+    @app.api_route(**_at(routes.UPDATE))
+    async def update(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
+        """Takes the update that waits for what the customer tells of its own gradients."""
+        return await run(jobs.update, _tenant(request), job, step, await request.body())
 
     @app.api_route(**_at(routes.JOB_INFER))
     async def infer(request: Request, job: Identifier) -> Response:

@@ -16,6 +16,8 @@ from cutlayer.core import ConfigError, Cut, ModelError, StorageError
 from cutlayer.models import (
     MANIFEST,
     Head,
+    Parts,
+    Seq2SeqParts,
     Seq2SeqTop,
     Template,
     Top,
@@ -189,7 +191,7 @@ class Catalogue:
         self.device = device
         self.cards: Mapping[str, ModelCard] = {name: read_card(settings, name) for name in sorted(settings.models)}
         self._models: dict[tuple[str, Head], PreTrainedModel] = {}
-        self._tops: dict[tuple[str, str], Top | Seq2SeqTop] = {}
+        self._cuts: dict[tuple[str, str], Parts | Seq2SeqParts] = {}
 
     def card(self, name: str) -> ModelCard:
         """A model's card.
@@ -203,10 +205,22 @@ class Catalogue:
 
     def top(self, name: str, cut: Cut) -> Top | Seq2SeqTop:
         """The vendor's part of a model; shared, so callers adapt a twin of it."""
+        return self._cut_up(name, cut).top
+
+    def check_trainable(self, name: str, cut: Cut) -> None:
+        """Checks that the vendor's part may be trained itself, not only through an adapter.
+
+        Raises:
+            ModelError: The customer holds some of its weights too, and the two copies would drift apart.
+        """
+        self._cut_up(name, cut).check_trainable(customer=False, vendor=True)
+
+    def _cut_up(self, name: str, cut: Cut) -> Parts | Seq2SeqParts:
+        """The parts of a model, which share its weights."""
         key = name, cut.slug
-        if key not in self._tops:
-            self._tops[key] = cut_up(self._model(name, _head(cut)), cut).top
-        return self._tops[key]
+        if key not in self._cuts:
+            self._cuts[key] = cut_up(self._model(name, _head(cut)), cut)
+        return self._cuts[key]
 
     def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
         """What a customer receives for a cut, and the folder with its files; made at the first request."""

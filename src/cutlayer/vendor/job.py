@@ -7,8 +7,8 @@ from a checkpoint takes the very steps that were taken, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_count, check_positions, read_pair, read_release
 from cutlayer.vendor.files import write_whole
-from cutlayer.vendor.log import GRADIENT, NORM, SOURCE, SOURCE_GRADIENT, STEP, Entry, FrameLog
+from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE, Entry, FrameLog
 from cutlayer.vendor.problems import Refusal, conflict, log, unacceptable
 from cutlayer.vendor.records import Records
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
@@ -32,7 +32,7 @@ from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
 _ROUTES = {
     STEP: routes.STEP,
     GRADIENT: routes.GRADIENT,
-    NORM: routes.NORM,
+    UPDATE: routes.UPDATE,
     SOURCE: routes.SOURCE,
     SOURCE_GRADIENT: routes.SOURCE_GRADIENT,
 }
@@ -43,11 +43,16 @@ _DUE = {
     Stage.ENCODED: SOURCE_GRADIENT,
 }
 """Which frame of an encoder-decoder's step comes next."""
-_REPEATED = {Stage.READY: (NORM, SOURCE_GRADIENT, GRADIENT), Stage.ENCODED: (GRADIENT, STEP)}
+_REPEATED = {Stage.READY: (UPDATE, SOURCE_GRADIENT, GRADIENT), Stage.ENCODED: (GRADIENT, STEP)}
 """Frames of a step, the last first, of which a checkpoint holds what came of them.
 
 A customer that died too begins a step again; between steps it repeats no more than the last frame.
 """
+_NAMES = {
+    "norm": "the norm of the customer's gradients",
+    "shared_gradient": "the gradients of the customer's copies of shared weights",
+}
+"""What an update that both parties take together needs, by role."""
 _STEPS = 200
 """Most steps that are taken again when a job is resumed, which all other jobs wait for."""
 _DEATHS = 8
@@ -70,11 +75,16 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Parsed:
-    """An entry's content: the gradient it brings back, the norm it clips by and the release it passes forward."""
+    """An entry's content: the gradient it brings back, what it tells for an update, the release it passes forward."""
 
     gradient: Tensor | None = None
-    norm: Tensor | None = None
+    told: Mapping[str, Tensor] = field(default_factory=dict)
     payload: Payload | None = None
+
+
+def _told(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a frame tells for an update that both parties take together."""
+    return {role: tensors[role] for role in _NAMES if role in tensors}
 
 
 def _answer(kind: int) -> str:
@@ -176,7 +186,7 @@ class LiveJob:
             state=JobState.RUNNING,
             step=self._trainer.step,
             gradient_applied=not self._trainer.waits,
-            norm_missing=self._trainer.norm_missing,
+            update_waits=self._trainer.update_waits,
             checkpoints=(0, *self._checkpoints.steps()),
             snapshots=tuple(self._snapshots.steps()),
             threads=self.threads,
@@ -240,8 +250,8 @@ class LiveJob:
                 f"Step {self._trainer.step} waits for its gradient, so the weights are between two steps.",
                 remedy=f"POST the gradient of step {self._trainer.step} first.",
             )
-        if self._trainer.norm_missing:
-            raise self._norm_missing()
+        if self._trainer.update_waits:
+            raise self._update_waits()
         tensors = decode_tensors(routes.JOB_INFER, body)
         if self._in_two:
             limit = self._settings.limits.max_rows_per_step
@@ -257,17 +267,17 @@ class LiveJob:
 
     def _check_order(self, kind: int, step: int) -> None:
         at, waits = self._trainer.step, self._trainer.waits
-        if self._in_two and kind != NORM:
+        if self._in_two and kind != UPDATE:
             self._check_due(kind, step)
         elif kind in (SOURCE, SOURCE_GRADIENT):
             raise unacceptable(
                 "wrong-form", "This job's model has no source texts of their own.", remedy="POST the step itself."
             )
-        if kind == NORM and not (self._trainer.norm_missing and step == at):
-            wanted = f"waits for that of step {at}" if self._trainer.norm_missing else "waits for none"
+        if kind == UPDATE and not (self._trainer.update_waits and step == at):
+            wanted = f"waits for that of step {at}" if self._trainer.update_waits else "waits for none"
             raise conflict(
                 "wrong-step",
-                f"The norm after step {step} was sent; the job stands at step {at} and {wanted}.",
+                f"What the update after step {step} needs was sent; the job stands at step {at} and {wanted}.",
                 remedy="GET the job and go on from there.",
             )
         if kind == GRADIENT and not self._in_two and not (waits and step == at):
@@ -292,8 +302,8 @@ class LiveJob:
 
     def _check_due(self, kind: int, step: int) -> None:
         """Refuses a frame of an encoder-decoder's step that is not the next one."""
-        if self._trainer.norm_missing:
-            raise self._norm_missing()
+        if self._trainer.update_waits:
+            raise self._update_waits()
         due, number = _DUE[self._trainer.stage], self._trainer.step + (not self._trainer.waits)
         if (kind, step) != (due, number):
             raise conflict(
@@ -302,18 +312,18 @@ class LiveJob:
                 remedy="GET the job and go on from there.",
             )
 
-    def _norm_missing(self) -> Refusal:
+    def _update_waits(self) -> Refusal:
         at = self._trainer.step
         return conflict(
-            "norm-missing",
-            f"The update after step {at} waits for the norm of the customer's gradients.",
-            remedy="Send it with the next step, or alone.",
+            "update-waits",
+            f"The update after step {at} waits for {' and '.join(_NAMES[role] for role in self._trainer.needed)}.",
+            remedy="Send it alone, or, of a model with one stack of blocks, with the next step.",
         )
 
     def _parse(self, entry: Entry) -> _Parsed:
         """Decodes and checks a frame against the job and where it stands."""
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
-        gradient, norm = tensors.get("gradient"), tensors.get("norm")
+        gradient, told = tensors.get("gradient"), _told(tensors)
         if entry.kind == STEP and not self._in_two:
             if ("records" in tensors) == self.spec.trainable_bottom:
                 raise unacceptable(
@@ -330,20 +340,16 @@ class LiveJob:
                     f"Step {at} {'waits for its gradient' if gradient is None else 'has its gradient already'}.",
                     remedy="Send the gradient of each step once: with the next step, or alone.",
                 )
-            if norm is None and self._trainer.norm_missing:
-                raise self._norm_missing()
-            if norm is not None and not self._trainer.norm_missing:
+            if not told and self._trainer.update_waits:
+                raise self._update_waits()
+            if told and not self._trainer.update_waits:
                 raise conflict(
-                    "norm-not-expected",
+                    "update-not-expected",
                     f"No update after step {self._trainer.step} waits for a norm.",
                     remedy="Send it once after each update's last gradient, and only where clip_norm is set.",
                 )
-        if norm is not None and (len(norm) != 1 or float(norm) < 0):
-            raise unacceptable(
-                "wrong-shape",
-                "norm is not one number of 0 or more.",
-                remedy="Send the squared norm of all gradients that the customer holds.",
-            )
+        if told:
+            self._check_told(told)
         if gradient is not None:
             expected = self._trainer.output_shape
             if tuple(gradient.shape) != expected or gradient.dtype is not self._output_type:
@@ -358,10 +364,27 @@ class LiveJob:
         if self._in_two:
             self._check_alone(entry, tensors)
         if entry.kind not in (STEP, SOURCE):
-            return _Parsed(gradient, norm)
+            return _Parsed(gradient, told)
         payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
         self._check_graph(payload)
-        return _Parsed(gradient, norm, payload)
+        return _Parsed(gradient, told, payload)
+
+    def _check_told(self, told: Mapping[str, Tensor]) -> None:
+        """Refuses what an update that both parties take together does not need, or not so."""
+        given, needed = {role: len(tensor) for role, tensor in told.items()}, self._trainer.needed
+        if given != needed:
+            forms = (", ".join(f"{role} [{count}]" for role, count in roles.items()) for roles in (given, needed))
+            raise unacceptable(
+                "wrong-shape",
+                "An update was sent {}; it takes {}.".format(*forms),
+                remedy="Send what the job's spec asks for: a norm for clip_norm, copies' gradients for shared_weights.",
+            )
+        if "norm" in told and float(told["norm"]) < 0:
+            raise unacceptable(
+                "wrong-shape",
+                "norm is less than 0.",
+                remedy="Send the squared norm of all gradients that are the customer's alone.",
+            )
 
     def _check_alone(self, entry: Entry, tensors: dict[str, Tensor]) -> None:
         """Refuses what an encoder-decoder's frames do not carry."""
@@ -413,16 +436,16 @@ class LiveJob:
         boundary_gradient = None
         if parsed.gradient is not None:
             boundary_gradient = self._backward(entry, parsed.gradient)
-        if parsed.norm is not None:
-            trainer.clip(parsed.norm)
+        if parsed.told:
+            trainer.join(parsed.told)
         tensors: dict[str, Tensor] = {}
         if parsed.payload is not None:
             self._make_room(self, trainer.estimate(parsed.payload))
             tensors = {"output": self._output(self._forward(entry, parsed.payload))}
         elif parsed.gradient is not None:
             tensors = {"boundary_gradient": self._boundary_gradient(boundary_gradient)}
-            if ends and self.spec.optimiser.clip_norm is not None:
-                tensors["norm"] = self._finite(trainer.norm())
+            if ends:
+                tensors |= {role: self._finite(tensor) for role, tensor in trainer.told().items()}
         body = encode_tensors(tensors)
         self._answers[entry.kind] = _Answer(entry.step, entry.digest, body)
         return body
@@ -510,15 +533,15 @@ class LiveJob:
         """Takes a logged frame again, as far as the checkpoint does not hold it already."""
         taken = self._trainer.taken
         tensors = decode_tensors(_ROUTES[entry.kind], entry.body)
-        if self._in_two and entry.kind != NORM:
+        if self._in_two and entry.kind != UPDATE:
             if entry.step > taken:
                 self._replay_next(entry, tensors)
             return
         completes = entry.step - 1 if entry.kind == STEP else entry.step
         gradient = tensors.get("gradient") if completes > taken else None
-        norm = tensors.get("norm") if completes == taken and self._trainer.norm_missing else None
+        told = _told(tensors) if completes == taken and self._trainer.update_waits else {}
         forwards = entry.kind == STEP and entry.step > max(taken, self._trainer.step)
-        if gradient is None and norm is None and not forwards:
+        if gradient is None and not told and not forwards:
             return
         payload = None
         if forwards:
@@ -526,11 +549,11 @@ class LiveJob:
         in_turn = (
             self._trainer.step == completes
             and self._trainer.waits == (gradient is not None)
-            and self._trainer.norm_missing == (norm is not None)
+            and self._trainer.update_waits == bool(told)
         )
         if not in_turn:
             raise self._gap(entry)
-        self._apply_again(entry, _Parsed(gradient, norm, payload))
+        self._apply_again(entry, _Parsed(gradient, told, payload))
 
     def _replay_next(self, entry: Entry, tensors: dict[str, Tensor]) -> None:
         """Takes a logged frame of an encoder-decoder's step again, which must be the next one."""
@@ -538,10 +561,10 @@ class LiveJob:
         if trainer.stage is Stage.ENCODED and entry.kind in (STEP, GRADIENT) and entry.step == trainer.step:
             return  # the checkpoint holds what came of them
         number = trainer.step + (not trainer.waits)
-        if (entry.kind, entry.step) != (_DUE[trainer.stage], number) or trainer.norm_missing:
+        if (entry.kind, entry.step) != (_DUE[trainer.stage], number) or trainer.update_waits:
             raise self._gap(entry)
         payload = self._inline(tensors) if entry.kind in (SOURCE, STEP) else None
-        self._apply_again(entry, _Parsed(tensors.get("gradient"), None, payload))
+        self._apply_again(entry, _Parsed(tensors.get("gradient"), payload=payload))
 
     def _gap(self, entry: Entry) -> StorageError:
         return StorageError(
@@ -643,8 +666,8 @@ class LiveJob:
                 f"taken, and there are snapshots at {list(self.info.snapshots)}.",
                 remedy="Name the present step or one with a snapshot.",
             )
-        if self._trainer.norm_missing:
-            raise self._norm_missing()
+        if self._trainer.update_waits:
+            raise self._update_waits()
 
 
 def roll_back(folder: Path, step: int) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from cutlayer.core import ConfigError, Fault, StorageError
-from cutlayer.models import save_adapter, weights_file
+from cutlayer.core import ConfigError, Fault, ModelError, StorageError
+from cutlayer.models import FAMILIES, save_adapter, weights_file
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back
-from cutlayer.vendor.log import GRADIENT, NORM, SOURCE, SOURCE_GRADIENT, STEP
+from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
@@ -156,9 +156,9 @@ class Jobs:
         """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
         return self._accept(tenant, name, SOURCE_GRADIENT, step, body)
 
-    def norm(self, tenant: str, name: str, step: int, body: bytes) -> JobInfo:
-        """Takes the update that waits for the customer's norm."""
-        self._accept(tenant, name, NORM, step, body)
+    def update(self, tenant: str, name: str, step: int, body: bytes) -> JobInfo:
+        """Takes the update that waits for what the customer tells of its own gradients."""
+        self._accept(tenant, name, UPDATE, step, body)
         return self._touch(tenant, name).info
 
     def output(self, tenant: str, name: str, step: int) -> bytes:
@@ -390,6 +390,15 @@ class Jobs:
             )
         if spec.lora is None and spec.num_labels is not None:
             faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
+        family = FAMILIES[self._catalogue.card(spec.model).info.family]
+        if spec.shared_weights and (spec.lora is not None or not family.shares):
+            faults.append(
+                Fault(
+                    "shared_weights",
+                    True,
+                    "must be false of an adapter (lora), and of a model whose blocks share nothing",
+                )
+            )
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
@@ -433,6 +442,8 @@ class Jobs:
                 f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
                 remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
             )
+        if spec.lora is None:
+            self._check_untied(spec)
         top = self._catalogue.top(spec.model, spec.cut)
         count = adapter_parameters(top, spec)
         limit = self._settings.limits.max_adapter_parameters
@@ -446,6 +457,12 @@ class Jobs:
             )
         self._residents.check("job", job_bytes(top, spec))
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
+
+    def _check_untied(self, spec: JobSpec) -> None:
+        try:
+            self._catalogue.check_trainable(spec.model, spec.cut)
+        except ModelError as error:
+            raise unacceptable("tied-weights", f"lora = null: {error.message}", remedy=error.remedy) from error
 
 
 def _what_is_trained(spec: JobSpec) -> str:

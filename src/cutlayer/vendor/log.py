@@ -35,7 +35,7 @@ _SUFFIX = ".log"
 
 STEP = 1
 GRADIENT = 2
-NORM = 3
+UPDATE = 3
 SOURCE = 4
 SOURCE_GRADIENT = 5
 
@@ -45,7 +45,7 @@ class Entry:
     """An accepted frame.
 
     Attributes:
-        kind: `STEP`, `GRADIENT`, `NORM`, `SOURCE` or `SOURCE_GRADIENT`.
+        kind: `STEP`, `GRADIENT`, `UPDATE`, `SOURCE` or `SOURCE_GRADIENT`.
         step: The step's number.
         body: The frame's bytes.
         applied: Whether it was applied once.

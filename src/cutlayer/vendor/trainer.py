@@ -6,6 +6,7 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import torch
@@ -29,7 +30,8 @@ from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import block_list
 from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
-from cutlayer.models.optimiser import Optimiser, is_update, scale_gradients, squared_norm, updates_in
+from cutlayer.models.joint import JointGradients, joint_stacks
+from cutlayer.models.optimiser import Optimiser, is_update, updates_in
 from cutlayer.wire.messages import JobSpec, Precision
 
 _WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32}
@@ -73,7 +75,7 @@ class Trainer:
     Attributes:
         step: The last step whose forward pass was taken; 0 before the first.
         taken: The last step whose gradient was taken. An update takes those of `accumulation` steps.
-        norm_missing: Whether the update that is due waits for the customer's norm.
+        update_waits: Whether the update that is due waits for what the customer tells of its own gradients.
     """
 
     def __init__(self, top: Top | Seq2SeqTop, template: Template, spec: JobSpec, device: torch.device) -> None:
@@ -82,7 +84,7 @@ class Trainer:
         self._device = device
         self.part: Top | Seq2SeqTop
         if spec.lora is None:
-            self.part = tune_whole(top)
+            self.part = tune_whole(top, shared=spec.shared_weights)
         else:
             self.part = attach_lora(
                 top,
@@ -98,6 +100,9 @@ class Trainer:
         self.part.train()
         trained = {name: parameter for name, parameter in self.part.named_parameters() if parameter.requires_grad}
         self._trained = trained
+        both = joint_stacks(self.part.family, spec.cut) if spec.shared_weights else ()
+        copies = {path: value for path, value in self.part.shared_parameters().items() if path in both}
+        self._gradients = JointGradients(trained.values(), copies)
         self._optimiser = Optimiser(
             trained,
             learning_rate=spec.optimiser.learning_rate,
@@ -108,7 +113,7 @@ class Trainer:
         self._proven = False
         self.step = 0
         self.taken = 0
-        self.norm_missing = False
+        self.update_waits = False
         self._estimate = 0
         self._output: Tensor | None = None
         self._boundary: Tensor | None = None
@@ -116,7 +121,7 @@ class Trainer:
     @property
     def at_update(self) -> bool:
         """Whether no gradients are kept for an update to come."""
-        return not self.norm_missing and all(parameter.grad is None for parameter in self._trained.values())
+        return not self.update_waits and all(parameter.grad is None for parameter in self._trained.values())
 
     @property
     def stage(self) -> Stage:
@@ -210,7 +215,7 @@ class Trainer:
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output of the last forward pass, and the update that is due then.
 
-        Where gradients are clipped, the update waits for the customer's norm.
+        An update that both parties take together waits for what the customer tells.
 
         Returns:
             d loss / d boundary `[rows, width]` where the bottom is trainable.
@@ -228,25 +233,33 @@ class Trainer:
         self.taken += 1
         schedule = self._spec.optimiser
         if is_update(self.taken, schedule.accumulation, schedule.total_steps):
-            if schedule.clip_norm is None:
-                self._update()
+            if self.needed:
+                self.update_waits = True
             else:
-                self.norm_missing = True
+                self._update()
 
-    def norm(self) -> Tensor:
-        """`[1]`: squared norm of the gradients that the next update takes."""
-        return squared_norm(self._trained.values())
+    @property
+    def needed(self) -> dict[str, int]:
+        """What each party must tell the other one for an update, by role, and how many numbers that is."""
+        norm = {} if self._spec.optimiser.clip_norm is None else {"norm": 1}
+        return norm | ({"shared_gradient": self._gradients.numbers} if self._gradients.numbers else {})
 
-    def clip(self, norm: Tensor) -> None:
-        """Takes the update that waits, its gradients clipped together with the customer's.
+    def told(self) -> dict[str, Tensor]:
+        """What the customer is told of the gradients that the next update takes, by role."""
+        made = {"norm": self._gradients.norm, "shared_gradient": self._gradients.copied}
+        return {role: made[role]() for role in self.needed}
+
+    def join(self, told: Mapping[str, Tensor]) -> None:
+        """Takes the update that waits together with the customer.
 
         Args:
-            norm: `[1]`, squared norm of the customer's.
+            told: What the customer told of its own gradients, by role.
         """
-        if not self.norm_missing or self._spec.optimiser.clip_norm is None:
-            raise RuntimeError("no update waits for a norm")
-        scale_gradients(self._trained.values(), self.norm(), norm, limit=self._spec.optimiser.clip_norm)
-        self.norm_missing = False
+        if not self.update_waits:
+            raise RuntimeError("no update waits for the customer")
+        limit = self._spec.optimiser.clip_norm
+        self._gradients.join(norm=told.get("norm"), copied=told.get("shared_gradient"), limit=limit)
+        self.update_waits = False
         self._update()
 
     @torch.no_grad()
@@ -286,7 +299,7 @@ class Trainer:
             f"gradient/{name}": value.grad.clone() for name, value in self._trained.items() if value.grad is not None
         }
         optimiser = {f"optimiser/{name}": tensor for name, tensor in self._optimiser.state().items()}
-        return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.norm_missing])}
+        return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.update_waits])}
 
     def adapter(self) -> dict[str, Tensor]:
         """The adapter alone, as named tensors."""
@@ -303,8 +316,8 @@ class Trainer:
         kept = _below("gradient/", state)
         for name, parameter in self._trained.items():
             parameter.grad = kept[name].to(parameter) if name in kept else None
-        self.taken, norm_missing = state["taken"].tolist()
-        self.norm_missing = bool(norm_missing)
+        self.taken, waits = state["taken"].tolist()
+        self.update_waits = bool(waits)
         self.step = self.taken
         self.forget_graph()
 
@@ -315,7 +328,7 @@ def adapter_parameters(top: Part, spec: JobSpec) -> int:
     LoRA adds rank · (inputs + outputs) to each linear map that it adapts; the head is trained whole.
     """
     if spec.lora is None:
-        return _count(top) - sum(parameter.numel() for parameter in top.shared_parameters())
+        return _count(top) - sum(parameter.numel() for parameter in _kept(top, spec))
     model, family = top.model, top.family
     sides = 0
     for stack in family.stacks:
@@ -339,9 +352,14 @@ def job_bytes(top: Part, spec: JobSpec) -> int:
     """
     trained = _TRAINED_BYTES * adapter_parameters(top, spec)
     if spec.lora is None:
-        untrained = [*top.shared_parameters(), *top.buffers()]
+        untrained = [*_kept(top, spec), *top.buffers()]
         return trained + sum(tensor.nbytes for tensor in untrained)
     return trained if spec.num_labels is None else trained + _FP32 * _output_parameters(top, spec.num_labels)
+
+
+def _kept(top: Part, spec: JobSpec) -> list[Tensor]:
+    """What a job that trains the top itself leaves as it is."""
+    return [] if spec.shared_weights else [*top.shared_parameters().values()]
 
 
 def _output_parameters(top: Part, num_labels: int) -> int:

@@ -221,6 +221,10 @@ class JobSpec(Message):
     """Each step carries its own release and gets the boundary's gradient back."""
     lora: LoraSpec | None = LoraSpec()
     """Null trains the top's own weights, all of them, in a copy of this job's."""
+    shared_weights: bool = False
+    """Whether what all blocks of a stack use (T5's relative position biases) is trained with the rest. Where the
+    customer holds a copy, both take the same updates: each tells the other the gradient of its own copy, and an update
+    waits for the customer's."""
     optimiser: OptimiserSpec
     dropout: bool = True
     """Whether the blocks' own dropout is on while training."""
@@ -246,7 +250,7 @@ class JobInfo(Message):
     Attributes:
         step: The last step of which a forward pass was accepted; 0 before the first.
         gradient_applied: Whether all gradients of `step` have been taken too.
-        norm_missing: Whether the update after that gradient waits for the customer's norm.
+        update_waits: Whether the update after that gradient waits for what the customer tells of its own gradients.
         checkpoints: Steps to which the job can be rolled back, ascending.
         snapshots: Steps at which the adapter was kept for `finish`.
         threads: Compute threads of the vendor; results are bit-identical only at the same number.
@@ -257,7 +261,7 @@ class JobInfo(Message):
     state: JobState
     step: int
     gradient_applied: bool
-    norm_missing: bool = False
+    update_waits: bool = False
     checkpoints: tuple[int, ...]
     snapshots: tuple[int, ...]
     threads: int

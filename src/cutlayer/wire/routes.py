@@ -54,8 +54,10 @@ ROLES: Mapping[str, Role] = {
     "records": Role(INDEX, 1, Category.CONTROL),
     # d loss / d output of the step before: [texts, labels], or [rows, width] where there is a tail
     "gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
-    # squared norm of all gradients that one party holds: [1]
+    # squared norm of all gradients that are one party's alone: [1]
     "norm": Role(("F32",), 1, Category.GRADIENT),
+    # gradients of one party's copies of what both hold, T5's position biases, of all stacks: [numbers]
+    "shared_gradient": Role(("F32",), 1, Category.GRADIENT),
     # the sequence that each one goes on from, in beam search: [sequences]
     "parents": Role(INDEX, 1, Category.CONTROL),
     # answers: logits [texts, labels], or the upper boundary [rows, width]; boundary gradient [rows, width]
@@ -113,6 +115,8 @@ def _sets(*names: str) -> tuple[frozenset[str], ...]:
 
 INLINE = ("ids lengths", "rows lengths")
 _OUTPUT = _sets("output")
+_TOLD = ("norm", "shared_gradient", "norm shared_gradient")
+"""What one party tells the other for an update that both take together."""
 
 SERVICE = Route("service", "GET", "/v1", reply=m.ServiceInfo)
 MODELS = Route("models", "GET", "/v1/models", reply=m.ModelList)
@@ -169,14 +173,15 @@ SOURCE_GRADIENT = Route(
     "/v1/jobs/{job}/steps/{step}/source/gradient",
     # what the customer's decoder blocks add to d loss / d encoder's output, after `job.gradient`; it ends the step
     tensors=_sets("gradient"),
-    reply_tensors=_sets("boundary_gradient", "boundary_gradient norm"),
+    reply_tensors=_sets("boundary_gradient", *(f"boundary_gradient {told}" for told in _TOLD)),
 )
-NORM = Route(
-    "job.norm",
+UPDATE = Route(
+    "job.update",
     "POST",
-    "/v1/jobs/{job}/steps/{step}/norm",
-    # the customer's norm after `step` alone, where no further step carries it: the end of an epoch
-    tensors=_sets("norm"),
+    "/v1/jobs/{job}/steps/{step}/update",
+    # what the customer tells for the update after `step`, where no further step carries it: the end of an epoch, and
+    # always for encoder-decoders
+    tensors=_sets(*_TOLD),
     reply=m.JobInfo,
 )
 # of encoder-decoders: source texts, answered with the encoder's output; then source and target texts, a segment each

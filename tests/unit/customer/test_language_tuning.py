@@ -348,8 +348,8 @@ def test_public_text_leaves_before_any_private_text(training: dict[str, Any], cl
     assert lengths == public_lengths(ITERATIONS)
     gradients = [frame for frame in Sent.by(result).frames if frame.route is routes.GRADIENT]
     assert [int(frame.where["step"]) for frame in gradients] == list(range(1, result.steps + 1))
-    sent = [frame.route for frame in Sent.by(result).frames if frame.route in (routes.STEP, routes.NORM)]
-    taken = [routes.NORM] if training else []
+    sent = [frame.route for frame in Sent.by(result).frames if frame.route in (routes.STEP, routes.UPDATE)]
+    taken = [routes.UPDATE] if training else []
     assert sent[: ITERATIONS + len(taken)] == [routes.STEP] * ITERATIONS + taken
     assert result.steps == ITERATIONS + math.ceil(result.n_train / 4)
     assert not result.no_privacy

@@ -31,7 +31,7 @@ from cutlayer.models import (
     weights_file,
 )
 from cutlayer.models.adapters.store import LORA_WEIGHTS, WHOLE_WEIGHTS
-from cutlayer.models.optimiser import is_update, scale_gradients, squared_norm, updates_in
+from cutlayer.models.optimiser import is_update, updates_in
 from tests.equivalence import zoo
 
 NAMES = ("gpt2", "llama", "llama-tied", "opt-projected")
@@ -205,65 +205,6 @@ def test_updates_are_as_many_as_are_taken(accumulation: int) -> None:
     assert len(taken) == updates_in(total, accumulation)
     assert taken[-1] == total, "the last one takes what there is"
     assert taken[:-1] == [step for step in range(1, total) if step % accumulation == 0]
-
-
-def gradients(shapes: tuple[tuple[int, ...], ...], *, seed: int, scale: float) -> list[nn.Parameter]:
-    rng = torch.Generator().manual_seed(seed)
-    found = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    for value in found:
-        value.grad = scale * torch.randn(value.shape, generator=rng)
-    return found
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
-@pytest.mark.parametrize("limit", [0.5, 5.0])
-def test_two_parties_clip_as_one_would(scale: float, limit: float) -> None:
-    left = gradients(((4, 3), (5,)), seed=1, scale=scale)
-    right = gradients(((2, 2, 2), (30,)), seed=2, scale=3 * scale)
-    left.append(nn.Parameter(torch.zeros(3)))  # one that got none
-    whole = [copy.deepcopy(value) for value in left + right]
-    for own, value in zip(whole, left + right, strict=True):
-        own.grad = None if value.grad is None else value.grad.clone()
-    total = torch.nn.utils.clip_grad_norm_(whole, limit)
-    norms = squared_norm(left), squared_norm(right)
-    assert [norm.shape for norm in norms] == [(1,), (1,)]
-    assert [norm.dtype for norm in norms] == [torch.float32] * 2
-    assert float((norms[0] + norms[1]).sqrt()) == pytest.approx(float(total), rel=1e-5)
-    scale_gradients(left, norms[0], norms[1], limit=limit)
-    scale_gradients(right, norms[1], norms[0], limit=limit)
-    for own, value in zip(whole, left + right, strict=True):
-        if own.grad is None:
-            assert value.grad is None
-        else:
-            torch.testing.assert_close(value.grad, own.grad, rtol=1e-5, atol=0)
-    alone = gradients(((4, 3), (5,)), seed=1, scale=scale)
-    scale_gradients(alone, squared_norm(alone), torch.zeros(1), limit=limit)
-    if scale > 1:
-        assert alone[0].grad is not None
-        assert left[0].grad is not None
-        assert not torch.allclose(alone[0].grad, left[0].grad), "planted fault: each by its own norm alone"
-
-
-def test_gradients_below_the_limit_keep_their_bits() -> None:
-    own = gradients(((4, 3),), seed=1, scale=1e-3)
-    before = own[0].grad
-    assert before is not None
-    kept = before.clone()
-    scale_gradients(own, squared_norm(own), torch.zeros(1), limit=1.0)
-    assert own[0].grad is not None
-    assert torch.equal(own[0].grad, kept)
-
-
-def test_nothing_has_no_norm() -> None:
-    assert squared_norm([]).tolist() == [0.0]
-    assert squared_norm([nn.Parameter(torch.zeros(3))]).tolist() == [0.0]
-
-
-def test_a_norm_is_summed_in_fp64() -> None:
-    value = nn.Parameter(torch.zeros(2**20))
-    value.grad = torch.full((2**20,), 1e-4)
-    value.grad[0] = 100.0
-    assert float(squared_norm([value])) == pytest.approx(1e4 + (2**20 - 1) * 1e-8, rel=1e-6)
 
 
 # ---------------------------------------------------------------- two heads on one base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from cutlayer import vendor
 from cutlayer.core import Cut
 from cutlayer.models import Head
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
-from cutlayer.wire import WireType, pack, routes
+from cutlayer.wire import Frame, WireType, pack, routes
 from cutlayer.wire.transports import LocalTransport
 from tests.promises.test_families import write_model
 from tests.service.customer import draw, some_rows
 from tests.unit.vendor.test_jobs import vendor_of
-from tests.unit.vendor.test_language_jobs import TEXTS, Author, drop, leave
+from tests.unit.vendor.test_language_jobs import JOB, TEXTS, Author, drop, leave, refused
 
 Open = Callable[[], LocalTransport]
 STEPS: dict[str, Any] = {"steps": 4, "accumulation": 2}
@@ -43,7 +44,13 @@ def data_dir(blank_t5_vendor: Path, tmp_path: Path) -> Path:
 
 @dataclass
 class Translator(Author):
-    """An encoder-decoder's customer by rote."""
+    """An encoder-decoder's customer by rote.
+
+    Attributes:
+        copies: Numbers that it holds copies of.
+    """
+
+    copies: int = 0
 
     def send_rows(self, route: routes.Route, step: int, salt: int) -> None:
         rows = some_rows(TEXTS, width=self.width, salt=salt + step)
@@ -52,7 +59,18 @@ class Translator(Author):
     def send_back(self, route: routes.Route, step: int, salt: int) -> None:
         total = some_rows(TEXTS, width=self.width, salt=salt + step).total
         gradient = torch.randn(total, self.width, generator=draw(step, salt=salt + 5))
-        self._send(route, step, {"gradient": gradient})
+        self.copies = len(self._send(route, step, {"gradient": gradient}).tensors.get("shared_gradient", ()))
+
+    def told(self, step: int) -> dict[str, Tensor]:
+        copied = torch.randn(self.copies, generator=draw(step, salt=7))
+        norm = {} if self.clip_norm is None else {"norm": self.norm(step)}
+        return norm | ({"shared_gradient": copied} if self.copies else {})
+
+    def due(self, step: int) -> bool:
+        return self.updates_after(step) and (self.clip_norm is not None or self.copies > 0)
+
+    def update(self, step: int, told: dict[str, Tensor]) -> None:
+        self.transport.send(Frame(routes.UPDATE, {"job": self.job, "step": step}, None, told))
 
     @property
     def width(self) -> int:
@@ -65,7 +83,7 @@ class Translator(Author):
             yield f"gradient {step}", lambda step=step: self.send_back(routes.GRADIENT, step, 200)  # type: ignore[misc]
             yield f"source gradient {step}", lambda step=step: self.send_back(routes.SOURCE_GRADIENT, step, 100)  # type: ignore[misc]
             if self.due(step):
-                yield f"norm {step}", lambda step=step: self.send_norm(step)  # type: ignore[misc]
+                yield f"norm {step}", lambda step=step: self.send_update(step)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -83,11 +101,13 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("lora", [True, False])
+ALL: dict[str, Any] = CHANGES | {"lora": None}
+
+
+@pytest.mark.parametrize("changes", [CHANGES, ALL, ALL | {"shared_weights": True}], ids=["lora", "all", "shared too"])
 def test_a_job_that_leaves_in_mid_step_comes_back_without_taking_other_steps_again(
-    transport: LocalTransport, lora: bool, passes: list[str]
+    transport: LocalTransport, changes: dict[str, Any], passes: list[str]
 ) -> None:
-    changes = CHANGES if lora else CHANGES | {"lora": None}
     author = Translator(transport, changes, **STEPS)
     author.start()
     author.run()
@@ -173,3 +193,61 @@ def test_two_jobs_that_do_not_fit_together_take_no_step_twice(
     assert len(backward) == 2 * 2 * alone.steps, "no backward pass is taken again"
     assert len(passes) > 2 * 4 * alone.steps, "they do not fit together"
     assert {each.finish().sha256 for each in both} == {straight}
+
+
+# ---------------------------------------------------------------- what both hold copies of
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_an_update_takes_both_parties_gradients_of_shared_weights(
+    transport: LocalTransport, clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = Translator(transport, ALL | {"shared_weights": True}, clip_norm=clip_norm, **STEPS)
+    author.start()
+    author.run(until="source gradient 2")
+    assert author.info.update_waits
+    trainer = vendor_of(transport).jobs._live["clinic", JOB]._trainer
+    copies = [value for _, value in sorted(trainer.part.shared_parameters().items())]
+    assert author.copies == sum(value.numel() for value in copies) > 0
+    told = author.told(2)
+    for wrong, said in (
+        ({"shared_gradient": torch.zeros(author.copies + 1)}, f"shared_gradient [{author.copies + 1}]; it takes "),
+        ({"norm": torch.ones(1)}, f"; it takes {'' if clip_norm is None else 'norm [1], '}shared_gradient"),
+    ):
+        with refused(422, re.escape(said)):
+            author.update(2, (told | wrong) if "shared_gradient" in wrong else wrong)
+    with refused(409, "waits for .*the gradients of the customer's copies of shared weights"):
+        author.send_rows(routes.SOURCE, 3, 100)
+    before = [value.detach().clone() for value in copies]
+    own = torch.cat([value.grad.flatten() for value in copies if value.grad is not None])
+    expected = own + told["shared_gradient"]
+    taken: list[Tensor] = []
+    honest = trainer._optimiser.step
+
+    def noting() -> None:
+        taken.extend(value.grad.flatten().clone() for value in copies if value.grad is not None)
+        honest()
+
+    monkeypatch.setattr(trainer._optimiser, "step", noting)
+    author.send_update(2)
+    summed = torch.cat(taken)
+    if clip_norm is None:
+        assert torch.equal(summed, expected)
+    else:
+        torch.testing.assert_close(summed / summed.norm(), expected / expected.norm())
+        assert summed.norm() < expected.norm()
+    assert not any(torch.equal(value, kept) for value, kept in zip(copies, before, strict=True))
+
+
+def test_weights_that_are_the_vendors_alone_need_no_word_of_the_customer(transport: LocalTransport) -> None:
+    """Embeddings and head at the customer: position biases are trained, and no update waits."""
+    bare = ALL | {"cut": Cut(bottom=0, target=0, tail=0), "shared_weights": True}
+    author = Translator(transport, bare, clip_norm=None, **STEPS)
+    author.start()
+    trainer = vendor_of(transport).jobs._live["clinic", JOB]._trainer
+    before = [value.detach().clone() for value in trainer.part.shared_parameters().values()]
+    author.run(until="source gradient 2")
+    assert author.copies == 0
+    assert not author.info.update_waits
+    after = trainer.part.shared_parameters().values()
+    assert not any(torch.equal(value, kept) for value, kept in zip(after, before, strict=True))

@@ -127,8 +127,12 @@ class Author:
     def norm(self, step: int) -> Tensor:
         return torch.tensor([0.25 + step])
 
-    def send_norm(self, step: int) -> JobInfo:
-        info = self._send(routes.NORM, step, {"norm": self.norm(step)}).control
+    def told(self, step: int) -> dict[str, Tensor]:
+        """What an update is told alone."""
+        return {"norm": self.norm(step)}
+
+    def send_update(self, step: int) -> JobInfo:
+        info = self._send(routes.UPDATE, step, self.told(step)).control
         assert isinstance(info, JobInfo)
         return info
 
@@ -146,7 +150,7 @@ class Author:
             yield f"step {step}", lambda step=step, more=more: self.take(step, **more)  # type: ignore[misc]
             yield f"gradient {step}", lambda step=step: self.send_gradient(step)  # type: ignore[misc]
         if self.due(self.steps):
-            yield f"norm {self.steps}", lambda: self.send_norm(self.steps)
+            yield f"norm {self.steps}", lambda: self.send_update(self.steps)
 
     def run(self, *, until: str = "") -> None:
         """All frames, or all up to and with the one of that name."""
@@ -173,6 +177,8 @@ MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cut": Cut(bottom=1), "num_labels": 3, "lora": None}, r"lora = None: must be set where the top has a head"),
     ({"cut": Cut(bottom=1, tail=2)}, r"cut\.tail = 2: tails of tiny are handed out up to depth 1"),
     ({"cut": Cut(bottom=3, tail=0)}, r"cut\.bottom = 3: .* down to depth 2"),
+    ({"shared_weights": True}, r"shared_weights = True: must be false of an adapter"),
+    ({"shared_weights": True, "lora": None}, r"shared_weights = True: .* of a model whose blocks share nothing"),
     ({"trainable_bottom": False}, r"record_sets = '0 sets': must be empty with a trainable bottom, and not empty"),
     ({"record_sets": ("a" * 32,)}, r"record_sets = '1 sets': must be empty"),
     ({"cut": Cut(bottom=None, tail=0), "form": Form.IDS}, r"trainable_bottom = True: needs a bottom"),
@@ -187,6 +193,15 @@ def test_jobs_that_have_no_meaning_are_refused(transport: LocalTransport) -> Non
         with refused(404, "no job"):
             _ = author.info
     assert Author(transport).start().step == 0
+
+
+def test_a_top_with_a_weight_that_the_customer_holds_too_is_not_trained_itself(transport: LocalTransport) -> None:
+    above_ids = {"cut": Cut(bottom=None, tail=0), "form": Form.IDS, "trainable_bottom": False}
+    author = Author(transport, above_ids | {"lora": None, "record_sets": ("a" * 32,)})
+    with refused(422, r"lora = null: Both parties hold transformer\.wte\.weight \(cut text-t0\)"):
+        author.start()
+    with refused(404, "no job"):
+        _ = author.info
 
 
 def test_a_classifier_and_a_language_model_stand_beside_each_other(transport: LocalTransport) -> None:
@@ -287,7 +302,7 @@ def test_an_update_is_taken_with_the_norm_and_not_before(transport: LocalTranspo
     taken = []
     for name, send in author.frames():
         send()
-        taken.append((name, trainer._optimiser.steps, author.info.norm_missing))
+        taken.append((name, trainer._optimiser.steps, author.info.update_waits))
     assert taken == [
         ("step 1", 0, False),
         ("gradient 1", 0, False),
@@ -314,9 +329,9 @@ def test_the_norm_that_comes_back_is_that_of_what_waits(transport: LocalTranspor
 
 
 NORMS = {
-    "negative": (torch.tensor([-1.0]), 422, "norm is not one number of 0 or more"),
-    "two numbers": (torch.tensor([1.0, 2.0]), 422, "norm is not one number of 0 or more"),
-    "none": (torch.zeros(0), 422, "norm is not one number of 0 or more"),
+    "negative": (torch.tensor([-1.0]), 422, "norm is less than 0"),
+    "two numbers": (torch.tensor([1.0, 2.0]), 422, r"An update was sent norm \[2\]; it takes norm \[1\]"),
+    "none": (torch.zeros(0), 422, r"An update was sent norm \[0\]; it takes norm \[1\]"),
     "no number": (torch.tensor([torch.nan]), 422, "not finite"),
     "infinite": (torch.tensor([torch.inf]), 422, "not finite"),
     "another type": (torch.tensor([1.0], dtype=torch.float64), 422, "F64"),
@@ -329,13 +344,13 @@ def test_norms_that_are_none(transport: LocalTransport, alone: bool) -> None:
     author = Author(transport)
     author.start()
     author.run(until="gradient 3")
-    route, step = (routes.NORM, 3) if alone else (routes.STEP, 4)
+    route, step = (routes.UPDATE, 3) if alone else (routes.STEP, 4)
     for norm, status, match in NORMS.values():
         tensors = {"norm": norm} | ({} if alone else pack(author.rows(4), vocab_size=0, wire_type=WireType.FP32))
         # as bytes: an honest customer's transport would not send it
         with refused(status, match):
             send_bytes(transport, route, {"job": JOB, "step": step}, tensors)
-        assert (author.info.step, author.info.norm_missing) == (3, True)
+        assert (author.info.step, author.info.update_waits) == (3, True)
     author.take(4, norm=author.norm(3))
 
 
@@ -361,8 +376,8 @@ def test_a_norm_that_is_missing_or_not_expected(transport: LocalTransport) -> No
     with refused(409, "No update after step 0 waits for a norm"):
         author.take(1, norm=author.norm(0))
     author.take(1)
-    with refused(409, "norm after step 1 was sent; the job stands at step 1 and waits for none"):
-        author.send_norm(1)
+    with refused(409, "after step 1 needs was sent; the job stands at step 1 and waits for none"):
+        author.send_update(1)
     author.send_gradient(1)
     with refused(409, "No update after step 1 waits for a norm"):
         author.take(2, norm=author.norm(1))
@@ -373,9 +388,9 @@ def test_a_norm_that_is_missing_or_not_expected(transport: LocalTransport) -> No
     with refused(409, "The update after step 3 waits for the norm of the customer's"):
         author.take(4)
     for step in (2, 4):
-        with refused(409, f"norm after step {step} was sent; the job stands at step 3 and waits for that of step 3"):
-            author.send_norm(step)
-    assert (author.info.step, author.info.norm_missing) == (3, True)
+        with refused(409, f"after step {step} needs was sent; the job stands at step 3 and waits for that of step 3"):
+            author.send_update(step)
+    assert (author.info.step, author.info.update_waits) == (3, True)
     author.take(4, norm=author.norm(3))
 
 
@@ -384,11 +399,11 @@ def test_without_clipping_nobody_is_asked_for_a_norm(transport: LocalTransport) 
     author.start()
     author.take(1)
     assert set(author.send_gradient(1)) == {"boundary_gradient"}
-    assert not author.info.norm_missing
+    assert not author.info.update_waits
     with refused(409, "No update after step 1 waits for a norm"):
         author.take(2, norm=author.norm(1))
     with refused(409, "waits for none"):
-        author.send_norm(1)
+        author.send_update(1)
 
 
 def test_a_norm_is_taken_once_however_often_it_comes(transport: LocalTransport) -> None:
@@ -396,12 +411,12 @@ def test_a_norm_is_taken_once_however_often_it_comes(transport: LocalTransport) 
     author.start()
     author.run(until="gradient 3")
     trainer = vendor_of(transport).jobs._live["clinic", JOB]._trainer
-    answers = [author.send_norm(3) for _ in range(3)]
+    answers = [author.send_update(3) for _ in range(3)]
     assert answers[0] == answers[1] == answers[2] == author.info
-    assert not answers[0].norm_missing
+    assert not answers[0].update_waits
     assert trainer._optimiser.steps == 1
-    with refused(409, "norm 3 was accepted with other bytes"):
-        transport.send(Frame(routes.NORM, {"job": JOB, "step": 3}, None, {"norm": torch.tensor([9.0])}))
+    with refused(409, "update 3 was accepted with other bytes"):
+        transport.send(Frame(routes.UPDATE, {"job": JOB, "step": 3}, None, {"norm": torch.tensor([9.0])}))
     author.take(4)
 
 
@@ -418,7 +433,7 @@ def test_while_a_norm_is_missing_the_weights_are_between_two_states(transport: L
         transport.send(query)
     with refused(409, missing):
         ask(transport, routes.SNAPSHOT, SnapshotRequest(step=3), job=JOB)
-    author.send_norm(3)
+    author.send_update(3)
     transport.send(query)
     ask(transport, routes.SNAPSHOT, SnapshotRequest(step=3), job=JOB)
 
@@ -429,7 +444,7 @@ def test_an_adapter_is_not_published_before_its_last_update(transport: LocalTran
     author.run(until=f"gradient {author.steps}")
     with refused(409, f"The update after step {author.steps} waits for the norm"):
         author.finish()
-    author.send_norm(author.steps)
+    author.send_update(author.steps)
     author.finish()
 
 
@@ -530,7 +545,7 @@ def test_a_norm_is_answered_again_by_a_job_that_came_back(
     author.run()
     answered = author.info
     gone(transport)
-    assert author.send_norm(author.steps) == answered
+    assert author.send_update(author.steps) == answered
 
 
 def test_gradients_that_are_kept_are_in_the_checkpoint(transport: LocalTransport) -> None:
@@ -560,10 +575,10 @@ def test_rolling_back_is_to_where_no_gradient_is_kept(transport: LocalTransport)
     author = Author(transport, {"checkpoint_every": 2})
     author.start()
     author.run(until="gradient 6")
-    assert author.info.norm_missing
+    assert author.info.update_waits
     assert author.info.checkpoints == (0, 3)
     back = ask(transport, routes.ROLLBACK, SnapshotRequest(step=3), job=JOB).expect(JobInfo)
-    assert (back.step, back.gradient_applied, back.norm_missing) == (3, True, False)
+    assert (back.step, back.gradient_applied, back.update_waits) == (3, True, False)
     assert author.due(3)
     author.take(4)  # the update after step 3 was taken before the checkpoint was made
     rest = dict(author.frames())

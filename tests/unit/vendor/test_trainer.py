@@ -48,12 +48,14 @@ def test_an_adapter_is_counted_before_it_is_made(name: str, targets: Literal["qu
         assert job_bytes(top, spec) == own_bytes(made, top) + 3 * 4 * trained
 
 
-@pytest.mark.parametrize("name", [*DECODERS, *SEQ2SEQ])
-def test_what_a_copy_takes_is_counted_before_it_is_made(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shared"), [*((name, False) for name in (*DECODERS, *SEQ2SEQ)), *((name, True) for name in SEQ2SEQ)]
+)
+def test_what_a_copy_takes_is_counted_before_it_is_made(name: str, shared: bool) -> None:
     cut = Cut(bottom=1, target=1 if name in SEQ2SEQ else 0, tail=0)
     top = cut_up(shared_model(name, Head.LANGUAGE), cut).top
-    spec = language_spec(name, cut)
-    made = tune_whole(top)
+    spec = language_spec(name, cut).model_copy(update={"shared_weights": shared})
+    made = tune_whole(top, shared=shared)
     trained = sum(one.numel() for one in made.parameters() if one.requires_grad)
     assert adapter_parameters(top, spec) == trained
     assert job_bytes(top, spec) == own_bytes(made, top) + 3 * 4 * trained
