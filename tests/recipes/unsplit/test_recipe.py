@@ -191,7 +191,8 @@ def test_every_attacked_part_makes_table_plot_and_json(tmp_path, name):
     json.dumps(made.content)
     assert all(len(row) == len(table.columns) for table in made.tables for row in table.rows)
     assert all((tmp_path / picture).read_bytes().startswith(b"\x89PNG") for picture in made.pictures)
-    assert made.pictures or name == "table-1"
+    assert made.pictures
+    assert made.content["verdicts"]
 
 
 def judged(tmp_path, name, share):
@@ -210,6 +211,8 @@ def test_the_papers_world_holds_and_its_opposite_does_not(tmp_path):
     assert judged(tmp_path, "figure-3", lambda cell: 0.5 + 0.1 * cell.run.bottom)[0] is False
     assert judged(tmp_path, "public-first", lambda cell: 0.0 if cell.run.public_iterations else 0.9) == [True]
     assert judged(tmp_path, "public-first", lambda cell: 0.9) == [False]
+    assert judged(tmp_path, "inverter", lambda cell: 0.0) == [True]
+    assert judged(tmp_path, "inverter", lambda cell: 0.9) == [False]
     assert judged(tmp_path, "controls", lambda cell: 0.0) == [True] * 4
     assert judged(tmp_path, "controls", lambda cell: 0.9) == [False] * 4
 
@@ -221,6 +224,27 @@ def test_table_1_takes_the_nearest_text(tmp_path):
     shares = dict(zip(part.attacks, (0.0, 0.1, 0.45, 0.6, 0.8, 0.99), strict=True))
     made = part.report(results_of([part], lambda cell: shares[cell]))
     assert [row[0] for row in made.tables[0].rows] == ["0.0", "9.4", "45.3", "79.7"]
+    (verdict,) = made.content["verdicts"]
+    assert verdict["held"] is None
+    assert "was read to 45.3 %" in verdict["because"]
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "said"),
+    [
+        ("figure-5", [True], ["times fewer, for 1 to 23 blocks"]),
+        ("model-scale", [False, True], ["8.2 times as many", "94 times as many as ResNet-152"]),
+    ],
+)
+def test_what_is_counted_is_judged_and_drawn(tmp_path, name, held, said):
+    experiment = SimpleNamespace(recorder=SimpleNamespace(source="m"), folder=tmp_path)
+    made = make_part(name, grid(tmp_path), experiment, tmp_path).report(results_of([]))
+    json.dumps(made.content)
+    assert [verdict["held"] for verdict in made.content["verdicts"]] == held
+    for verdict, words in zip(made.content["verdicts"], said, strict=True):
+        assert words in verdict["because"]
+        assert any(verdict["because"] in note for note in made.tables[0].notes)
+    assert [(tmp_path / picture).read_bytes()[:4] for picture in made.pictures] == [b"\x89PNG"]
 
 
 # ---------------------------------------------------------------- a whole run

@@ -141,11 +141,20 @@ def inverter(grid: Grid) -> Study:
         )
         for name, setup, iteration in setups
     )
+
+    def judge_inverter(found: Mapping[Key, Mapping[str, Pooled]]) -> Sequence[Verdict]:
+        cases = [(f"({', '.join(key)})", _last(stages).accuracy) for key, stages in found.items()]
+        worst = min(cases, key=lambda case: case[1].value)
+        return [
+            fails("§3.2.2: without text like the private one no inverter can be learnt.", [worst]),
+        ]
+
     return Study(
         name="inverter",
         title="Beside the paper: an inverter that learnt from public text",
         axis="iteration",
         points=points,
+        judge_inverter=judge_inverter,
         notes=(
             "§3.2.2 sets learned inverters aside, for the server would need text like the private one. It needs public "
             f"text alone, here {grid.config.public.title}: what is inverted is the public bottom.",

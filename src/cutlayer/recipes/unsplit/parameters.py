@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -18,7 +17,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 
 from cutlayer.core import ConfigError, Cut, Fault, Spec
 from cutlayer.models import Bottom, Tail, attach_lora, split
-from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.unsplit.paper import PAPER, Printed
 from cutlayer.recipes.unsplit.vision import UnsplitCnn, resnet_152
 from cutlayer.reports import Table
@@ -316,14 +314,14 @@ class Column(Spec):
         readings = {"the bottom": full}
         if self.held.adapter is not None:
             readings["the bottom and its adapter"] = full + self.held.adapter
-        return tuple(name for name, value in readings.items() if _rounded(value, 6) == str(self.paper_full))
+        return tuple(name for name, value in readings.items() if rounded(value, 6) == str(self.paper_full))
 
     @property
     def lora_matches(self) -> bool | None:
         """Whether Table 3's number is ours to its printed digits; `None` where it has none."""
         if self.paper_lora is None or self.held.adapter is None:
             return None
-        return _rounded(self.held.adapter, 3) == str(self.paper_lora)
+        return rounded(self.held.adapter, 3) == str(self.paper_lora)
 
 
 def columns() -> tuple[Column, ...]:
@@ -362,12 +360,12 @@ def columns_table(rows: Sequence[Column]) -> Table:
                 row.held.architecture,
                 row.source,
                 f"{row.paper_full:.1f}",
-                _rounded(row.held.parameters, 6, digits=3),
+                rounded(row.held.parameters, 6, digits=3),
                 f"{row.held.parameters / 1e6 - row.paper_full:+.3f}",
-                "–" if row.held.adapter is None else _rounded(row.held.parameters + row.held.adapter, 6, digits=3),
+                "–" if row.held.adapter is None else rounded(row.held.parameters + row.held.adapter, 6, digits=3),
                 " or ".join(row.counted) or "neither",
                 "–" if row.paper_lora is None else f"{row.paper_lora:.1f}",
-                "–" if row.held.adapter is None else _rounded(row.held.adapter, 3, digits=3),
+                "–" if row.held.adapter is None else rounded(row.held.adapter, 3, digits=3),
             )
             for row in rows
         ),
@@ -399,46 +397,6 @@ def figure_5(depths: Iterable[int] | None = None) -> tuple[Held, ...]:
     model = OPT.on_meta()
     wanted = range(1, OPT.blocks) if depths is None else depths
     return tuple(_count(OPT, model, depth, None, LORA_RANK) for depth in wanted)
-
-
-def figure_5_table(rows: Sequence[Held]) -> Table:
-    """Figure 5 for readers; the paper prints none of its numbers."""
-    return Table(
-        title=f"Figure 5: parameters of {OPT.source} at the customer, by blocks",
-        columns=("blocks", "parameters (M)", "trainable with LoRA (K)", "trainable share (%)"),
-        rows=tuple(
-            (
-                str(row.bottom),
-                _rounded(row.parameters, 6),
-                _rounded(row.adapter or 0, 3),
-                f"{100 * (row.adapter or 0) / row.parameters:.3f}",
-            )
-            for row in rows
-        ),
-        notes=("The paper draws this and prints no number of it.",),
-    )
-
-
-def draw_figure_5(rows: Sequence[Held], path: Path) -> None:
-    """Draws Figure 5: both counts over blocks, on a logarithmic axis.
-
-    Raises:
-        StorageError: The file cannot be written.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    blocks = [row.bottom for row in rows]
-    axes.plot(blocks, [row.parameters for row in rows], "o-", color="#1f77b4", label="parameters", markersize=4)
-    axes.plot(blocks, [row.adapter or 0 for row in rows], "s--", color="#d95f02", label="trained, LoRA", markersize=4)
-    axes.set_yscale("log")
-    axes.set(title=f"Figure 5: {OPT.source} at the customer", xlabel="blocks at the customer", ylabel="parameters")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_picture(figure, path)
 
 
 # ---------------------------------------------------------------- §4.1.2
@@ -503,15 +461,6 @@ def model_scale() -> tuple[Scale, ...]:
     )
 
 
-def model_scale_table(rows: Sequence[Scale]) -> Table:
-    """§4.1.2's counts for readers."""
-    return Table(
-        title="§4.1.2: parameters of convolutional networks",
-        columns=("what", "the paper", "here", "which"),
-        rows=tuple((row.what, str(row.paper), f"{row.ours:,}", row.note) for row in rows),
-    )
-
-
-def _rounded(value: int, power: int, *, digits: int = 1) -> str:
+def rounded(value: int, power: int, *, digits: int = 1) -> str:
     """A count in millions (6) or thousands (3) to some digits; halves go up, as they do in print."""
     return str(Decimal(value).scaleb(-power).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))

@@ -10,6 +10,7 @@ from pathlib import Path
 from cutlayer.customer import Method, TrainSpec
 from cutlayer.recipes.unsplit.beside import BESIDE
 from cutlayer.recipes.unsplit.cells import AttackCell, Experiment, InverterCell
+from cutlayer.recipes.unsplit.counted import figure_5_report, model_scale_report
 from cutlayer.recipes.unsplit.examples import example_attacks, examples_report
 from cutlayer.recipes.unsplit.findings import Verdict
 from cutlayer.recipes.unsplit.grid import Grid, Setup
@@ -27,11 +28,6 @@ from cutlayer.recipes.unsplit.parameters import (
     adapted,
     columns,
     columns_table,
-    draw_figure_5,
-    figure_5,
-    figure_5_table,
-    model_scale,
-    model_scale_table,
 )
 from cutlayer.recipes.unsplit.report import PartReport, Results, printed, report_study
 from cutlayer.recipes.unsplit.studies import PAPERS
@@ -115,7 +111,7 @@ def make_part(name: str, grid: Grid, experiment: Experiment, folder: Path) -> Pa
         )
     if name == "table-1":
         cells = example_attacks(grid)
-        return Part(partial(examples_report, cells), cells)
+        return Part(partial(examples_report, cells, folder=folder, model=model), cells)
     if name == "figure-13":
         attacks = mse_attacks(grid)
         return Part(
@@ -129,12 +125,9 @@ def _counted(name: str, grid: Grid, experiment: Experiment, folder: Path) -> Par
     """Parts that attack nothing."""
     recorder, scale = experiment.recorder, grid.scale
     if name == "figure-5":
-        rows = figure_5()
-        draw_figure_5(rows, folder / "figure-5.png")
-        return PartReport((figure_5_table(rows),), {"rows": [row.model_dump() for row in rows]}, ("figure-5.png",))
+        return figure_5_report(folder)
     if name == "model-scale":
-        scales = model_scale()
-        return PartReport((model_scale_table(scales),), {"rows": [row.model_dump() for row in scales]})
+        return model_scale_report(folder)
     if name == "figure-22":
         return costs_report(client_costs(cost_cell(all_models=scale.costs), experiment.folder), folder)
     if name == "tail":
