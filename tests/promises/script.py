@@ -37,6 +37,7 @@ from cutlayer.wire.messages import (
     RecordSetSpec,
     SealRequest,
     SnapshotRequest,
+    StepSize,
 )
 from cutlayer.wire.recording import RecordedFrame
 
@@ -534,6 +535,16 @@ class Script:
             group_by_length=settings.group_by_length,
         )
 
+    def _largest_step(self) -> StepSize:
+        train = self.data.train
+        texts = min(self.spec.train.batch_size, len(train))
+        if not self.pairs:
+            return StepSize(texts=texts, positions=int(train.lengths.max()))
+        assert isinstance(train.texts, Texts)
+        # a source text is closed by an end mark, and a target text opened by a start token
+        source, target = (1 + int(segment.lengths.max()) for segment in train.texts.tokens.segments)
+        return StepSize(texts=texts, positions=source, target_positions=target)
+
     def _identifier(self, purpose: str) -> str:
         return hashlib.blake2b(f"{self.run}/{purpose}".encode(), digest_size=16).hexdigest()
 
@@ -570,6 +581,7 @@ class Script:
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=-(-settings.checkpoint_every // settings.accumulation) * settings.accumulation,
+            largest_step=self._largest_step(),
         )
 
 

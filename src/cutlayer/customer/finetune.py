@@ -19,7 +19,7 @@ from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import AdapterLink, Link, Seq2SeqLink, Stored
 from cutlayer.customer.measure import MEASURES
-from cutlayer.customer.prepare import Labelled, Plain, check_batches, prepare
+from cutlayer.customer.prepare import Labelled, Plain, check_batches, largest_step, prepare
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import RunResult
@@ -470,6 +470,11 @@ class Finetuning:
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=settings.checkpoint_steps,
+            largest_step=largest_step(
+                (examples for examples in (self.data.train, self.data.public) if examples is not None),
+                self.archive,
+                batch_size=settings.batch_size,
+            ),
         )
 
     def _job(self, spec: JobSpec) -> JobInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,13 +13,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, DataError, Fault, ModelError, Ragged, Tokens
+from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrivacyError, Ragged, Tokens
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import BLOCK_LENGTH, Objective, RunSpec
 from cutlayer.customer.trainer import Examples
 from cutlayer.data import Dataset, LabelNames, tokenise
 from cutlayer.models import Archive, Template
 from cutlayer.privacy import UtilityImportance
+from cutlayer.wire.messages import StepSize
 
 
 @dataclass(frozen=True)
@@ -394,6 +396,35 @@ def _closed(texts: Ragged, end: int) -> Ragged:
     kept[marks] = False
     values[kept] = texts.values
     return Ragged(values, lengths)
+
+
+def largest_step(examples: Iterable[Examples], archive: Archive, *, batch_size: int) -> StepSize:
+    """How large a step becomes at most.
+
+    Args:
+        examples: What is trained on; no text of it has left yet.
+        archive: Where special tokens stand.
+        batch_size: Texts of a step.
+    """
+    texts, longest = 1, (0, 0)
+    for each in examples:
+        if not isinstance(each.texts, Texts):
+            raise PrivacyError("These texts were released already.")
+        texts = max(texts, min(batch_size, len(each)))
+        source, target = _longest(each.texts.tokens, archive)
+        longest = max(longest[0], source), max(longest[1], target)
+    return StepSize(texts=texts, positions=longest[0], target_positions=longest[1])
+
+
+def _longest(tokens: Tokens, archive: Archive) -> tuple[int, int]:
+    """Positions of the longest source text, and of the longest target text where texts have one."""
+    if archive.manifest.target_template is None:
+        return int(archive.template.segment_lengths(tokens).sum(1).max()), 0
+    source, target = (
+        int(template.segment_lengths(Tokens((segment,))).max())
+        for template, segment in zip((archive.template, archive.target_template), tokens.segments, strict=True)
+    )
+    return source, target
 
 
 def check_batches(lengths: Tensor, *, batch_size: int, positions: int) -> None:

@@ -406,12 +406,7 @@ class LiveJob:
         """Refuses a step before it is logged if its graph would not fit."""
         size = self._trainer.estimate(payload)
         if size > self._graph_limit:
-            raise unacceptable(
-                "batch-too-large",
-                f"Training on these {len(payload)} texts takes about {size} bytes of memory; "
-                f"this vendor gives a step {self._graph_limit}.",
-                remedy="Send fewer texts at a time (a smaller batch size), or shorter ones.",
-            )
+            raise step_too_large(len(payload), size, self._graph_limit)
 
     def _stored(self, numbers: Tensor) -> Payload:
         if self._records is None:
@@ -668,6 +663,21 @@ class LiveJob:
             )
         if self._trainer.update_waits:
             raise self._update_waits()
+
+
+def step_too_large(texts: int, size: int, limit: int) -> Refusal:
+    """Why a step is refused whose graph would not fit.
+
+    Args:
+        texts: How many.
+        size: Bytes that it takes.
+        limit: Bytes that a step may take.
+    """
+    return unacceptable(
+        "batch-too-large",
+        f"Training on {texts} texts takes about {size} bytes of memory; this vendor gives a step {limit}.",
+        remedy="Use smaller batches, shorter texts, or gradient checkpointing.",
+    )
 
 
 def roll_back(folder: Path, step: int) -> None:

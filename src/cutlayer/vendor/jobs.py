@@ -9,19 +9,19 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from cutlayer.core import ConfigError, Fault, ModelError, StorageError
-from cutlayer.models import FAMILIES, save_adapter, weights_file
+from cutlayer.models import FAMILIES, Part, save_adapter, weights_file
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
-from cutlayer.vendor.job import LiveJob, roll_back
+from cutlayer.vendor.job import LiveJob, roll_back, step_too_large
 from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.store import RecordStore
-from cutlayer.vendor.trainer import adapter_parameters, job_bytes
+from cutlayer.vendor.trainer import adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 
 _PARAMETER_BYTES = 4
@@ -455,8 +455,16 @@ class Jobs:
                 if spec.lora is None
                 else "Lower the rank, adapt query and value only, or use fewer labels.",
             )
+        self._check_graph(top, spec)
         self._residents.check("job", job_bytes(top, spec))
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
+
+    def _check_graph(self, top: Part, spec: JobSpec) -> None:
+        if spec.largest_step is None:
+            return
+        size = step_bytes(top, spec, spec.largest_step)
+        if size > self._graph_limit:
+            raise step_too_large(spec.largest_step.texts, size, self._graph_limit)
 
     def _check_untied(self, spec: JobSpec) -> None:
         try:

@@ -14,11 +14,8 @@ from torch import Tensor
 
 from cutlayer.core import Payload, Rows
 from cutlayer.models import Inputs, Seq2SeqTop, Template, seed_dropout
-from cutlayer.vendor.trainer import Stage, Trainer, prepare
+from cutlayer.vendor.trainer import Stage, Trainer, graph_bytes, prepare
 from cutlayer.wire.messages import JobSpec
-
-_DECODER = 1.5
-"""What a decoder block keeps, in what an encoder block keeps: it attends twice."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +145,10 @@ class Seq2SeqTrainer(Trainer):
         """Bytes that the graph of the next forward pass takes at most, with that of the source texts."""
         longest = int(_rows(payload).packed.lengths.max())
         encoder, decoder = self.part.family.stacks
-        if self._encoded is None:
-            return self._graph_of(len(payload), longest, encoder, seen=longest)
-        seen = longest + self._encoded.states.shape[1]
-        return self._estimate + int(_DECODER * self._graph_of(len(payload), longest, decoder, seen=seen))
+        stack, before, seen = encoder, 0, longest
+        if self._encoded is not None:
+            stack, before, seen = decoder, self._estimate, longest + self._encoded.states.shape[1]
+        return before + graph_bytes(self.part, self._spec, stack, texts=len(payload), longest=longest, seen=seen)
 
     def encode(self, payload: Payload) -> Tensor:
         """Begins the next step with its source texts.

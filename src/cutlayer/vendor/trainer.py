@@ -32,7 +32,7 @@ from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
 from cutlayer.models.joint import JointGradients, joint_stacks
 from cutlayer.models.optimiser import Optimiser, is_update, updates_in
-from cutlayer.wire.messages import JobSpec, Precision
+from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
 _WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32}
 """Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA.
@@ -44,6 +44,9 @@ process grows by up to 25 times the width, as the C library cannot use all that 
 _SCORES = 3
 """Floats that it keeps for each position, head and position attended to, while attention drops out: 3.0 in BERT,
 RoBERTa, DistilBERT and GPT-2, the starter model among them."""
+
+_DECODER = 1.5
+"""What a block of an encoder-decoder's decoder keeps, in what an encoder block keeps: it attends twice."""
 
 _FP32 = 4
 _TRAINED_BYTES = 4 * _FP32
@@ -146,28 +149,8 @@ class Trainer:
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of a forward pass takes at most."""
         lengths = payload.packed.lengths if isinstance(payload, Rows) else self._lengths(payload)
-        return self._graph_of(len(payload), int(lengths.max()), self.part.stack, seen=int(lengths.max()))
-
-    def _graph_of(self, texts: int, longest: int, stack: Stack, *, seen: int) -> int:
-        """Bytes that the graph of one stack's blocks takes at most.
-
-        Args:
-            texts: How many.
-            longest: Positions of the longest.
-            stack: Which blocks.
-            seen: Positions that one attends to at most.
-        """
-        config = self.part.model.config
-        tuned = "whole" if self._spec.lora is None else self._spec.lora.targets
-        floats = _WIDTHS[tuned] * int(config.hidden_size)
-        if self._spec.dropout:
-            floats += _SCORES * int(config.num_attention_heads) * seen
-        # Embeddings and head count as one block more.
-        blocks = 1 + len(block_list(self.part.model, stack))
-        if self._spec.gradient_checkpointing:
-            # one block's at a time, and what goes into each
-            return texts * longest * (2 * floats + blocks * int(config.hidden_size)) * 4
-        return texts * longest * floats * blocks * 4
+        longest = int(lengths.max())
+        return graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
 
     def _lengths(self, tokens: Tokens) -> Tensor:
         """Positions of each text, special tokens included."""
@@ -320,6 +303,41 @@ class Trainer:
         self.update_waits = bool(waits)
         self.step = self.taken
         self.forget_graph()
+
+
+def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest: int, seen: int) -> int:
+    """Bytes that the graph of one stack's blocks takes at most in a step.
+
+    Args:
+        part: The top, with or without what is trained on it.
+        spec: The job.
+        stack: Which blocks.
+        texts: How many.
+        longest: Positions of the longest.
+        seen: Positions that one attends to at most.
+    """
+    config = part.model.config
+    tuned = "whole" if spec.lora is None else spec.lora.targets
+    floats = _WIDTHS[tuned] * int(config.hidden_size)
+    if spec.dropout:
+        floats += _SCORES * int(config.num_attention_heads) * seen
+    # Embeddings and head count as one block more.
+    blocks = 1 + len(block_list(part.model, stack))
+    kept = floats * blocks
+    if spec.gradient_checkpointing:
+        kept = 2 * floats + blocks * int(config.hidden_size)  # one block's at a time, and what goes into each
+    size = texts * longest * kept * _FP32
+    return size if stack is part.family.stacks[0] else int(_DECODER * size)
+
+
+def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
+    """The same of a whole step of that size."""
+    source, *targets = part.family.stacks
+    total = graph_bytes(part, spec, source, texts=size.texts, longest=size.positions, seen=size.positions)
+    for stack in targets:
+        longest = size.target_positions
+        total += graph_bytes(part, spec, stack, texts=size.texts, longest=longest, seen=longest + size.positions)
+    return total
 
 
 def adapter_parameters(top: Part, spec: JobSpec) -> int:

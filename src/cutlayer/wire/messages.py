@@ -204,6 +204,16 @@ class OptimiserSpec(Message):
     number an update, the squared norm of its own gradients; an update waits for the customer's."""
 
 
+class StepSize(Message):
+    """How large a step becomes at most."""
+
+    texts: int = Field(ge=1, le=_LARGEST_COUNT)
+    positions: int = Field(ge=1, le=_LARGEST_COUNT)
+    """Of the longest text, special tokens included; of an encoder-decoder's source texts."""
+    target_positions: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
+    """Of an encoder-decoder's longest target text."""
+
+
 class JobSpec(Message):
     """A fine-tuning job, everything the vendor needs and nothing else."""
 
@@ -235,6 +245,9 @@ class JobSpec(Message):
     seed: int = Field(ge=0, lt=2**63)
     """Initialisation and dropout; never privacy noise."""
     checkpoint_every: int = Field(default=50, ge=1, le=_LARGEST_COUNT)
+    largest_step: StepSize | None = None
+    """Told so that a vendor that has no memory for it says so before any text leaves; each step is checked all the
+    same."""
 
 
 class JobState(StrEnum):

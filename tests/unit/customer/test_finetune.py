@@ -184,6 +184,22 @@ def test_too_many_labels_are_refused_before_a_text_leaves(
         assert not list(client.ledger.releases())
 
 
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+def test_a_step_that_the_vendor_has_no_memory_for_is_refused_before_a_text_leaves(
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    change_settings: Callable[..., None],  # noqa: F811
+    tmp_path: Path,
+    train_bottom: TrainBottom,
+) -> None:
+    change_settings(data_dir, limits={"max_graph_bytes": 100_000})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(VendorError, match=r"Training on 8 texts takes about \d+ bytes .* a step 100000") as caught:
+            finetune(client, train_bottom=train_bottom)
+        assert "gradient checkpointing" in caught.value.remedy
+        assert not list(client.ledger.releases())
+
+
 def test_a_budget_that_was_too_small_may_be_raised(client: Client, tmp_path: Path) -> None:
     with pytest.raises(BudgetError):
         finetune(client, budget=5.0, out=tmp_path / "run")

@@ -17,10 +17,12 @@ from cutlayer import vendor
 from cutlayer.core import Cut
 from cutlayer.models import Head
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
+from cutlayer.vendor.trainer import step_bytes
 from cutlayer.wire import Frame, WireType, pack, routes
+from cutlayer.wire.messages import StepSize
 from cutlayer.wire.transports import LocalTransport
 from tests.promises.test_families import write_model
-from tests.service.customer import draw, some_rows
+from tests.service.customer import draw, first_model, some_rows
 from tests.unit.vendor.test_jobs import vendor_of
 from tests.unit.vendor.test_language_jobs import JOB, TEXTS, Author, drop, leave, refused
 
@@ -193,6 +195,26 @@ def test_two_jobs_that_do_not_fit_together_take_no_step_twice(
     assert len(backward) == 2 * 2 * alone.steps, "no backward pass is taken again"
     assert len(passes) > 2 * 4 * alone.steps, "they do not fit together"
     assert {each.finish().sha256 for each in both} == {straight}
+
+
+def test_what_a_step_takes_is_known_before_it_comes(transport: LocalTransport) -> None:
+    author = Translator(transport, CHANGES, **STEPS)
+    author.start()
+    author.run(until="step 1")
+    jobs = vendor_of(transport).jobs
+    source, target = (
+        int(some_rows(TEXTS, width=author.width, salt=salt + 1).packed.lengths.max()) for salt in (100, 200)
+    )
+    size = StepSize(texts=TEXTS, positions=source, target_positions=target)
+    top = jobs._catalogue.top(first_model(transport).name, CHANGES["cut"])
+    spec = author.info.spec
+    assert jobs.graph_bytes == step_bytes(top, spec, size)
+    jobs._graph_limit = jobs.graph_bytes - 1
+    other = Translator(transport, CHANGES | {"largest_step": size}, job="f" * 32, **STEPS)
+    with refused(422, f"Training on {TEXTS} texts takes about {jobs.graph_bytes} bytes"):
+        other.start()
+    with refused(404, "no job"):
+        _ = other.info
 
 
 # ---------------------------------------------------------------- what both hold copies of

@@ -37,10 +37,10 @@ def test_a_step_whose_graph_is_too_large_is_refused_before_it_is_computed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "forward", computed)
-        with pytest.raises(VendorError, match=r"these 8 texts takes about \d{7} .* gives a step 1000000") as caught:
+        with pytest.raises(VendorError, match=r"on 8 texts takes about \d{7} .* gives a step 1000000") as caught:
             customer.take(1, None)
     assert caught.value.status == 422
-    assert "smaller batch" in caught.value.remedy
+    assert "smaller batches" in caught.value.remedy
     assert info(customer).step == 0
     one = {"records": torch.zeros(1, dtype=torch.uint8)}
     customer.transport.send(Frame(routes.STEP, {"job": customer.job, "step": 1}, None, one))

@@ -14,9 +14,9 @@ from cutlayer.core import Cut, Ragged, Rows, Tokens, UnsupportedArchitectureErro
 from cutlayer.models import Head, Template, adapter_state, attach_lora, cut_up, own_bytes, split, tune_whole
 from cutlayer.models.inputs import Layout
 from cutlayer.vendor.compute import memory
-from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes
+from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, Precision
+from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, Precision, StepSize
 from tests.equivalence.zoo import CONFIGURATIONS, DECODERS, SEQ2SEQ, shared_model
 
 FAMILIES = [name for name in CONFIGURATIONS if name not in SEQ2SEQ]
@@ -147,6 +147,7 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(
         except UnsupportedArchitectureError:
             continue  # its dropout cannot be switched off, or on, in a part
         estimate = trainer.estimate(payload)
+        assert estimate == step_bytes(split(model, cut).top, spec, StepSize(texts=3, positions=30))
         assert estimate / 6 < kept_bytes(trainer, payload) < estimate
         assert trainer.graph_bytes == estimate
         trainer.forget_graph()
