@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, Fault, StorageError
+from cutlayer.core.files import write_whole
 from cutlayer.privacy import CustomerSecret, Ledger, Vault
 from cutlayer.wire import routes
 
@@ -161,19 +161,14 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces a file whole, and waits until it is on disk."""
-    temporary = ""
+    """Replaces a file whole, and waits until it is on disk; only its owner can read it.
+
+    Raises:
+        StorageError: The file could not be written; the old one is untouched.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_whole(path, content)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise StorageError(
             f"{path} could not be written: {error.strerror}.", remedy="Free some space or choose another folder."
         ) from error

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
+from cutlayer.core.files import remove_leftovers
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.results import RESULTS, RunResult
 from cutlayer.customer.settings import RunSpec
@@ -128,6 +129,7 @@ class Run:
                 f"{folder} cannot hold a run: {error.strerror}.", remedy="Choose another folder with --out."
             ) from error
         try:
+            remove_leftovers(folder)  # of a process that was killed while it wrote
             yield
         finally:
             lock.release()

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from sqlalchemy import select
 
+from cutlayer.core.files import removed
 from cutlayer.models import Seq2SeqTop, Top, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_pair, read_release
 from cutlayer.vendor.compute import use_threads
 from cutlayer.vendor.database import Adapter, Database
-from cutlayer.vendor.files import removed
 from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.seq2seq import infer

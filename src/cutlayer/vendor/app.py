@@ -15,13 +15,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+from cutlayer.core.files import remove_leftovers
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.door import Door
-from cutlayer.vendor.files import remove_leftovers
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import Doorkeeper

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import ConfigError, Cut, ModelError, StorageError
+from cutlayer.core.files import whole_folder, write_whole
 from cutlayer.models import (
     MANIFEST,
     Head,
@@ -34,7 +35,6 @@ from cutlayer.models import (
 )
 from cutlayer.models.cutting import block_list, embedding_table
 from cutlayer.models.load import tokenizer_fingerprint
-from cutlayer.vendor.files import whole_folder, write_whole
 from cutlayer.vendor.problems import Refusal, log_without_values, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from cutlayer.core import StorageError
-from cutlayer.vendor.files import sync_folder, write_whole
+from cutlayer.core.files import sync_folder, write_whole
 
 _SUFFIX = ".safetensors"
 _RECENT = "recent"

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ModelError, Payload, StorageError
+from cutlayer.core.files import write_whole
 from cutlayer.models import Seq2SeqTop
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_count, check_positions, read_pair, read_release
-from cutlayer.vendor.files import write_whole
 from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE, Entry, FrameLog
 from cutlayer.vendor.problems import Refusal, conflict, log, unacceptable
 from cutlayer.vendor.records import Records

@@ -9,12 +9,12 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from cutlayer.core import ConfigError, Fault, ModelError, StorageError
+from cutlayer.core.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.models import FAMILIES, Part, save_adapter, weights_file
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
-from cutlayer.vendor.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.vendor.job import LiveJob, roll_back, step_too_large
 from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable

@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cutlayer.core import StorageError
-from cutlayer.vendor.files import make_folder, sync_folder
+from cutlayer.core.files import make_folder, sync_folder
 
 _HEADER = struct.Struct("<4sBBBxQQ32s")
 _MAGIC = b"CLF1"

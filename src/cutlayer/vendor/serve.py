@@ -21,11 +21,11 @@ from pydantic import ValidationError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cutlayer.core import ConfigError, Fault, StorageError
+from cutlayer.core.files import make_folder
 from cutlayer.vendor.app import create_app
 from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
 from cutlayer.vendor.compute import ThisThread
 from cutlayer.vendor.database import open_database
-from cutlayer.vendor.files import make_folder
 from cutlayer.vendor.lock import lock
 from cutlayer.vendor.settings import Limits, VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate

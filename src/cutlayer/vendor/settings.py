@@ -26,7 +26,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cutlayer.core import ConfigError, Fault, StorageError
-from cutlayer.vendor.files import write_whole
+from cutlayer.core.files import write_whole
 from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20

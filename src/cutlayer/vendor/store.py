@@ -27,11 +27,11 @@ from safetensors import SafetensorError
 from sqlalchemy import delete, func, select
 from torch import Tensor
 
+from cutlayer.core.files import TEMPORARY, bytes_below, make_folder, removed, sync_folder
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
-from cutlayer.vendor.files import TEMPORARY, bytes_below, make_folder, removed, sync_folder
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings

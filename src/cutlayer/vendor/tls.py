@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cutlayer.core import ConfigError, Fault
-from cutlayer.vendor.files import write_whole
+from cutlayer.core.files import write_whole
 
 _DAYS = 825
 """The longest life that common TLS clients accept."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutlayer.core import ConfigError, Ragged, StorageError, Tokens, checked
+from cutlayer.core.files import TEMPORARY
 from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.finetune import check_spec, form_of
 from cutlayer.customer.home import read_json, write_bytes, write_json
@@ -36,6 +37,16 @@ def spec(**changes: Any) -> RunSpec:
         "seed": 1,
     }
     return RunSpec(**(settings | changes))
+
+
+def test_what_a_killed_run_left_half_written_goes_when_it_goes_on(tmp_path: Path) -> None:
+    left, mine = tmp_path / "run" / f"{TEMPORARY}checkpoint.x1", tmp_path / "run" / ".notes"
+    for path in (left, mine):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    with Run.held(tmp_path / "run"):
+        assert not left.exists()
+        assert mine.exists()
 
 
 def opened(folder: Path, **changes: Any) -> Run:

@@ -144,7 +144,7 @@ def test_a_failing_replay_is_no_death(open_vendor: Open, data_dir: Path, monkeyp
 def killed_before_removing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is removed has another name, and stays: as if the process had ended there."""
     with monkeypatch.context() as patch:
-        patch.setattr("cutlayer.vendor.files._remove", lambda _: None)
+        patch.setattr("cutlayer.core.files._remove", lambda _: None)
         yield
 
 

@@ -1,9 +1,8 @@
-"""Files that are whole or absent, and what a start clears away."""
+"""What a start clears away, and what is on disk before it is promised."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -11,14 +10,9 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import VendorError
-from cutlayer.vendor.files import (
+from cutlayer.core.files import (
     TEMPORARY,
-    bytes_below,
-    remove_folder,
     remove_leftovers,
-    removed,
-    whole_folder,
-    write_whole,
 )
 from cutlayer.wire.transports import LocalTransport
 from tests.service.customer import Customer
@@ -27,20 +21,6 @@ from tests.unit.vendor.test_store import GOOD, IDS, NAME, put
 
 def crash(*_: object, **__: object) -> None:
     raise OSError("power failed")
-
-
-def test_what_a_crash_left_half_written_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sub").mkdir()
-    with monkeypatch.context() as crashing:
-        for where, name in ((os, "replace"), (os, "rename"), (Path, "unlink"), (shutil, "rmtree")):
-            crashing.setattr(where, name, crash)
-        with pytest.raises(OSError, match="power failed"):
-            write_whole(tmp_path / "sub/file.json", b"content")
-        with pytest.raises(OSError, match="power failed"), whole_folder(tmp_path / "sub/folder") as folder:
-            (folder / "a").write_bytes(b"a")
-    assert len(list((tmp_path / "sub").iterdir())) == 2
-    remove_leftovers(tmp_path)
-    assert not list((tmp_path / "sub").iterdir())
 
 
 def test_an_upload_that_a_crash_cut_short_goes(
@@ -70,25 +50,6 @@ def test_a_start_leaves_files_that_are_not_its_own(data_dir: Path) -> None:
         path.write_text("mine")
     vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
     assert [path.read_text() for path in foreign] == ["mine"] * 3
-
-
-def test_bytes_below_a_folder_are_counted_whatever_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bytes_below(tmp_path / "nothing") == 0
-    (tmp_path / "a/b").mkdir(parents=True)
-    for path, size in (("one", 1), ("a/ten", 10), ("a/b/hundred", 100)):
-        (tmp_path / path).write_bytes(b"x" * size)
-    assert bytes_below(tmp_path) == 111
-    stat = os.stat
-
-    def gone(path: str) -> os.stat_result:
-        if path.endswith("ten"):
-            raise FileNotFoundError(path)
-        return stat(path)
-
-    monkeypatch.setattr(os, "stat", gone)
-    assert bytes_below(tmp_path) == 101
 
 
 def test_new_folders_are_on_disk_before_what_is_in_them_is_promised(
@@ -133,45 +94,3 @@ def test_new_folders_are_on_disk_before_what_is_in_them_is_promised(
         "jobs",
         "adapters",
     }
-
-
-def doomed(tmp_path: Path) -> Path:
-    folder = tmp_path / "tenants/clinic/jobs/0001"
-    (folder / "log").mkdir(parents=True)
-    (folder / "log/0.log").write_bytes(b"a release")
-    return folder
-
-
-def test_a_folder_goes_with_what_lists_it(tmp_path: Path) -> None:
-    folder = doomed(tmp_path)
-    with pytest.raises(OSError, match="power failed"), removed(folder):
-        crash()
-    assert (folder / "log/0.log").read_bytes() == b"a release"
-    with removed(folder):
-        assert not folder.exists()
-    assert not list(folder.parent.iterdir())
-    with removed(folder):
-        pass  # there is none, and that is no error
-
-
-def test_a_folder_whose_deletion_was_cut_short_is_swept_at_the_next_start(tmp_path: Path) -> None:
-    folder = doomed(tmp_path)
-    with removed(folder):  # and the process is gone: this is what is there then
-        dead = Path(shutil.copytree(folder.parent, tmp_path / "dead"))
-    assert [path.read_bytes() for path in dead.rglob("0.log")] == [b"a release"]
-    remove_leftovers(dead)
-    assert not list(dead.iterdir())
-
-
-def test_a_folder_that_cannot_be_removed_is_not_there_any_more_and_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = doomed(tmp_path)
-    with monkeypatch.context() as stuck:
-        stuck.setattr(shutil, "rmtree", lambda *_, **__: None)
-        remove_folder(folder)
-        assert not folder.exists()
-        assert "could not be removed" in caplog.text
-        assert "clinic" not in caplog.text
-    remove_leftovers(tmp_path)
-    assert not list(folder.parent.iterdir())

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-log = logging.getLogger("cutlayer.vendor")
+log = logging.getLogger("cutlayer.files")
 
 TEMPORARY = ".cutlayer-tmp."
 """How the name of every file and folder begins that is not whole yet, or not any more, and of nothing else."""
