@@ -278,6 +278,9 @@ class GenerationLink:
         Args:
             sent: The new positions' release, of every sequence.
             parents: `[sequences]` which sequence each one goes on from; `None`: from itself.
+
+        Raises:
+            VendorError: It refused, or lost the session again and again.
         """
         self._frames.append((sent, parents))
         tries = 0
@@ -286,9 +289,17 @@ class GenerationLink:
                 output = self._send(len(self._frames) if not tries else 1)
                 break
             except VendorError as error:
-                tries += 1
-                if error.status not in (404, 409) or tries > _REPLAYS:
+                if error.status not in (404, 409):
                     raise
+                if tries == _REPLAYS:
+                    raise VendorError(
+                        f"The vendor lost the session {1 + _REPLAYS} times at token {len(self._frames)}; "
+                        f"the last time: {error.message}",
+                        status=error.status,
+                        remedy="Write fewer or shorter texts at a time, or try again later: sessions end when the "
+                        "vendor restarts, needs their memory, or waits too long for the next token.",
+                    ) from error
+                tries += 1
                 self.replays += 1
                 self._open()
         self.round_trips += 1

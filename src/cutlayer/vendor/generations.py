@@ -214,7 +214,9 @@ class Generations:
         limit = self._settings.limits.max_rows_per_step
         if spec.sequences > limit:
             raise unacceptable(
-                "batch-too-large", f"sequences = {spec.sequences}; one pass takes {limit}.", remedy="Ask for fewer."
+                "batch-too-large",
+                f"sequences = {spec.sequences}, prompts times beams; this vendor takes {limit} positions a frame.",
+                remedy="Send fewer prompts at a time, or follow fewer beams.",
             )
         kept = sum(owner == tenant for owner, _ in self._sessions)
         if kept >= self._settings.limits.generations_per_tenant:

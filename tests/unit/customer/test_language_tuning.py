@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, Cut, Place, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, Cut, ModelError, Place, Stopped, VendorError
 from cutlayer.customer import (
     Client,
     Gate,
@@ -430,14 +430,14 @@ def test_a_stopped_run_goes_on_on_a_machine_that_rounds_otherwise(
     assert result.guarantee.budget == 6.0
 
 
-def refusing(patch: pytest.MonkeyPatch, route: Any, times: int) -> list[str]:
+def refusing(patch: pytest.MonkeyPatch, route: Any, times: int, *, status: int = 0) -> list[str]:
     """The vendor stays away when it is asked this, so many times."""
     honest, failed = Gate.send, []
 
     def sending(gate: Gate, asked: Any, *given: Any, **named: Any) -> Any:
         if asked is route and len(failed) < times:
             failed.append(asked.name)
-            raise VendorError("It stays away.")
+            raise VendorError("It stays away.", status=status)
         return honest(gate, asked, *given, **named)
 
     patch.setattr(Gate, "send", sending)
@@ -463,6 +463,32 @@ def test_a_text_is_not_lost_where_its_session_cannot_be_ended(client: Client, mo
     (text,) = client.generate(result.adapter_id, ["w1 w2"], sampling=Sampling(greedy=True, max_new_tokens=3))
     assert failed
     assert text.round_trips == 3
+
+
+@pytest.mark.parametrize("losses", [5, 6])
+def test_a_session_that_is_lost_again_and_again_is_given_up_by_name(
+    client: Client, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = tune_with(client, public_first=None)
+    failed = refusing(monkeypatch, routes.GENERATION_STEP, losses, status=404)
+    asked = Sampling(greedy=True, max_new_tokens=3)
+    if losses == 5:
+        (text,) = client.generate(result.adapter_id, ["w1 w2"], sampling=asked)
+        assert (text.round_trips, text.replays) == (3, 5)
+    else:
+        with pytest.raises(VendorError, match="lost the session 6 times at token 1; the last time: It stays") as caught:
+            client.generate(result.adapter_id, ["w1 w2"], sampling=asked)
+        assert "fewer or shorter texts" in caught.value.remedy
+    assert len(failed) == losses
+
+
+def test_a_tail_too_deep_is_refused_before_anything_leaves(client: Client) -> None:
+    with pytest.raises(
+        ModelError, match=r"The vendor hands out tails of at most \d of the \d blocks of .*, not 9"
+    ) as e:
+        tune_with(client, tail=9, public_first=None)
+    assert "--tail" in e.value.remedy
+    assert not any(entry.texts for entry in client.ledger.frames())
 
 
 def test_training_that_diverges_says_so_before_the_vendor_is_told(

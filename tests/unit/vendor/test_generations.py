@@ -263,7 +263,7 @@ def test_sessions_that_are_refused(transport: LocalTransport) -> None:
         put(transport, adapter="0" * 32)
     with refused(422, f"positions = {MAX_LENGTH + 1}; tiny has {MAX_LENGTH}"):
         put(transport, positions=MAX_LENGTH + 1)
-    with refused(422, "sequences = 32769; one pass takes 32768"):
+    with refused(422, "sequences = 32769, prompts times beams; this vendor takes 32768"):
         put(transport, sequences=32769, positions=1)
     assert generations(transport).live == 0
     put(transport, positions=MAX_LENGTH)
