@@ -64,8 +64,13 @@ class JointGradients:
             limit: Largest norm of all gradients; `None` does not clip.
 
         Raises:
-            ModelError: The other party holds copies of something else.
+            ModelError: The other party holds copies of something else, or does not clip alike.
         """
+        if (norm is None) != (limit is None):
+            raise ModelError(
+                f"Gradients are clipped at {limit}, and the other party told {'no' if norm is None else 'a'} norm.",
+                remedy="Both must train the same job.",
+            )
         mine = self.norm()
         other = torch.zeros(0) if copied is None else copied
         own = self.copied()
@@ -79,9 +84,8 @@ class JointGradients:
         for value in self._copies:
             value.grad = summed[start : start + value.numel()].view_as(value).to(value)
             start += value.numel()
-        if limit is not None:
-            theirs = torch.zeros(1) if norm is None else norm
-            scale_gradients(self._trained, mine, theirs, squared_norm(self._copies), limit=limit)
+        if limit is not None and norm is not None:
+            scale_gradients(self._trained, mine, norm, squared_norm(self._copies), limit=limit)
 
 
 def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

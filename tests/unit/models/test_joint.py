@@ -43,7 +43,7 @@ def test_two_parties_clip_as_one_would(scale: float, limit: float) -> None:
         else:
             torch.testing.assert_close(value.grad, own.grad, rtol=1e-5, atol=0)
     alone = gradients(((4, 3), (5,)), seed=1, scale=scale)
-    JointGradients(alone, {}).join(norm=None, copied=None, limit=limit)
+    JointGradients(alone, {}).join(norm=torch.zeros(1), copied=None, limit=limit)
     if scale > 1:
         assert alone[0].grad is not None
         assert left[0].grad is not None
@@ -103,7 +103,7 @@ def test_copies_get_the_gradient_of_one_model(scale: float, limit: float | None)
     assert [side.numbers for side in sides] == [18, 18]
     told = [(side.norm(), side.copied()) for side in sides]
     for side, (norm, copied) in zip(sides, reversed(told), strict=True):
-        side.join(norm=norm, copied=copied, limit=limit)
+        side.join(norm=None if limit is None else norm, copied=copied, limit=limit)
     for own, value in zip((*alone, *both, *both), (*left[:2], right[0], *left[2:], *right[1:]), strict=True):
         torch.testing.assert_close(value.grad, own.grad, rtol=1e-5, atol=0)
     for mine, theirs in zip(left[2:], right[1:], strict=True):
@@ -117,6 +117,12 @@ def test_copies_of_something_else_are_refused() -> None:
     for copied in (None, torch.zeros(17)):
         with pytest.raises(ModelError, match="there are 18 here"):
             JointGradients(left, copies).join(norm=None, copied=copied, limit=None)
+
+
+@pytest.mark.parametrize(("norm", "limit"), [(None, 0.5), (torch.ones(1), None)])
+def test_parties_that_do_not_clip_alike_are_refused(norm: torch.Tensor | None, limit: float | None) -> None:
+    with pytest.raises(ModelError, match=r"the other party told (no|a) norm"):
+        JointGradients(gradients(((4, 3),), seed=1, scale=1.0), {}).join(norm=norm, copied=None, limit=limit)
 
 
 @pytest.mark.parametrize(
