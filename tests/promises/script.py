@@ -581,7 +581,7 @@ class Script:
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=-(-settings.checkpoint_every // settings.accumulation) * settings.accumulation,
-            largest_step=self._largest_step(),
+            largest_steps=(self._largest_step(),),
         )
 
 

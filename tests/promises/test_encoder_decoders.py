@@ -168,8 +168,12 @@ def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) 
         whole = dict(expected.model.named_parameters())[f"{stack}.block.0.layer.0.SelfAttention.{BIAS}"]
         torch.testing.assert_close(value, whole, rtol=0, atol=1e-6)
     with customer(t5, tmp_path / "planted") as client, pytest.MonkeyPatch.context() as patch:
-        honest = JointGradients.copied
-        patch.setattr(JointGradients, "copied", lambda self: 0 * honest(self))
+        honest = JointGradients.join
+
+        def alone(self: JointGradients, *, copied: torch.Tensor, **given: Any) -> None:
+            honest(self, copied=0 * copied, **given)
+
+        patch.setattr(JointGradients, "join", alone)
         planted = tune(client, settings, CUTS[2])
         assert losses(planted) != pytest.approx(expected.losses, abs=1e-5)
 

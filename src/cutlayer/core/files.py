@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+_NO_FOLDERS_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""What some network file systems say, and folders that may be written to and not be read."""
 
 log = logging.getLogger("cutlayer.files")
 
@@ -100,8 +104,12 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Waits until the names in a folder are on disk."""
-    sync_file(path)
+    """Waits until the names in a folder are on disk, where the file system can tell and lets us ask."""
+    try:
+        sync_file(path)
+    except OSError as error:
+        if error.errno not in _NO_FOLDERS_SYNCED:
+            raise
 
 
 def bytes_below(folder: Path) -> int:

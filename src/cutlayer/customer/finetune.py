@@ -470,10 +470,10 @@ class Finetuning:
             precision=settings.precision,
             seed=self.spec.seed,
             checkpoint_every=settings.checkpoint_steps,
-            largest_step=largest_step(
-                (examples for examples in (self.data.train, self.data.public) if examples is not None),
-                self.archive,
-                batch_size=settings.batch_size,
+            largest_steps=tuple(
+                largest_step(examples, self.archive, batch_size=settings.batch_size)
+                for examples in (self.data.train, self.data.public)
+                if examples is not None
             ),
         )
 

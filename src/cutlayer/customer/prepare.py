@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -398,22 +397,18 @@ def _closed(texts: Ragged, end: int) -> Ragged:
     return Ragged(values, lengths)
 
 
-def largest_step(examples: Iterable[Examples], archive: Archive, *, batch_size: int) -> StepSize:
-    """How large a step becomes at most.
+def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> StepSize:
+    """How large a step becomes at most; an encoder-decoder's, if the longest texts of both sides meet in a batch.
 
     Args:
         examples: What is trained on; no text of it has left yet.
         archive: Where special tokens stand.
         batch_size: Texts of a step.
     """
-    texts, longest = 1, (0, 0)
-    for each in examples:
-        if not isinstance(each.texts, Texts):
-            raise PrivacyError("These texts were released already.")
-        texts = max(texts, min(batch_size, len(each)))
-        source, target = _longest(each.texts.tokens, archive)
-        longest = max(longest[0], source), max(longest[1], target)
-    return StepSize(texts=texts, positions=longest[0], target_positions=longest[1])
+    if not isinstance(examples.texts, Texts):
+        raise PrivacyError("These texts were released already.")
+    source, target = _longest(examples.texts.tokens, archive)
+    return StepSize(texts=min(batch_size, len(examples)), positions=source, target_positions=target)
 
 
 def _longest(tokens: Tokens, archive: Archive) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
-from cutlayer.core.files import remove_leftovers
+from cutlayer.core.files import TEMPORARY
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.results import RESULTS, RunResult
 from cutlayer.customer.settings import RunSpec
@@ -32,10 +32,12 @@ from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 KEPT_CHECKPOINTS = 2
 OPTIMISER = "optimiser/"
 """Prefix of the optimiser's tensors in a checkpoint; the others are the trained weights."""
+_HALF_WRITTEN = tuple(f"{TEMPORARY}{name}.*" for name in ("trained-[0-9]*.safetensors", "result.json", "run.json"))
+"""What a process leaves that is killed while it writes. The run's own alone: others may work in folders below."""
 _OWN_FILES = (
     *(f"transcript/{name}" for name in (INDEX_FILE, BODY_FILE)),
-    *("trained-[0-9]*.safetensors", ".trained-[0-9]*.safetensors.*"),
-    *("losses.jsonl", "result.json", ".result.json.*", ".run.json.*"),
+    *("trained-[0-9]*.safetensors", "losses.jsonl", "result.json"),
+    *_HALF_WRITTEN,
     # by it the run is found, hence behind the others
     *("run.json", ".lock"),
 )
@@ -129,7 +131,9 @@ class Run:
                 f"{folder} cannot hold a run: {error.strerror}.", remedy="Choose another folder with --out."
             ) from error
         try:
-            remove_leftovers(folder)  # of a process that was killed while it wrote
+            for pattern in _HALF_WRITTEN:
+                for path in folder.glob(pattern):
+                    path.unlink(missing_ok=True)
             yield
         finally:
             lock.release()

@@ -460,11 +460,10 @@ class Jobs:
         self._store.check_room(tenant, _PARAMETER_BYTES * count)
 
     def _check_graph(self, top: Part, spec: JobSpec) -> None:
-        if spec.largest_step is None:
-            return
-        size = step_bytes(top, spec, spec.largest_step)
-        if size > self._graph_limit:
-            raise step_too_large(spec.largest_step.texts, size, self._graph_limit)
+        for largest in spec.largest_steps:
+            size = step_bytes(top, spec, largest)
+            if size > self._graph_limit:
+                raise step_too_large(largest.texts, size, self._graph_limit)
 
     def _check_untied(self, spec: JobSpec) -> None:
         try:

@@ -245,9 +245,9 @@ class JobSpec(Message):
     seed: int = Field(ge=0, lt=2**63)
     """Initialisation and dropout; never privacy noise."""
     checkpoint_every: int = Field(default=50, ge=1, le=_LARGEST_COUNT)
-    largest_step: StepSize | None = None
-    """Told so that a vendor that has no memory for it says so before any text leaves; each step is checked all the
-    same."""
+    largest_steps: Annotated[tuple[StepSize, ...], Field(max_length=8)] = ()
+    """One for each set of texts. Told so that a vendor that has no memory for one says so before any text leaves; each
+    step is checked all the same."""
 
 
 class JobState(StrEnum):

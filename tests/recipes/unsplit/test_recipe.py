@@ -213,6 +213,7 @@ def test_the_papers_world_holds_and_its_opposite_does_not(tmp_path):
     assert judged(tmp_path, "public-first", lambda cell: 0.9) == [False]
     assert judged(tmp_path, "inverter", lambda cell: 0.0) == [True]
     assert judged(tmp_path, "inverter", lambda cell: 0.9) == [False]
+    assert judged(tmp_path, "inverter", lambda cell: 0.9 if cell.iteration == 1 else 0.0) == [False]
     assert judged(tmp_path, "controls", lambda cell: 0.0) == [True] * 4
     assert judged(tmp_path, "controls", lambda cell: 0.9) == [False] * 4
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,20 @@ def test_a_folder_that_cannot_be_removed_is_not_there_any_more_and_is_told_of(
         assert "clinic" not in caplog.text
     remove_leftovers(tmp_path)
     assert not list(folder.parent.iterdir())
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, False), (errno.EACCES, False), (errno.EIO, True)])
+def test_a_file_system_that_syncs_no_folders_still_writes(
+    number: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, "of a folder")
+        honest(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="of a folder") if told else contextlib.nullcontext():
+        write_whole(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"

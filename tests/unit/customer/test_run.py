@@ -40,13 +40,16 @@ def spec(**changes: Any) -> RunSpec:
 
 
 def test_what_a_killed_run_left_half_written_goes_when_it_goes_on(tmp_path: Path) -> None:
-    left, mine = tmp_path / "run" / f"{TEMPORARY}checkpoint.x1", tmp_path / "run" / ".notes"
-    for path in (left, mine):
-        path.parent.mkdir(exist_ok=True)
+    folder = tmp_path / "run"
+    left = [folder / f"{TEMPORARY}{name}.x1" for name in ("run.json", "result.json", "trained-0000000004.safetensors")]
+    # another process may be at work below, or beside: a vendor, or another run
+    others = [folder / ".notes", folder / f"{TEMPORARY}card.json.x1", folder / "vendor" / f"{TEMPORARY}run.json.x1"]
+    for path in (*left, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
-    with Run.held(tmp_path / "run"):
-        assert not left.exists()
-        assert mine.exists()
+    with Run.held(folder):
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)
 
 
 def opened(folder: Path, **changes: Any) -> Run:

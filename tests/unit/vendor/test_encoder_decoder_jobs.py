@@ -210,7 +210,9 @@ def test_what_a_step_takes_is_known_before_it_comes(transport: LocalTransport) -
     spec = author.info.spec
     assert jobs.graph_bytes == step_bytes(top, spec, size)
     jobs._graph_limit = jobs.graph_bytes - 1
-    other = Translator(transport, CHANGES | {"largest_step": size}, job="f" * 32, **STEPS)
+    other = Translator(
+        transport, CHANGES | {"largest_steps": (StepSize(texts=1, positions=1), size)}, job="f" * 32, **STEPS
+    )
     with refused(422, f"Training on {TEXTS} texts takes about {jobs.graph_bytes} bytes"):
         other.start()
     with refused(404, "no job"):
