@@ -91,7 +91,7 @@ app.add_typer(vendor.app, name="vendor")
 
 
 def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
-    """An error's message and remedy; settings that are options of the command are called by the option's name."""
+    """An error's message and remedy; settings that are options of the command are called by the name that was typed."""
     faults: Sequence[Fault] = getattr(error, "faults", ())
     if not faults:
         return error.message, error.remedy
@@ -103,7 +103,12 @@ def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
         if word in command.commands:
             command = command.commands[word]
             called.append(word)
-    options = {parameter.name: parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")}
+    typed = {word.partition("=")[0] for word in given}
+    options = {
+        parameter.name: next((name for name in parameter.opts if name in typed), parameter.opts[0])
+        for parameter in command.params
+        if parameter.opts[0].startswith("--")
+    }
     # the whole path must be the setting's: one that stands in a file is called as it stands there
     named = [
         dataclasses.replace(fault, path=options.get(fault.path.removeprefix("vendor."), fault.path)) for fault in faults

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,19 +29,27 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
         sync_folder(path.parent)
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replaces a file: after a crash it holds the old content or the new, and the new is on disk on return."""
+def write_whole(path: Path, content: bytes, *, mode: int | None = 0o600) -> None:
+    """Replaces a file: after a crash it holds the old content or the new, and the new is on disk on return.
+
+    Args:
+        path: Where. Folders above it are made.
+        content: All of it.
+        mode: Who may read and write it; `None` leaves that to the umask, as for any file that is shown around.
+    """
     make_folder(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}.")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from cutlayer.core import Spec, StorageError
+from cutlayer.core.files import write_whole
 
 C = TypeVar("C", bound=Spec)
 R = TypeVar("R", bound=BaseModel)
@@ -74,18 +72,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         StorageError: It cannot be written; an old file is untouched.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("x") as file:
-            json.dump(_plain(content), file, indent=1, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_whole(path, text.encode(), mode=None)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         raise StorageError(
             f"{path} cannot be written: {error.strerror}.", remedy="Free some space or choose another folder."
         ) from error

@@ -200,7 +200,9 @@ def test_options_that_mean_nothing_for_a_language_model(
         (("--public-iterations", "0"), 2, "--public-iterations"),
         (("--clip-norm", "0"), 3, "--clip-norm = 0.0"),
         (("--accumulation", "0"), 3, "--accumulation = 0"),
-        (("--block-length", "0"), 3, "--max-length = 0"),
+        (("--block-length", "0"), 3, "--block-length = 0"),
+        (("--block-length=0",), 3, "--block-length = 0"),
+        (("--max-length", "0"), 3, "--max-length = 0"),
     ],
     ids=str,
 )

@@ -39,6 +39,16 @@ def test_what_a_crash_left_half_written_goes(tmp_path: Path, monkeypatch: pytest
     assert not list((tmp_path / "sub").iterdir())
 
 
+def test_who_may_read_a_file_is_said_or_left_to_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        for mode, expected in ((0o600, 0o600), (0o644, 0o644), (None, 0o640)):
+            write_whole(tmp_path / "file", b"content", mode=mode)
+            assert (tmp_path / "file").stat().st_mode & 0o777 == expected
+    finally:
+        os.umask(before)
+
+
 def test_bytes_below_a_folder_are_counted_whatever_goes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
