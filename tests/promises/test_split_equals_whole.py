@@ -56,16 +56,15 @@ def sample() -> tuple[Dataset, Dataset, Dataset]:
     return data.select(range(400)), data.select(range(400, 440)), data.select(range(440, 480))
 
 
+@pytest.mark.slow  # `test_families` makes the same comparison on small models, in seconds
 @pytest.mark.parametrize(
     ("bottom", "wire_type", "precision", "bound"),
     [
         pytest.param(0, WireType.BF16, Precision.FP32, 1e-4, id="ids"),
-        pytest.param(
-            0, WireType.BF16, Precision.BF16, 1e-4, id="ids, bf16 products on both sides", marks=pytest.mark.slow
-        ),
-        pytest.param(3, WireType.FP32, Precision.FP32, 1e-4, id="rows in fp32", marks=pytest.mark.slow),
+        pytest.param(0, WireType.BF16, Precision.BF16, 1e-4, id="ids, bf16 products on both sides"),
+        pytest.param(3, WireType.FP32, Precision.FP32, 1e-4, id="rows in fp32"),
         # bf16 keeps 8 bits: what it does to 100 steps is measured here and printed, the bound is a sanity check
-        pytest.param(3, WireType.BF16, Precision.FP32, 2e-1, id="rows in bf16", marks=pytest.mark.slow),
+        pytest.param(3, WireType.BF16, Precision.FP32, 2e-1, id="rows in bf16"),
     ],
 )
 def test_loss_curves_agree(

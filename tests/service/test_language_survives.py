@@ -37,11 +37,8 @@ MODES: dict[str, dict[str, Any]] = {
 FAST = {
     ("adapters", "vendor", "in an epoch"),
     ("adapters", "both", "before the last evaluation"),
-    ("frozen below", "customer", "in an epoch"),
     ("frozen below", "both", "in an epoch"),
-    ("nothing of the customer's", "both", "in an epoch"),
     ("nothing of the customer's", "customer", "before the last evaluation"),
-    ("all weights, clipped and accumulated", "vendor", "before the last evaluation"),
     ("all weights, clipped and accumulated", "both", "in an epoch"),
     ("all weights, clipped and accumulated", "customer", "after publishing"),
 }

@@ -16,7 +16,7 @@ from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes.unsplit.cells import AttackCell, Experiment
 from cutlayer.recipes.unsplit.runs import Corpus, RunCell
 
-ROWS_ALONE = UnSplitSpec(outer_iterations=4, inner_weights=0, learning_rate_inputs=0.01)
+ROWS_ALONE = UnSplitSpec(outer_iterations=1, inner_weights=0, learning_rate_inputs=0.01)
 
 
 @pytest.fixture(scope="module")
