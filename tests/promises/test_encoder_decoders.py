@@ -81,27 +81,21 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 # ---------------------------------------------------------------- promise 2
 
-QUICK = ("t5", Method.FULL, True)
+ALL_THREE = {"clip_norm": 0.5, "accumulation": 3, "gradient_checkpointing": True}
 EVERY = [
     pytest.param("t5", Method.LORA, {}, CUTS[2:], id="t5 lora at one cut"),
+    pytest.param("t5", Method.FULL, ALL_THREE, CUTS[2:], id="t5 full at one cut, all three"),
     *(
-        pytest.param(
-            name,
-            method,
-            changes,
-            CUTS,
-            id=f"{name} {method} {' '.join(changes)}",
-            marks=() if (name, method, bool(changes)) == QUICK else pytest.mark.slow,
-        )
+        pytest.param(name, method, changes, CUTS, id=f"{name} {method} {' '.join(changes)}", marks=pytest.mark.slow)
         for name in SEQ2SEQ
         for method in Method
-        for changes in ({}, {"clip_norm": 0.5, "accumulation": 3, "gradient_checkpointing": True})
+        for changes in ({}, ALL_THREE)
         if name == "t5" or not changes
     ),
 ]
 
 
-@pytest.mark.usefixtures("barely_measured")
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("name", "method", "changes", "cuts"), EVERY)
 def test_a_split_encoder_decoder_is_the_whole_one(
     name: str, method: Method, changes: dict[str, Any], cuts: tuple[Cut, ...], tmp_path: Path
@@ -130,7 +124,7 @@ def test_a_split_encoder_decoder_is_the_whole_one(
                 assert told[0].round_trips <= 1 + 64
 
 
-@pytest.mark.usefixtures("barely_measured")
+@pytest.mark.usefixtures("unmeasured")
 def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: Path) -> None:
     """Planted fault: what the customer's decoder blocks add to it is left out; the curves must not agree then."""
     settings = training(Method.FULL)
@@ -148,6 +142,7 @@ def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: 
         assert losses(tune(client, settings)) != pytest.approx(expected.losses, abs=1e-5)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) -> None:
     """Copies end bit by bit alike; planted fault: where each takes its own gradients alone, nothing agrees."""
     settings = training(Method.FULL, clip_norm=0.5, accumulation=2)
@@ -302,7 +297,7 @@ FRAMES = [
 ]
 
 
-@pytest.mark.usefixtures("barely_measured")
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("fails_at", "method"), FRAMES)
 def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: Method, t5: str, tmp_path: Path) -> None:
     settings = training(method)
@@ -323,7 +318,7 @@ def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: M
     check_same(*found)
 
 
-@pytest.mark.usefixtures("barely_measured")
+@pytest.mark.usefixtures("unmeasured")
 def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
     key = start_vendor(t5, tmp_path / "vendor")
     texts = []

@@ -25,8 +25,6 @@ from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
 from tests.promises.test_families import write_model
 
-pytestmark = pytest.mark.usefixtures("barely_measured")
-
 STEPS = 20
 CUTS = (Cut(bottom=1, tail=0), Cut(bottom=1, tail=1))
 
@@ -109,6 +107,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("name", "method"), EVERY)
 def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
@@ -119,6 +118,7 @@ def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_
             check_equal(tune(client, settings, cut), expected)
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -136,6 +136,7 @@ def test_how_updates_are_made_changes_nothing(method: Method, changes: dict[str,
         check_equal(tune(client, settings, Cut(bottom=1, tail=1)), whole(source, settings))
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
     """Planted fault: each party clips by its own norm alone; the curves must not agree then."""
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
@@ -148,6 +149,7 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
             check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In what is trained, while it is; the curve is the whole model's, to what bf16's 8 bits explain."""
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
@@ -168,6 +170,7 @@ def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytes
     assert half != single
 
 
+@pytest.mark.usefixtures("barely_measured")
 @pytest.mark.parametrize("bottom", [0, 1])
 def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) -> None:
     """Its texts are stored once, before the first step; behind blocks nearest neighbours do not apply."""
@@ -190,6 +193,7 @@ def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) ->
 PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if (name, Method.LORA) in QUICK else pytest.mark.slow) for name in DECODERS]
 )
