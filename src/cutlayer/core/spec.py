@@ -7,9 +7,10 @@ a dropped privacy key must stop the run, not warn). A report holds specs, so it 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -46,11 +47,15 @@ class Registry(Generic[T]):
 
     Args:
         kind: What the parts are, for messages: `mechanism`, `attack`, `recipe`.
+        plugins: Group of entry points under which installed packages name further parts. An entry point
+            is the part itself, and is imported when it is first asked for by name.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, plugins: str | None = None) -> None:
         self.kind = kind
         self._parts: dict[str, T] = {}
+        self._loaded: dict[str, T] = {}
+        self._plugins = plugins
 
     def add(self, name: str) -> Callable[[T], T]:
         """Registers what it decorates under `name`; a name can be taken once."""
@@ -63,15 +68,54 @@ class Registry(Generic[T]):
 
         return decorate
 
+    def plugged_in(self) -> Mapping[str, str]:
+        """Names that installed packages give, each with its package and version. Nothing is imported."""
+        return {name: _origin(entry) for name, entry in self._entries().items()}
+
     def __getitem__(self, name: str) -> T:
-        if name not in self._parts:
-            close = difflib.get_close_matches(name, self._parts, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(self._parts))}."
-            raise ConfigError(f"There is no {self.kind} named {name!r}.", remedy=hint)
-        return self._parts[name]
+        if name in self._parts:
+            return self._parts[name]
+        if name in (entries := self._entries()):
+            if name not in self._loaded:
+                self._loaded[name] = _load(entries[name], self.kind)
+            return self._loaded[name]
+        close = difflib.get_close_matches(name, list(self), n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(self)}."
+        raise ConfigError(f"There is no {self.kind} named {name!r}.", remedy=hint)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._parts))
+        return iter(sorted({*self._parts, *self._entries()}))
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len({*self._parts, *self._entries()})
+
+    def _entries(self) -> dict[str, EntryPoint]:
+        """Plug-ins by name.
+
+        Raises:
+            ConfigError: Two packages give one name, or one gives a name that is taken here.
+        """
+        found: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self._plugins) if self._plugins else ():
+            if entry.name in found or entry.name in self._parts:
+                other = _origin(found[entry.name]) if entry.name in found else "cutlayer"
+                raise ConfigError(
+                    f"{other} and {_origin(entry)} both have the name {entry.name!r} for a part of kind {self.kind}.",
+                    remedy="Uninstall one of them.",
+                )
+            found[entry.name] = entry
+        return found
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def _load(entry: EntryPoint, kind: str) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:  # whatever a stranger's module raises while it is imported
+        raise ConfigError(
+            f"{kind.capitalize()} {entry.name!r} of {_origin(entry)} cannot be loaded: {type(error).__name__}.",
+            remedy=f"Mend or uninstall {_origin(entry)}.",
+        ) from error

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -37,3 +41,59 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         parts["nearest-neighbor"]
     with pytest.raises(ConfigError, match="Known: nearest-neighbour"):
         parts["zzz"]
+
+
+# ---------------------------------------------------------------- plug-ins
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs a package of one file that names parts of kind `attack`."""
+
+    def install(package: str, names: str) -> None:
+        (tmp_path / f"{package}.py").write_text("PART = 7\n")
+        about = tmp_path / f"{package}-1.2.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        (about / "entry_points.txt").write_text(f"[tests.attacks]\n{names}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+def test_an_installed_package_gives_parts(installed: Callable[[str, str], None]) -> None:
+    installed("bundle", "seven = bundle:PART")
+    parts: Registry[int] = Registry("attack", plugins="tests.attacks")
+    parts.add("six")(6)
+    assert (list(parts), len(parts)) == (["seven", "six"], 2)
+    assert parts.plugged_in() == {"seven": "bundle 1.2"}
+    assert "bundle" not in sys.modules, "nothing is imported before it is asked for"
+    assert parts["seven"] == 7
+    with pytest.raises(ConfigError, match="Did you mean 'seven'"):
+        parts["sevn"]
+    sys.modules.pop("bundle")
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({"one": "six = one:PART"}, "cutlayer and one 1.2 both have the name 'six' for a part of kind attack"),
+        ({"one": "x = one:PART", "two": "x = two:PART"}, "both have the name 'x'"),
+    ],
+)
+def test_a_name_that_is_taken_is_refused(
+    installed: Callable[[str, str], None], packages: dict[str, str], said: str
+) -> None:
+    parts: Registry[int] = Registry("attack", plugins="tests.attacks")
+    parts.add("six")(6)
+    for package, names in packages.items():
+        installed(package, names)
+    with pytest.raises(ConfigError, match=said):
+        list(parts)
+
+
+def test_a_part_that_cannot_be_loaded_is_named(installed: Callable[[str, str], None]) -> None:
+    installed("broken", "gone = broken:MISSING")
+    parts: Registry[int] = Registry("attack", plugins="tests.attacks")
+    with pytest.raises(ConfigError, match="Attack 'gone' of broken 1.2 cannot be loaded: AttributeError"):
+        parts["gone"]
