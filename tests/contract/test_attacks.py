@@ -11,11 +11,15 @@ import torch
 
 from cutlayer.attacks import (
     ATTACKS,
+    Attack,
+    Check,
     ControlFailed,
     GreedyTruth,
     Knowledge,
     LabelTruth,
     Measured,
+    Noise,
+    PublicText,
     SearchedTruth,
     TokenTruth,
     Traffic,
@@ -24,8 +28,10 @@ from cutlayer.attacks import (
     View,
     measure,
 )
+from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
+from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import WireType
 from tests.equivalence import zoo
 from tests.unit.attacks import worlds
@@ -232,10 +238,10 @@ def test_every_attack_has_a_world():
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Puts another attack in the place of a registered one."""
+    """Puts another attack in the place of a registered one, with what that declares."""
 
-    def plant(name, attack):
-        monkeypatch.setitem(ATTACKS._parts, name, attack)
+    def plant(name, run):
+        monkeypatch.setitem(ATTACKS._parts, name, dataclasses.replace(ATTACKS[name], run=run))
 
     return plant
 
@@ -247,7 +253,7 @@ def test_unprotected_traffic_is_recovered(tmp_path, name, make):
     assert isinstance(outcome, Measured)
     assert outcome.success.value == 1
     assert outcome.privacy.value == 0
-    assert {control.traffic for control in outcome.controls} == set(Traffic)
+    assert {control.check for control in outcome.controls} == set(Check)
 
 
 @pytest.mark.parametrize("kind", [Traffic.NOISE, Traffic.SHUFFLED])
@@ -263,17 +269,24 @@ def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, name, make):
     world = make(tmp_path, Traffic.UNPROTECTED)
+    everything = dataclasses.replace(
+        world.knowledge, noise=Noise(PrivacySpec(eta=50)), public=PublicText(worlds.random_tokens(9), source="books")
+    )
     real, calls = ATTACKS[name], []
-    planted(name, lambda *arguments, **options: calls.append((arguments, options)) or real(*arguments, **options))
-    measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
-    assert len(calls) == 1 + len(Traffic)
+    planted(name, lambda *arguments, **options: calls.append((arguments, options)) or real.run(*arguments, **options))
+    measure(name, world.transcript, knowledge=everything, truth=world.truth)
+    assert len(calls) == 2 + len(Traffic)
+    granted = {field for need in real.needs for field in GRANTS[need]}
     for arguments, options in calls:
         (view,) = arguments
         assert not options
         assert type(view) is View
-        assert view.knowledge is world.knowledge
+        for field in {field for fields in GRANTS.values() for field in fields} - granted:
+            assert getattr(view.knowledge, field) is None, "it was granted more than it declares"
+        for field in granted - {"noise"}:
+            assert getattr(view.knowledge, field) is getattr(everything, field)
     assert {field.name for field in dataclasses.fields(View)} == {"transcript", "knowledge"}
-    assert list(inspect.signature(type(real).__call__).parameters) == ["self", "view"]
+    assert list(inspect.signature(Attack.__call__).parameters) == ["self", "view"]
 
 
 # ---------------------------------------------------------------- planted faults
@@ -329,10 +342,27 @@ def told_the_truth(real, world):
     return attack
 
 
+def unsteady(real, world):
+    """Draws its last guess from nowhere that can be repeated."""
+    drawn = iter(range(1, 10**6))
+
+    def attack(view):
+        for source, number, guess in real(view):
+            if isinstance(guess, Tokens):
+                first, *others = guess.segments
+                values = torch.cat([first.values[:-1], torch.tensor([next(drawn) % 100])])
+                yield source, number, Tokens((first.with_values(values), *others))
+            else:
+                yield source, number, torch.cat([guess[:-1], torch.tensor([next(drawn) % 2])])
+
+    return attack
+
+
 FAULTS = [
-    (blind, {Traffic.UNPROTECTED}),
-    (off_by_one, {Traffic.UNPROTECTED}),
-    (told_the_truth, {Traffic.NOISE, Traffic.SHUFFLED}),
+    (blind, {Check.UNPROTECTED}),
+    (off_by_one, {Check.UNPROTECTED}),
+    (told_the_truth, {Check.NOISE, Check.SHUFFLED}),
+    (unsteady, {Check.REPEATED}),
 ]
 
 
@@ -343,7 +373,7 @@ def test_a_broken_attack_has_no_number(tmp_path, planted, name, make, fault, cau
     planted(name, fault(ATTACKS[name], world))
     outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
     assert isinstance(outcome, ControlFailed)
-    assert {control.traffic for control in outcome.controls if not control.passed} == caught_by
+    assert {control.check for control in outcome.controls if not control.passed} == caught_by
     assert outcome.reason.startswith("control failed: ")
     assert "success" not in outcome.model_dump()
     assert not hasattr(outcome, "privacy")

@@ -1,12 +1,15 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses
-from cutlayer.attacks.controls import Control
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.controls import Check, Control
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
 from cutlayer.attacks.measure import (
     ControlFailed,
+    Examined,
     Measured,
     NotApplicable,
     Outcome,
+    examine,
     measure,
     measure_empirical_privacy,
     measure_label_recovery,
@@ -17,7 +20,7 @@ from cutlayer.attacks.output_gradient import OutputGradient
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.scoring import Score, clustered
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
-from cutlayer.attacks.truth import LabelTruth, TokenTruth, Traffic, Truth
+from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
 from cutlayer.attacks.unsplit import (
     InputTruth,
     OuterIteration,
@@ -27,22 +30,15 @@ from cutlayer.attacks.unsplit import (
     UnSplitSpec,
     reconstruct,
 )
-from cutlayer.attacks.view import (
-    Inapplicable,
-    Knowledge,
-    SeenAnswer,
-    SeenFrame,
-    SeenRelease,
-    SeenStep,
-    Transcript,
-    View,
-)
+from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, Transcript, View
 
 __all__ = [
     "ATTACKS",
     "Attack",
+    "Check",
     "Control",
     "ControlFailed",
+    "Examined",
     "ForwardLeak",
     "GreedyTruth",
     "Guesses",
@@ -52,11 +48,16 @@ __all__ = [
     "LabelTruth",
     "Measured",
     "NearestNeighbour",
+    "Need",
+    "Noise",
     "NotApplicable",
     "Outcome",
     "OuterIteration",
     "OutputGradient",
     "PrefixSearch",
+    "PublicText",
+    "Question",
+    "Reading",
     "Reconstruction",
     "Score",
     "SearchedTruth",
@@ -76,6 +77,7 @@ __all__ = [
     "UnSplitSpec",
     "View",
     "clustered",
+    "examine",
     "greedy_texts",
     "measure",
     "measure_empirical_privacy",

@@ -1,12 +1,15 @@
-"""What an attack is: a callable from a view to guesses, in a registry that plugins may add to."""
+"""What an attack is: which question it answers, with what it is granted, and how it guesses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from torch import Tensor
 
+from cutlayer.attacks.knowledge import Need
 from cutlayer.attacks.view import View
 from cutlayer.core import Registry, Tokens
 
@@ -16,7 +19,52 @@ Guess: TypeAlias = tuple[str, int, Tokens | Tensor]
 Guesses: TypeAlias = Iterator[Guess]
 """Made one release at a time, so that an attack on a long transcript need not hold it."""
 
-Attack: TypeAlias = Callable[[View], Guesses]
-"""An attack. Raises `Inapplicable` where it has no meaning for what was sent."""
 
-ATTACKS: Registry[Attack] = Registry("attack")
+class Question(StrEnum):
+    """What an attack finds out. Attacks on one question compare, and the strongest of them is what counts."""
+
+    WORDS = "words"
+    """Which tokens did the texts have?"""
+    ANSWERS = "answers"
+    """Which tokens did the tuned model say?"""
+    LABEL = "label"
+    """Which label did each text have?"""
+
+    @property
+    def asked(self) -> str:
+        """As a report asks it."""
+        return {
+            Question.WORDS: "Which words did the texts have?",
+            Question.ANSWERS: "What did the tuned model answer?",
+            Question.LABEL: "Which label did each text have?",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A way to guess, and its threat model: called with a view of no more than what it declares.
+
+    Attributes:
+        run: Guesses. Raises `Inapplicable` where it has no meaning for what was sent.
+        title: What it does, in a few words for a report.
+        question: What it answers.
+        reference: Where it is from: paper and section.
+        needs: What it may be granted beside the transcript, the cut and where special tokens stand.
+        floor: The least share of what can be guessed at all that it recovers of unprotected traffic, or it is
+            broken. Less than all where even a sound attack misses some: behind many blocks.
+    """
+
+    run: Callable[[View], Guesses]
+    title: str
+    question: Question
+    reference: str
+    needs: frozenset[Need] = frozenset()
+    floor: float = 0.99
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses, with what it declares and nothing else."""
+        return self.run(View(view.transcript, view.knowledge.limited(self.needs)))
+
+
+ATTACKS: Registry[Attack] = Registry("attack", plugins="cutlayer.attacks")
+"""Open: an installed package names further attacks under the entry points `cutlayer.attacks`."""

@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from cutlayer.attacks.knowledge import Inapplicable
 from cutlayer.attacks.scoring import clustered
 from cutlayer.attacks.unsplit import (
     InputTruth,
@@ -51,7 +52,6 @@ from cutlayer.attacks.unsplit import (
     check_depth,
     check_observed,
 )
-from cutlayer.attacks.view import Inapplicable
 from cutlayer.core import ConfigError, DataError, Fault, Proportion, Spec
 from cutlayer.models import Bottom, Inputs, Kind, cache_bytes, seed_dropout, set_dropout, twin
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.attacks.attack import ATTACKS
+from cutlayer.attacks.attack import ATTACKS, Guess
 from cutlayer.attacks.controls import Control, run_controls
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.truth import LabelTruth, TokenTruth, Truth
-from cutlayer.attacks.view import Inapplicable, Knowledge, Transcript, View
+from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Cut, Proportion
 
 
@@ -25,12 +27,18 @@ class Measured(_Result):
 
     Attributes:
         success: The share that it recovered (X in SAP §5.1), with n and standard error.
+        interval: 95 % of that share over resampled texts.
+        chance: The share that it would recover by chance.
+        p_value: How probable as large a share is by chance; of this attack alone, not of all that were run.
         looks: The most releases of one text that it saw.
         controls: What it did where the answer is known.
     """
 
     status: Literal["measured"] = "measured"
     success: Proportion
+    interval: tuple[float, float]
+    chance: float
+    p_value: float
     looks: int
     controls: tuple[Control, ...]
 
@@ -70,7 +78,20 @@ class NotApplicable(_Result):
 Outcome: TypeAlias = Measured | ControlFailed | NotApplicable
 
 
-def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Outcome:
+@dataclass(frozen=True)
+class Examined:
+    """An attack's outcome, with what it guessed.
+
+    Attributes:
+        outcome: What may be printed of it.
+        guesses: Its guesses; none where it has no number.
+    """
+
+    outcome: Outcome
+    guesses: tuple[Guess, ...] = ()
+
+
+def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Examined:
     """Runs a registered attack on a transcript, checks it, and scores it.
 
     The attack is called with a view and nothing else; the truth is used to score its guesses and to
@@ -88,13 +109,28 @@ def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
     """
     run = ATTACKS[attack]
     try:
-        score = truth.score(run(View(transcript, knowledge)))
+        guesses = tuple(run(View(transcript, knowledge)))
+        score = truth.score(guesses)
         controls = run_controls(run, truth.sample(), transcript, knowledge, looks=score.looks)
     except Inapplicable as answer:
-        return NotApplicable(attack=attack, reason=answer.reason)
+        return Examined(NotApplicable(attack=attack, reason=answer.reason))
     if not all(control.passed for control in controls):
-        return ControlFailed(attack=attack, controls=controls)
-    return Measured(attack=attack, success=score.success, looks=score.looks, controls=controls)
+        return Examined(ControlFailed(attack=attack, controls=controls))
+    found = Measured(
+        attack=attack,
+        success=score.success,
+        interval=score.interval,
+        chance=score.chance,
+        p_value=score.p_value,
+        looks=score.looks,
+        controls=controls,
+    )
+    return Examined(found, guesses)
+
+
+def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Outcome:
+    """The outcome alone; see `examine`."""
+    return examine(attack, transcript, knowledge=knowledge, truth=truth).outcome
 
 
 def measure_empirical_privacy(recording: Path | str, *, knowledge: Knowledge, truth: TokenTruth) -> Outcome:

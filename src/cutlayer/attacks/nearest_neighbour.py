@@ -12,8 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Guesses
-from cutlayer.attacks.view import Inapplicable, Knowledge, View
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
+from cutlayer.attacks.view import View
 from cutlayer.core import Ragged, Rows, Tokens
 
 _ROWS_AT_ONCE = 16_384
@@ -45,7 +46,15 @@ class NearestNeighbour:
             yield release.source, release.number, guess
 
 
-ATTACKS.add("nearest-neighbour")(NearestNeighbour())
+ATTACKS.add("nearest-neighbour")(
+    Attack(
+        NearestNeighbour(),
+        title="the nearest row of the embedding table",
+        question=Question.WORDS,
+        reference="SAP §5.1 (EIA); RAPT §IV-A1, eq. 12; SnD §4.3, eq. 12",
+        needs=frozenset({Need.TABLE}),
+    )
+)
 
 
 def _invert(rows: Rows, knowledge: Knowledge) -> Tokens:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Guess, Guesses
+from cutlayer.attacks.attack import ATTACKS, Attack, Guess, Guesses, Question
 from cutlayer.attacks.forward_leak import read_greedy_tokens
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_rows
-from cutlayer.attacks.scoring import Score
 from cutlayer.attacks.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits
-from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
-from cutlayer.attacks.view import Inapplicable, Knowledge, SeenAnswer, SeenFrame, Transcript, View
+from cutlayer.attacks.truth import CONTROL_ITEMS, Reading, TokenTruth, Traffic
+from cutlayer.attacks.view import SeenAnswer, SeenFrame, Transcript, View
 from cutlayer.core import DataError, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
 from cutlayer.wire import routes
@@ -74,8 +74,24 @@ def greedy_texts(tail: Tail | Seq2SeqTail, answer: SeenAnswer, knowledge: Knowle
     return _as_texts(read_greedy_tokens(tail, hidden, inputs), inputs, answer.lengths, knowledge)
 
 
-ATTACKS.add("tail-gradient")(TailGradient())
-ATTACKS.add("forward-leak")(ForwardLeak())
+ATTACKS.add("tail-gradient")(
+    Attack(
+        TailGradient(),
+        title="next tokens, from the gradients of the upper boundary",
+        question=Question.WORDS,
+        reference="this project; a closed form for norm and head, as in `tail_gradient`",
+        needs=frozenset({Need.TAIL}),
+    )
+)
+ATTACKS.add("forward-leak")(
+    Attack(
+        ForwardLeak(),
+        title="the model's next tokens, from the hidden states that the vendor sends down",
+        question=Question.ANSWERS,
+        reference="this project; the logit lens of the vendor's own tail",
+        needs=frozenset({Need.TAIL}),
+    )
+)
 
 
 def _granted(knowledge: Knowledge) -> tuple[Tail | Seq2SeqTail, Template]:
@@ -194,11 +210,11 @@ class GreedyTruth(TokenTruth):
 
     queries: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
 
-    def score(self, guesses: Iterable[Guess]) -> Score:
-        """Compares guesses with the truth."""
+    def read(self, guesses: Iterable[Guess]) -> Reading:
+        """What guesses make of the answers, token by token."""
         renamed = (("job/query", at, guess) for at, guess in _known(guesses, self.queries))
         steps = {("query", at): rows for at, rows in enumerate(self.queries.values())}
-        return TokenTruth(self.tokens, steps=steps, skipped=self.skipped).score(renamed)
+        return TokenTruth(self.tokens, steps=steps, skipped=self.skipped).read(renamed)
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from cutlayer.attacks.attack import ATTACKS, Guesses
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.view import View
 
 
@@ -25,4 +25,11 @@ class OutputGradient:
             yield step.source, step.number, scores.argmax(1)
 
 
-ATTACKS.add("output-gradient")(OutputGradient())
+ATTACKS.add("output-gradient")(
+    Attack(
+        OutputGradient(),
+        title="labels, from the gradients of the outputs",
+        question=Question.LABEL,
+        reference="this project; d loss / d logits of a cross-entropy",
+    )
+)

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Guesses
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
-from cutlayer.attacks.view import Inapplicable, Knowledge, SeenFrame, SeenRelease, Transcript, View
+from cutlayer.attacks.view import SeenFrame, SeenRelease, Transcript, View
 from cutlayer.core import Ragged, Rows, Tokens
 from cutlayer.models import Bottom, Inputs, Kind, Seq2SeqBottom, Template, cache_bytes
 from cutlayer.models.cutting import block_list
@@ -67,7 +68,15 @@ class PrefixSearch:
             yield release.source, release.number, _read(guess, bottom, release.payload, source, view.knowledge)
 
 
-ATTACKS.add("prefix-search")(PrefixSearch())
+ATTACKS.add("prefix-search")(
+    Attack(
+        PrefixSearch(),
+        title="tokens from left to right, each tried in a decoder's first blocks",
+        question=Question.WORDS,
+        reference="this project; SipIt, arXiv:2510.15511",
+        needs=frozenset({Need.BOTTOM}),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -255,6 +264,10 @@ class SearchedTruth(TokenTruth):
         form = next((release.payload for release in _trained_on(like)), None)
         if not isinstance(form, Rows):
             raise Inapplicable("The transcript holds no rows of texts that are trained on.")
+        if isinstance(bottom, Bottom):
+            trained_on = like.only(routes.STEP, routes.SHARD_PUT)
+            made, truth = super().traffic(kind, trained_on, knowledge, looks=looks, rng=rng)
+            return made, SearchedTruth(self.tokens, steps=truth.steps, skipped=self.skipped)
         values = self.tokens.segments[0].values
         if kind is Traffic.SHUFFLED:
             values = values[torch.randperm(len(values), generator=rng)]
@@ -264,12 +277,9 @@ class SearchedTruth(TokenTruth):
             where: Mapping[str, str | int] = {"job": _CONTROL, "step": step}
             with torch.no_grad():
                 inputs = template.assemble(tokens, table=bottom.table.detach().float())
-                if isinstance(bottom, Seq2SeqBottom):
-                    source = _random_source(len(tokens), bottom.table.shape[1], rng)
-                    hidden = bottom.decode(source.states, source.inputs, inputs)
-                    frames += _source_frames(source, where)
-                else:
-                    hidden = bottom(inputs)
+                source = _random_source(len(tokens), bottom.table.shape[1], rng)
+                hidden = bottom.decode(source.states, source.inputs, inputs)
+                frames += _source_frames(source, where)
             rows = template.unpad(hidden, tokens)
             if kind is Traffic.NOISE:
                 noise = torch.randn(rows.packed.values.shape, generator=rng) * rows.packed.values.std()

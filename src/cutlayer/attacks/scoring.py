@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.special import betainc
 from torch import Tensor
 
 from cutlayer.core import DataError, Proportion
+
+LEVEL = 0.95
+"""Of intervals."""
+_RESAMPLES = 2000
+_SEED = 2026
+"""Which texts a resample takes hides nothing, so an interval may repeat: the same run is told in the same way."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +24,31 @@ class Score:
     """How guesses compare with the truth.
 
     Attributes:
-        success: The share that was right, with its standard error over texts.
+        hits: `[texts]` int64, right guesses about each text.
+        trials: `[texts]` int64, all of them.
         chance: The share that would be right if guesses had nothing to do with the truth.
         looks: The most looks that any one text gave.
     """
 
-    success: Proportion
+    hits: Tensor
+    trials: Tensor
     chance: float
     looks: int
+
+    @property
+    def success(self) -> Proportion:
+        """The share that was right, with its standard error over texts."""
+        return clustered(self.hits, self.trials)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the share over resampled texts."""
+        return bootstrap(self.hits, self.trials)
+
+    @property
+    def p_value(self) -> float:
+        """How probable as many right guesses are by chance."""
+        return p_value(self.success, self.chance)
 
 
 def clustered(successes: Tensor, trials: Tensor) -> Proportion:
@@ -50,17 +75,67 @@ def clustered(successes: Tensor, trials: Tensor) -> Proportion:
     return Proportion(value=share, n=n, standard_error=math.sqrt(variance))
 
 
-def chance_of_match(truth: Tensor, guesses: Tensor, *, looks: Tensor) -> float:
-    """The share of items that guesses would hit if they were dealt out at random.
+def bootstrap(successes: Tensor, trials: Tensor) -> tuple[float, float]:
+    """The 95 % percentile interval of a clustered share: clusters are drawn with replacement.
+
+    Args:
+        successes: `[m]`, of each cluster; the sum of what is averaged need not be whole, nor positive.
+        trials: `[m]`, in each cluster; clusters without trials do not count.
+    """
+    kept = trials > 0
+    hits, counts = successes[kept].double().numpy(), trials[kept].double().numpy()
+    rng = np.random.Generator(np.random.PCG64(_SEED))
+    shares = np.empty(_RESAMPLES)
+    for number in range(_RESAMPLES):
+        drawn = rng.integers(len(hits), size=len(hits))
+        shares[number] = hits[drawn].sum() / counts[drawn].sum()
+    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def p_value(success: Proportion, chance: float) -> float:
+    """How probable so large a share is where each trial succeeds with probability `chance`: one-sided.
+
+    Exact for independent trials, by the binomial distribution. Trials of one text are not: as many
+    independent ones count as have the same standard error, or all of them where that is smaller.
+    """
+    if success.value <= chance:
+        return 1.0
+    independent = success.value * (1 - success.value) / success.n
+    design = max(1.0, success.standard_error**2 / independent) if independent else 1.0
+    trials = success.n / design
+    hits = success.value * trials
+    # P(Binomial(n, p) >= k) = I_p(k, n - k + 1), which takes fractions, too
+    return float(betainc(hits, trials - hits + 1, chance))
+
+
+def chance_of_match(
+    truth: Tensor,
+    guesses: Tensor,
+    *,
+    looks: Tensor,
+    places: Tensor | None = None,
+    guessed_at: Tensor | None = None,
+) -> float:
+    """The share of items that guesses would hit if they were dealt out at random among items of one kind of place.
 
     An item of value w that is looked at E times is hit by chance with probability 1 - (1 - q(w))^E,
-    where q(w) is how often w stands among all guesses.
+    where q(w) is how often w stands among all guesses about such places. An attack may know without
+    any look at the traffic that a text ends with a full stop: that is chance, too.
 
     Args:
         truth: `[items]` int64, true values.
         guesses: `[guesses]` int64, all guesses of all looks.
         looks: `[items]` int64, how often each item was looked at.
+        places: `[items]` int64, the kind of each item's place; all are of one kind where it is left out.
+        guessed_at: `[guesses]` int64, the same of each guess.
     """
+    places = torch.zeros_like(truth) if places is None else places
+    guessed_at = torch.zeros_like(guesses) if guessed_at is None else guessed_at
     size = 1 + int(torch.cat([truth, guesses]).max())
-    share = torch.bincount(guesses, minlength=size).double() / len(guesses)
-    return float((1 - (1 - share[truth]) ** looks).mean())
+    missed = torch.zeros(len(truth), dtype=torch.float64)
+    for kind in places.unique():
+        here, there = places == kind, guessed_at == kind
+        share = torch.bincount(guesses[there], minlength=size).double() / max(1, int(there.sum()))
+        missed[here] = (1 - share[truth[here]]) ** looks[here]
+    return float((1 - missed).mean())

@@ -31,7 +31,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from cutlayer.attacks.view import Inapplicable
+from cutlayer.attacks.knowledge import Inapplicable
 from cutlayer.core import DataError
 from cutlayer.models.anatomy import Kind
 from cutlayer.models.cutting import Tail, Top, behead, block_list, trim

@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
-from cutlayer.attacks.scoring import Score, chance_of_match, clustered
-from cutlayer.attacks.view import Inapplicable, Knowledge, SeenFrame, Transcript
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge
+from cutlayer.attacks.scoring import Score, chance_of_match
+from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
+from cutlayer.models import Seq2SeqBottom
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 
+_TEXTS_AT_ONCE = 64
 CONTROL_ITEMS = 4096
 """Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
+
+UNREAD = -1
+"""In the place of a token about which nothing was guessed."""
 
 _CONTROL = "control"
 _OTHER_RUN = "Give the transcript of the same run."
@@ -62,6 +68,41 @@ class Truth(Protocol):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What an attack made of texts, beside what they were; items are tokens, segment by segment.
+
+    Attributes:
+        tokens: The texts.
+        read: What was read in the place of each token; `UNREAD` where nothing was.
+        right: `[items]` bool, whether any look read the token.
+        seen: `[items]` bool, whether the token counts: it was looked at, and something can be guessed of it.
+        looks: `[items]` int64, how often.
+        chance: The share of tokens that would be read by chance.
+    """
+
+    tokens: Tokens
+    read: Tokens
+    right: Tensor
+    seen: Tensor
+    looks: Tensor
+    chance: float
+
+    @property
+    def owners(self) -> Tensor:
+        """`[items]` int64: each token's text."""
+        return _owners(self.tokens)
+
+    @property
+    def score(self) -> Score:
+        """The share of tokens that was read."""
+        return Score(self.per_text(self.right), self.per_text(self.seen), self.chance, int(self.looks.max()))
+
+    def per_text(self, items: Tensor) -> Tensor:
+        """`[texts]` int64: how many of a text's tokens are marked in `items` `[items]` bool."""
+        return torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, self.owners, items.long())
+
+
+@dataclass(frozen=True)
 class TokenTruth:
     """Which tokens the texts had, and where in the transcript each text was released.
 
@@ -87,27 +128,45 @@ class TokenTruth:
         Raises:
             DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
         """
+        return self.read(guesses).score
+
+    def read(self, guesses: Iterable[Guess]) -> Reading:
+        """What guesses make of the texts, token by token.
+
+        Raises:
+            DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
+        """
         truth, places = _flat(self.tokens), _places(self.tokens)
-        counted = _within(self.tokens) >= self.skipped
+        within = _within(self.tokens)
+        counted = within >= self.skipped
+        kinds = _kinds(within, self.tokens)
         right = torch.zeros(len(truth), dtype=torch.bool)
         looks = torch.zeros(len(truth), dtype=torch.int64)
+        read = torch.full_like(truth, UNREAD)
         guessed: list[Tensor] = []
+        guessed_at: list[Tensor] = []
         for looked_at, guess in self._aligned(places, guesses):
             items, values = _flat(looked_at), _flat(guess)
-            right[items[truth[items] == values]] = True
+            hit = truth[items] == values
+            # a look that reads a token counts, whatever others make of it; of those that do not, the first is shown
+            shown = hit | (looks[items] == 0)
+            read[items[shown]] = values[shown]
+            right[items[hit]] = True
             looks[items] += 1
             guessed.append(values[counted[items]])
+            guessed_at.append(kinds[items][counted[items]])
         if not guessed:
             raise DataError("The transcript shows none of the texts that the truth names.", remedy=_OTHER_RUN)
         seen = (looks > 0) & counted
         right &= seen
-        owners = _owners(self.tokens)
-        success = clustered(
-            torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, owners, right.long()),
-            torch.zeros(len(self.tokens), dtype=torch.int64).index_add(0, owners, seen.long()),
+        chance = chance_of_match(
+            truth[seen],
+            torch.cat(guessed),
+            looks=looks[seen],
+            places=kinds[seen],
+            guessed_at=torch.cat(guessed_at),
         )
-        chance = chance_of_match(truth[seen], torch.cat(guessed), looks=looks[seen])
-        return Score(success, chance, int(looks.max()))
+        return Reading(self.tokens, _unflat(read, self.tokens), right=right, seen=seen, chance=chance, looks=looks)
 
     def _aligned(self, places: Tokens, guesses: Iterable[Guess]) -> Iterable[tuple[Tokens, Tokens]]:
         """Guesses beside the places in the truth that they are about."""
@@ -127,7 +186,7 @@ class TokenTruth:
     def sample(self) -> TokenTruth:
         """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""
         stride = -(-self.tokens.total // CONTROL_ITEMS)
-        return TokenTruth(self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1))))
+        return TokenTruth(self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1))), skipped=self.skipped)
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -144,7 +203,7 @@ class TokenTruth:
             tensors = pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
             frames.append(_frame(Direction.UP, step, tensors))
         steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
-        return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps)
+        return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps, skipped=self.skipped)
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of tokens that are candidates."""
@@ -186,9 +245,8 @@ class LabelTruth:
         rows, values = torch.cat(texts), torch.cat(guessed)
         right = self.labels[rows] == values
         looks = torch.bincount(rows, minlength=len(self.labels))
-        success = clustered(torch.zeros_like(looks).index_add(0, rows, right.long()), looks)
         chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
-        return Score(success, chance, int(looks.max()))
+        return Score(torch.zeros_like(looks).index_add(0, rows, right.long()), looks, chance, int(looks.max()))
 
     def sample(self) -> LabelTruth:
         """Texts spread evenly over all, at most `CONTROL_ITEMS`."""
@@ -248,6 +306,18 @@ def _within(tokens: Tokens) -> Tensor:
     return torch.cat([torch.arange(len(segment.values)) - start for segment, start in pairs])
 
 
+def _kinds(within: Tensor, tokens: Tokens) -> Tensor:
+    """For each token whether it is its segment's first, its last, both or neither; in which segment, too."""
+    kinds = []
+    start = 0
+    for number, segment in enumerate(tokens.segments):
+        place = within[start : start + len(segment.values)]
+        last = segment.lengths.repeat_interleave(segment.lengths) - 1
+        kinds.append(4 * number + 2 * (place == 0).long() + (place == last).long())
+        start += len(segment.values)
+    return torch.cat(kinds)
+
+
 def _joined(parts: list[Tokens]) -> Tokens:
     columns = zip(*(part.segments for part in parts), strict=True)
     return Tokens(tuple(type(column[0]).concatenate(column) for column in columns))
@@ -281,11 +351,22 @@ def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Gen
 
 
 def _as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Payload:
-    """The tokens' rows of the table with special tokens around them; for noise, rows of nothing but noise."""
+    """The boundary rows of tokens as the handed-out bottom makes them; for noise, rows of nothing but noise."""
     if knowledge.table is None or knowledge.template is None:
         raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table to search.")
-    # with a table, a batch is made of rows
-    hidden = cast(Tensor, knowledge.template.assemble(tokens, table=knowledge.table).inputs_embeds)
-    if kind is Traffic.NOISE:
-        hidden = torch.randn(hidden.shape, generator=rng) * knowledge.table.std()
-    return knowledge.template.unpad(hidden, tokens)
+    blocks = knowledge.bottom if knowledge.cut.bottom else None
+    if knowledge.cut.bottom and (blocks is None or isinstance(blocks, Seq2SeqBottom)):
+        raise Inapplicable("Rows of hidden states were sent, and the attacker was granted no bottom that makes them.")
+    made = []
+    for texts in torch.arange(len(tokens)).split(_TEXTS_AT_ONCE):
+        some = tokens.select(texts)
+        # with a table, a batch is made of rows
+        inputs = knowledge.template.assemble(some, table=knowledge.table)
+        with torch.no_grad():
+            hidden = cast(Tensor, inputs.inputs_embeds) if blocks is None else blocks(inputs)
+        made.append(knowledge.template.unpad(hidden, some))
+    rows = Rows.concatenate(made)
+    if kind is not Traffic.NOISE:
+        return rows
+    values = rows.packed.values
+    return Rows(rows.packed.with_values(torch.randn(values.shape, generator=rng) * values.std()), rows.segment_lengths)

@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
 from cutlayer.attacks.attack import Guesses
+from cutlayer.attacks.knowledge import Inapplicable
 from cutlayer.attacks.nearest_neighbour import content_rows
-from cutlayer.attacks.view import Inapplicable, View
+from cutlayer.attacks.view import View
 from cutlayer.core import ConfigError, DataError, Fault, Ragged, Rows, Spec, Tokens
 from cutlayer.models import Bottom, Inputs, Seq2SeqBottom, seed_dropout, seeded, set_dropout
 from cutlayer.privacy.neighbours import NeighbourSearch

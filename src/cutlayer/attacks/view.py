@@ -1,4 +1,4 @@
-"""What an attacker has: the recorded transcript, and knowledge that is declared.
+"""What an attacker sees: the recorded transcript, beside knowledge that is declared.
 
 Nothing else reaches an attack (design, promise 4). Whoever measures it also holds the truth, but an
 attack is called with a `View` and returns guesses; it never meets the customer's side.
@@ -8,32 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Payload, Rows
-from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.attacks.knowledge import Knowledge
+from cutlayer.core import Payload, Rows
 from cutlayer.wire import Route, routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
-
-if TYPE_CHECKING:
-    from cutlayer.models import Bottom, Seq2SeqBottom, Seq2SeqTail, Tail, Template
-
-
-class Inapplicable(Exception):  # noqa: N818 - an answer of an attack, not a fault of anybody's
-    """Raised by an attack that does not apply to what was sent: a number would flatter.
-
-    Args:
-        reason: Why, and what would apply, as a sentence for a report.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -312,39 +295,6 @@ def _recorded(folder: Path | str) -> Iterator[SeenFrame]:
         if key not in seen or frame.route in _QUERIES:
             seen.add(key)
             yield SeenFrame(frame.direction, frame.route, frame.where, frame.tensors)
-
-
-@dataclass(frozen=True, eq=False)
-class Knowledge:
-    """What the attacker is granted beside the transcript: here, what the vendor owns anyway.
-
-    Attributes:
-        cut: Where the model was cut for this customer.
-        table: `[vocab, width]`, the embedding table as it was handed out, before any training. Not
-            needed against ids.
-        candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
-            which is the paper's "nearest neighbour in the embedding space".
-        template: Where special tokens stand among boundary rows.
-        source_template: Where they stand in the source texts of an encoder-decoder, if the rows are of target texts.
-        bottom: The customer's lower part as it was handed out, before any training.
-        tail: The customer's upper part as it was handed out.
-    """
-
-    cut: Cut
-    table: Tensor | None = None
-    candidates: Tensor | None = None
-    template: Template | None = None
-    source_template: Template | None = None
-    bottom: Bottom | Seq2SeqBottom | None = None
-    tail: Tail | Seq2SeqTail | None = None
-
-    @cached_property
-    def search(self) -> NeighbourSearch | None:
-        """Nearest neighbours among the candidates, if there is a table."""
-        if self.table is None:
-            return None
-        everything = torch.ones(len(self.table), dtype=torch.bool)
-        return NeighbourSearch(self.table, everything if self.candidates is None else self.candidates)
 
 
 @dataclass(frozen=True)

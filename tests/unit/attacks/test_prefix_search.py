@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cutlayer.attacks import (
+    Check,
     Inapplicable,
     Knowledge,
     Measured,
@@ -126,7 +127,7 @@ def test_it_is_measured_with_its_controls():
     outcome = measure("prefix-search", seen, knowledge=granted, truth=truth)
     assert isinstance(outcome, Measured)
     assert outcome.success.value == 1
-    assert {control.traffic for control in outcome.controls} == set(Traffic)
+    assert {control.check for control in outcome.controls} == set(Check)
 
 
 @pytest.mark.parametrize(

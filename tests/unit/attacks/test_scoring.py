@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutlayer.attacks import clustered
-from cutlayer.attacks.scoring import chance_of_match
-from cutlayer.core import DataError
+from cutlayer.attacks.scoring import bootstrap, chance_of_match, p_value
+from cutlayer.core import DataError, Proportion
 from tests.unit.attacks.worlds import generator
 
 
@@ -74,3 +74,49 @@ def test_chance_is_what_shuffled_guesses_hit(looks):
     hit = torch.stack([each[torch.randperm(4000, generator=rng)] == truth for each in guesses]).any(0)
     expected = chance_of_match(truth, torch.cat(guesses), looks=torch.full((4000,), looks))
     assert float(hit.double().mean()) == pytest.approx(expected, abs=4 * math.sqrt(expected / 4000))
+
+
+def test_a_full_stop_at_the_end_is_chance():
+    """Whoever sees that a text ends here may guess how texts end, without having read a word."""
+    ends = torch.arange(1000) % 10 == 9
+    truth = torch.where(ends, 3, torch.randint(100, 200, (1000,), generator=generator(1)))
+    guesses = torch.where(ends, 3, torch.full((1000,), 5))
+    looks = torch.ones(1000)
+    assert chance_of_match(truth, guesses, looks=looks, places=ends.long(), guessed_at=ends.long()) == 0.1
+    assert chance_of_match(truth, guesses, looks=looks) == pytest.approx(0.01)
+
+
+def test_the_interval_covers_the_share_as_often_as_it_says():
+    rng = generator(8)
+    rates = torch.rand(4000, generator=rng)
+    sizes = torch.randint(1, 20, (4000,), generator=rng)
+    true = float((rates * sizes).sum() / sizes.sum())
+    covered = 0
+    for _ in range(100):
+        some = torch.randint(4000, (150,), generator=rng)
+        low, high = bootstrap(torch.binomial(sizes[some].float(), rates[some], generator=rng), sizes[some])
+        covered += low <= true <= high
+    assert 88 <= covered <= 100
+    assert bootstrap(torch.tensor([1, 0, 2]), torch.tensor([2, 0, 2])) == bootstrap(
+        torch.tensor([1, 2]), torch.tensor([2, 2])
+    )
+
+
+def test_chance_alone_is_rarely_called_a_leak():
+    """Guesses that come in clusters: whole texts right by luck count as one piece of luck each."""
+    rng = generator(11)
+    called = 0
+    for _ in range(400):
+        sizes = torch.randint(5, 30, (80,), generator=rng)
+        lucky = torch.rand(80, generator=rng) < 0.1
+        called += p_value(clustered(sizes * lucky, sizes), 0.1) < 0.05
+    assert called < 0.1 * 400
+
+
+def test_a_leak_is_called_one():
+    assert p_value(Proportion.of(30, 1000), 0.01) < 1e-6
+    assert p_value(Proportion.of(10, 1000), 0.01) > 0.4
+    assert p_value(Proportion.of(0, 1000), 0.01) == 1
+    assert p_value(Proportion.of(1000, 1000), 0.01) == 0
+    # Binomial(20, 1/2): P(X >= 15) = 0.0207
+    assert p_value(Proportion.of(15, 20), 0.5) == pytest.approx(0.0207, abs=1e-4)

@@ -95,5 +95,5 @@ def test_a_name_that_is_taken_is_refused(
 def test_a_part_that_cannot_be_loaded_is_named(installed: Callable[[str, str], None]) -> None:
     installed("broken", "gone = broken:MISSING")
     parts: Registry[int] = Registry("attack", plugins="tests.attacks")
-    with pytest.raises(ConfigError, match="Attack 'gone' of broken 1.2 cannot be loaded: AttributeError"):
+    with pytest.raises(ConfigError, match=r"Attack 'gone' of broken 1\.2 cannot be loaded: AttributeError"):
         parts["gone"]

@@ -1,0 +1,153 @@
+"""What an attacker is granted beside the transcript: declared, and nothing else.
+
+What the vendor owns anyway (the parts that it handed out, as they were before any training), what it
+is told (how releases are privatized), and what anybody may have (public text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import Cut, Tokens
+from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy.neighbours import NeighbourSearch
+
+if TYPE_CHECKING:
+    from cutlayer.models import Bottom, Seq2SeqBottom, Seq2SeqTail, Tail, Template
+
+T = TypeVar("T")
+
+
+class Inapplicable(Exception):  # noqa: N818 - an answer of an attack, not a fault of anybody's
+    """Raised by an attack that does not apply to what was sent: a number would flatter.
+
+    Args:
+        reason: Why, and what would apply, as a sentence for a report.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Need(StrEnum):
+    """What an attack may be granted."""
+
+    TABLE = "the embedding table"
+    BOTTOM = "the bottom as it was handed out"
+    TAIL = "the tail as it was handed out"
+    NOISE = "how releases are privatized"
+    PUBLIC_TEXT = "public text"
+
+
+GRANTS = {
+    Need.TABLE: ("table", "candidates"),
+    Need.BOTTOM: ("bottom", "table", "candidates"),
+    Need.TAIL: ("tail",),
+    Need.NOISE: ("noise",),
+    Need.PUBLIC_TEXT: ("public",),
+}
+"""Which fields of `Knowledge` each need opens."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How releases are privatized: the vendor knows the mechanism and its parameter, never a draw.
+
+    Attributes:
+        privacy: Mechanism, place and eta.
+        clip: Largest norm of a released row, where longer ones are shortened to it.
+    """
+
+    privacy: PrivacySpec
+    clip: float | None = None
+
+    @classmethod
+    def nothing(cls) -> Noise:
+        """Releases as they are."""
+        return cls(PrivacySpec.no_privacy())
+
+
+class PublicText:
+    """Text that the attacker has, in the model's tokens, and what was learnt from it.
+
+    What an attack fits is kept here, so that its controls use the same: they check what is printed.
+
+    Args:
+        tokens: Single texts.
+        source: Where it is from, for a report.
+    """
+
+    def __init__(self, tokens: Tokens, *, source: str) -> None:
+        self.tokens = tokens
+        self.source = source
+        self._fitted: dict[Hashable, Any] = {}
+
+    def fitted(self, key: Hashable, fit: Callable[[], T]) -> T:
+        """What `fit` returns, fitted once for each key.
+
+        Args:
+            key: What it depends on beside this text.
+            fit: Fits it.
+        """
+        if key not in self._fitted:
+            self._fitted[key] = fit()
+        found: T = self._fitted[key]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What the attacker is granted beside the transcript.
+
+    Attributes:
+        cut: Where the model was cut for this customer.
+        template: Where special tokens stand among boundary rows.
+        source_template: Where they stand in the source texts of an encoder-decoder, if the rows are of target texts.
+        table: `[vocab, width]`, the embedding table as it was handed out, before any training. Not
+            needed against ids.
+        candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
+            which is the paper's "nearest neighbour in the embedding space".
+        bottom: The customer's lower part as it was handed out, before any training.
+        tail: The customer's upper part as it was handed out.
+        noise: How releases are privatized.
+        public: Text of the attacker's own.
+    """
+
+    cut: Cut
+    template: Template | None = None
+    source_template: Template | None = None
+    table: Tensor | None = None
+    candidates: Tensor | None = None
+    bottom: Bottom | Seq2SeqBottom | None = None
+    tail: Tail | Seq2SeqTail | None = None
+    noise: Noise | None = None
+    public: PublicText | None = None
+
+    @cached_property
+    def search(self) -> NeighbourSearch | None:
+        """Nearest neighbours among the candidates, if there is a table."""
+        if self.table is None:
+            return None
+        everything = torch.ones(len(self.table), dtype=torch.bool)
+        return NeighbourSearch(self.table, everything if self.candidates is None else self.candidates)
+
+    def limited(self, needs: Collection[Need]) -> Knowledge:
+        """The same without what is not needed."""
+        kept = {field for need in needs for field in GRANTS[need]}
+        lost: dict[str, Any] = {field: None for fields in GRANTS.values() for field in fields if field not in kept}
+        limited = replace(self, **lost)
+        if "table" in kept and "search" in self.__dict__:
+            limited.__dict__["search"] = self.search  # costs a pass over the table
+        return limited
+
+    def unprotected(self) -> Knowledge:
+        """The same, of releases as they are."""
+        return replace(self, noise=Noise.nothing())
