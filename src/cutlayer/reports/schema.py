@@ -1,0 +1,348 @@
+"""What a leak report holds: the JSON that `cutlayer audit` writes, and what its HTML page is drawn from.
+
+Text of records stands in `examples` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.attacks import Control
+from cutlayer.core import Guarantee
+
+SCHEMA_VERSION = 1
+
+Interval = tuple[float, float]
+"""95 %, over resampled texts."""
+
+
+class Part(BaseModel):
+    """A part of a report: frozen, closed; infinity is written as the word that `--eta` takes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+class Metric(Part):
+    """A number of one attack.
+
+    Attributes:
+        name: For machines: `token_recovery`, `exact_sentence`, `rouge_l`, `accuracy`, `mse`.
+        title: For readers.
+        value: The number.
+        ci: Its interval.
+        n: Trials behind it.
+        unit: `share` (0 to 1), or what else it is in.
+        higher_is_leak: Whether more of it means that more leaks.
+    """
+
+    name: str
+    title: str
+    value: float
+    ci: Interval | None = None
+    n: int
+    unit: str = "share"
+    higher_is_leak: bool = True
+
+
+class TokenClass(Part):
+    """What an attack recovered of one kind of tokens.
+
+    Attributes:
+        name: `names`, `numbers`, `rare words`, `other words`, `punctuation`.
+        recovered: The share; `None` where there is no such token.
+        ci: Its interval.
+        n: How many such tokens there are.
+    """
+
+    name: str
+    recovered: float | None
+    ci: Interval | None = None
+    n: int
+
+
+class Finding(Part):
+    """What one attack found.
+
+    Attributes:
+        name: The attack's name in the registry.
+        title: What it does.
+        question: What it answers: `words`, `label`, `attribute:COLUMN`, `entities`, `length`.
+        asked: The question as page one asks it.
+        status: Whether there is a number.
+        reason: Why there is none.
+        metric: What the number is; one metric for all attacks on a question, so that they compare.
+        value: The number.
+        ci: Its interval.
+        chance: What the attack would reach without any look at the traffic.
+        n: Trials.
+        p_value: How probable as large a number is by chance, for this attack alone.
+        above_chance: Whether it is above chance after Holm's correction over all attacks of the report.
+        reference: Where the attack is from.
+        paper_metric: Under what name and metric the paper has it; empty for attacks of no paper.
+        needs: What the attacker was granted.
+        settings: With what strength it was run, and what that was traded for.
+        controls: How it did where the answer is known.
+        further: Further metrics of the same guesses.
+        classes: Recovery by kind of token.
+        seconds: How long it took, controls included.
+    """
+
+    name: str
+    title: str
+    question: str
+    asked: str
+    status: Literal["measured", "control failed", "not applicable"]
+    reason: str = ""
+    metric: str = ""
+    value: float | None = None
+    ci: Interval | None = None
+    chance: float | None = None
+    n: int = 0
+    p_value: float | None = None
+    above_chance: bool | None = None
+    reference: str
+    paper_metric: str = ""
+    needs: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    controls: tuple[Control, ...] = ()
+    further: tuple[Metric, ...] = ()
+    classes: tuple[TokenClass, ...] = ()
+    seconds: float = 0
+
+
+class Strongest(Part):
+    """The attack that reads most, of all on one question.
+
+    Attributes:
+        question: The question.
+        asked: As page one asks it.
+        attack: The attack's name; `None` where none has a number.
+        metric: What the number is.
+        value: The number.
+        ci: Its interval.
+        chance: What would be reached without a look.
+        above_chance: Whether it is, after correction.
+        sentence: The answer in plain words.
+    """
+
+    question: str
+    asked: str
+    attack: str | None = None
+    metric: str = ""
+    value: float | None = None
+    ci: Interval | None = None
+    chance: float | None = None
+    above_chance: bool | None = None
+    sentence: str
+
+
+class Piece(Part):
+    """A token of an example.
+
+    Attributes:
+        text: As it reads, blanks before it included.
+        hit: In a guess, whether it is the true one.
+    """
+
+    text: str
+    hit: bool = False
+
+
+class Example(Part):
+    """A text beside what left of it and what the strongest attack made of that.
+
+    Attributes:
+        original: The text.
+        released: What left, where that can be read as text; `None` for rows of numbers.
+        guess: The attacker's guess.
+        attack: Whose guess.
+        why: Why this text is shown: chosen at random, or one that leaked most.
+    """
+
+    original: tuple[Piece, ...]
+    released: tuple[Piece, ...] | None
+    guess: tuple[Piece, ...]
+    attack: str
+    why: str
+
+
+class FrontierPoint(Part):
+    """A setting with what it hides and what it keeps.
+
+    Attributes:
+        label: The setting in a few words.
+        eta: The privacy parameter; infinite for none.
+        replaced: Share of tokens that the noise replaced; `None` for rows.
+        recovered: Share of tokens that the strongest attack read.
+        recovered_ci: Its interval.
+        utility: Accuracy (or another measure of use) under it; `None` where it was not measured.
+        utility_ci: Its interval.
+        audited: Whether it is the setting that the report is about.
+    """
+
+    label: str
+    eta: float
+    replaced: float | None
+    recovered: float
+    recovered_ci: Interval | None = None
+    utility: float | None = None
+    utility_ci: Interval | None = None
+    audited: bool = False
+
+
+class Frontier(Part):
+    """Privacy over utility.
+
+    Attributes:
+        utility_name: What utility is: `accuracy on dev`.
+        attack: The attack that `recovered` is of.
+        points: Settings.
+        note: How they were measured, if otherwise than the audited one.
+    """
+
+    utility_name: str
+    attack: str
+    points: tuple[FrontierPoint, ...]
+    note: str = ""
+
+
+class HandedOut(Part):
+    """A group of weights that the customer got, or that stayed at the vendor.
+
+    Attributes:
+        name: `embeddings`, `block 0`, `tail`, `head`.
+        parameters: How many numbers.
+        share: Of the whole model's.
+        handed_out: Whether the customer has them.
+    """
+
+    name: str
+    parameters: int
+    share: float
+    handed_out: bool
+
+
+class Student(Part):
+    """How well a copy learnt from answers agrees with the tuned model.
+
+    Attributes:
+        queries: Answered queries that it was trained on.
+        agreement: Share of unseen texts to which both give the same label.
+        agreement_ci: Its interval.
+        from_labels: Agreement of a student of the same kind trained on as many true labels instead.
+        from_labels_ci: Its interval.
+        n: Unseen texts.
+    """
+
+    queries: int
+    agreement: float
+    agreement_ci: Interval | None = None
+    from_labels: float | None = None
+    from_labels_ci: Interval | None = None
+    n: int
+
+
+class VendorPage(Part):
+    """What the customer was handed and could learn: the vendor's page (SAP §3.2, goal 1).
+
+    Attributes:
+        handed: Groups of weights.
+        parameters: Of the whole model.
+        share: The share that was handed out.
+        students: Copies from answers, by number of queries; none where there is no tuned model.
+        note: What else is to be said.
+    """
+
+    handed: tuple[HandedOut, ...]
+    parameters: int
+    share: float
+    students: tuple[Student, ...] = ()
+    note: str = ""
+
+
+class AuditSettings(Part):
+    """What was audited.
+
+    Attributes:
+        source: `local` (traffic made for the audit) or `recorded`.
+        model: Its name.
+        fingerprint: Of its weights.
+        cut: The cut, in a word.
+        bottom_blocks: Blocks at the customer; `None` for the text cut.
+        blocks: Of the whole model.
+        mechanism: `none`, `text-to-text` or `vector`.
+        eta: Its parameter; infinite for none.
+        place: Where noise is added.
+        cti: Whether eta depends on the token.
+        objective: What was trained; empty where nothing was.
+        texts: How many.
+        tokens: Of all of them.
+        replaced: Share of tokens that the noise replaced; `None` for rows.
+        looks: Most releases of one text.
+        largest_distance: No two rows of the table are farther apart; eta times this is the worst case of a look.
+        public_text: Where the attacker's own text is from, and how much.
+        attacker_labels: Records whose label or attribute the attacker knows.
+        unsafe_noise: Whether the noise is from a seed, which protects nothing.
+        budget_seconds: Time that the attacks had; `None` for as much as they took.
+        seed: From which samples and attacks are drawn.
+    """
+
+    source: Literal["local", "recorded"]
+    model: str
+    fingerprint: str
+    cut: str
+    bottom_blocks: int | None
+    blocks: int
+    mechanism: str
+    eta: float
+    place: str
+    cti: bool
+    objective: str = ""
+    texts: int
+    tokens: int
+    replaced: float | None
+    looks: int
+    largest_distance: float | None
+    public_text: str
+    attacker_labels: int
+    unsafe_noise: bool
+    budget_seconds: float | None
+    seed: int
+
+
+class AuditReport(Part):
+    """A leak report.
+
+    Attributes:
+        schema_version: Of this format.
+        version: Of cutlayer.
+        created: When, ISO 8601 in UTC.
+        verdict: What leaked, in plain words: page one's first sentences.
+        settings: What was audited.
+        guarantee: What is promised, and what that does not cover.
+        strongest: For each question the strongest attack.
+        attacks: All of them.
+        correction: How `above_chance` was corrected for so many attacks.
+        examples: Texts beside releases and guesses.
+        frontier: Privacy over utility; `None` where it was not measured.
+        vendor: Page two.
+        traded: What a time budget left out or weakened, a sentence each.
+        repeat: Command lines that make the report again.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    version: str
+    created: str
+    verdict: tuple[str, ...]
+    settings: AuditSettings
+    guarantee: Guarantee
+    strongest: tuple[Strongest, ...]
+    attacks: tuple[Finding, ...]
+    correction: str
+    examples: tuple[Example, ...] = ()
+    frontier: Frontier | None = None
+    vendor: VendorPage | None = None
+    traded: tuple[str, ...] = ()
+    repeat: tuple[str, ...] = ()
