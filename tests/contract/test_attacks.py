@@ -60,7 +60,7 @@ class World:
     answers: Callable[[], object] | None = None
 
 
-def token_world(folder, kind, *, form, segments=1):
+def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE):
     """A recorded upload: `kind` is what was sent instead of the texts' own tokens."""
     tokens = worlds.random_tokens(TEXTS, segments=segments)
     sent = tokens
@@ -82,7 +82,18 @@ def token_world(folder, kind, *, form, segments=1):
     payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
     record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
     truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(TEXTS)})
-    return World(Transcript.recorded(folder), KNOWLEDGE, truth)
+    return World(Transcript.recorded(folder), knowledge, truth)
+
+
+def adaptive_world(folder, kind, *, form, noise, segments=1):
+    """The same for an attacker who knows how releases are privatized, and has text of its own."""
+    public = PublicText(worlds.random_tokens(2000, seed=1), source="made up")
+    knowledge = dataclasses.replace(KNOWLEDGE, noise=noise, public=public, candidates=worlds.CANDIDATES)
+    return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
+
+
+FAINT = PrivacySpec(mechanism="vector", eta=500)
+"""Noise so faint that nothing is hidden, so that the density is what reads."""
 
 
 def label_world(folder, kind):
@@ -211,6 +222,12 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="ids"),
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
+    ],
+    "maximum-posterior": [
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
     ],
     "output-gradient": [label_world],
     "tail-gradient": [

@@ -40,6 +40,8 @@ def random_tokens(texts, *, segments=1, seed=0, longest=12):
 
 
 TABLE = torch.randn(VOCAB, WIDTH, generator=generator(7))
+CANDIDATES = torch.arange(VOCAB) >= 10
+"""All but special tokens."""
 KNOWLEDGE = Knowledge(cut=Cut(bottom=0), table=TABLE, template=TEMPLATE)
 
 
