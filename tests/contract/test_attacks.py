@@ -171,6 +171,30 @@ def searched_world(folder, kind, *, family="gpt2"):
     return World(Transcript.recorded(folder), knowledge, SearchedTruth(tokens, steps=steps))
 
 
+@torch.no_grad()
+def inverted_world(folder, kind, *, family):
+    """Stored records of an encoder or decoder whose customer holds a block, without noise on tokens."""
+    bottom = worlds.gentle_bottom(family)
+    rng = worlds.generator(6)
+    tokens = worlds.language_texts(100, seed=3)
+    (side,) = tokens.segments
+    mixed = side.with_values(side.values[torch.randperm(tokens.total, generator=rng)])
+    told = Tokens((mixed,)) if kind is Traffic.SHUFFLED else tokens
+    rows = worlds.PLAIN.unpad(bottom(worlds.PLAIN.assemble(told, table=bottom.table)), told)
+    if kind is Traffic.NOISE:
+        noise = torch.randn(rows.packed.values.shape, generator=rng) * rows.packed.values.std()
+        rows = Rows(rows.packed.with_values(noise), rows.segment_lengths)
+    record(folder, [worlds.shard(0, rows, WireType.FP32)], {})
+    knowledge = Knowledge(
+        cut=Cut(bottom=1),
+        table=bottom.table,
+        template=worlds.PLAIN,
+        bottom=bottom,
+        public=worlds.own_text(),
+    )
+    return World(Transcript.recorded(folder), knowledge, TokenTruth(tokens, records={RECORD_SET: torch.arange(100)}))
+
+
 class Heard(GreedyTruth):
     """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
 
@@ -222,6 +246,10 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="ids"),
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
+    ],
+    "linear-inversion": [
+        lambda folder, kind: inverted_world(folder, kind, family="bert"),
+        lambda folder, kind: inverted_world(folder, kind, family="gpt2"),
     ],
     "maximum-posterior": [
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
@@ -287,7 +315,9 @@ def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make
 def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, name, make):
     world = make(tmp_path, Traffic.UNPROTECTED)
     everything = dataclasses.replace(
-        world.knowledge, noise=Noise(PrivacySpec(eta=50)), public=PublicText(worlds.random_tokens(9), source="books")
+        world.knowledge,
+        noise=world.knowledge.noise or Noise(PrivacySpec(eta=50)),
+        public=world.knowledge.public or PublicText(worlds.random_tokens(9), source="books"),
     )
     real, calls = ATTACKS[name], []
     planted(name, lambda *arguments, **options: calls.append((arguments, options)) or real.run(*arguments, **options))

@@ -3,6 +3,7 @@
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
 from cutlayer.attacks.measure import (
     ControlFailed,
@@ -47,6 +48,8 @@ __all__ = [
     "InputTruth",
     "Knowledge",
     "LabelTruth",
+    "LinearInversion",
+    "LinearInversionSpec",
     "MaximumPosterior",
     "MaximumPosteriorSpec",
     "Measured",
