@@ -5,12 +5,14 @@ Text of records stands in `examples` alone.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks import Control
-from cutlayer.core import Guarantee
+from cutlayer.core import Guarantee, StorageError
+from cutlayer.core.files import write_whole
 
 SCHEMA_VERSION = 1
 
@@ -271,7 +273,6 @@ class AuditSettings(Part):
         fingerprint: Of its weights.
         cut: The cut, in a word.
         bottom_blocks: Blocks at the customer; `None` for the text cut.
-        blocks: Of the whole model.
         mechanism: `none`, `text-to-text` or `vector`.
         eta: Its parameter; infinite for none.
         place: Where noise is added.
@@ -294,7 +295,6 @@ class AuditSettings(Part):
     fingerprint: str
     cut: str
     bottom_blocks: int | None
-    blocks: int
     mechanism: str
     eta: float
     place: str
@@ -346,3 +346,22 @@ class AuditReport(Part):
     vendor: VendorPage | None = None
     traded: tuple[str, ...] = ()
     repeat: tuple[str, ...] = ()
+
+
+def write_audit(folder: Path, report: AuditReport) -> tuple[Path, ...]:
+    """Writes a report, for its owner alone: its examples are private texts.
+
+    Args:
+        folder: Where to; made if it is not there.
+        report: What to write.
+
+    Raises:
+        StorageError: A file cannot be written.
+    """
+    path = folder / "report.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, report.model_dump_json(indent=1).encode(), mode=0o600)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+    return (path,)

@@ -1,0 +1,70 @@
+"""Page one in plain words: the strongest attack on each question, and what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from cutlayer.reports.schema import AuditSettings, Finding, Strongest
+
+_WHAT = {
+    "token_recovery": ("of 100 tokens (words and pieces of words)", "tokens"),
+    "label_recovery": ("of 100 labels", "labels"),
+}
+
+
+def strongest(findings: Iterable[Finding]) -> tuple[Strongest, ...]:
+    """For each question the attack that reads most of all that have a number."""
+    by_question: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_question.setdefault(finding.question, []).append(finding)
+    return tuple(_strongest(found) for found in by_question.values())
+
+
+def _strongest(findings: Sequence[Finding]) -> Strongest:
+    asked = findings[0]
+    measured = [finding for finding in findings if finding.value is not None]
+    if not measured:
+        failed = [finding.name for finding in findings if finding.status == "control failed"]
+        reason = f"Controls of {', '.join(failed)} failed." if failed else "No attack applies to what was sent."
+        return Strongest(
+            question=asked.question, asked=asked.asked, sentence=f"There is no number: {reason} That is no protection."
+        )
+    best = max(measured, key=lambda finding: finding.value or 0.0)
+    return Strongest(
+        question=best.question,
+        asked=best.asked,
+        attack=best.name,
+        metric=best.metric,
+        value=best.value,
+        ci=best.ci,
+        chance=best.chance,
+        above_chance=best.above_chance,
+        sentence=_sentence(best),
+    )
+
+
+def _sentence(finding: Finding) -> str:
+    value, chance = finding.value or 0.0, finding.chance or 0.0
+    each, _ = _WHAT.get(finding.metric, ("of 100", "items"))
+    low, high = finding.ci or (value, value)
+    told = f"The vendor could read {_hundred(value)} {each} (between {_hundred(low)} and {_hundred(high)})"
+    if not finding.above_chance:
+        return f"No attack read more than guessing would: {_hundred(value)} {each}, by chance {_hundred(chance)}."
+    return f"{told}; guessing without a look at the traffic would give {_hundred(chance)}."
+
+
+def verdict(best: Sequence[Strongest], settings: AuditSettings) -> tuple[str, ...]:
+    """Page one's first sentences."""
+    told = [f"{each.asked} {each.sentence}" for each in best]
+    if math.isinf(settings.eta):
+        told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")
+    if settings.unsafe_noise:
+        told.insert(0, "The noise came from a seed that was given: whoever knows it can undo it.")
+    return tuple(told)
+
+
+def _hundred(share: float) -> str:
+    """A share as so many of 100, with a digit where it would be lost."""
+    value = 100 * share
+    return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.1f}"
