@@ -36,7 +36,7 @@ class Guarantee(BaseModel):
         caveats: What the promise does not cover, one sentence each.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     claim: Claim
     budget: float = Field(gt=0)
