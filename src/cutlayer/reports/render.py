@@ -111,7 +111,7 @@ class Comparison:
         tokens: All of the guess.
         shown: For original, released and guess the pieces that are shown at once; `None` for no text.
         folded: The rest of each.
-        more: Characters of the original that are folded away; 0 where nothing is.
+        more: Characters that are folded away, of the text that has most; 0 where nothing is.
     """
 
     example: Example
@@ -124,10 +124,11 @@ class Comparison:
 
     @classmethod
     def of(cls, example: Example, report: AuditReport) -> Comparison:
-        """Counts hits, and cuts all three texts after as many tokens, so that what stands beside each other belongs."""
+        """Counts hits, and cuts long texts after as many tokens each: what stands beside each other belongs."""
         texts = (example.original, example.released, example.guess)
-        cut = min(_fitting(pieces) for pieces in texts if pieces is not None)
         longest = max(len(pieces) for pieces in texts if pieces is not None)
+        cuts = [(_fitting(pieces), len(pieces)) for pieces in texts if pieces is not None]
+        cut = min((fitting for fitting, pieces in cuts if fitting < pieces), default=longest)
         words = [piece for piece in example.guess if piece.text.strip()]
         return cls(
             example=example,
@@ -136,7 +137,7 @@ class Comparison:
             tokens=len(words),
             shown=tuple(None if pieces is None else pieces[:cut] for pieces in texts),
             folded=tuple(None if pieces is None else pieces[cut:] for pieces in texts),
-            more=sum(len(piece.text) for piece in example.original[cut:]) or longest - cut if cut < longest else 0,
+            more=max(sum(len(piece.text) for piece in pieces[cut:]) for pieces in texts if pieces is not None),
         )
 
 

@@ -136,13 +136,13 @@ def settings(**changes: Any) -> AuditSettings:
         "bottom_blocks": 0,
         "blocks": 6,
         "mechanism": "text-to-text",
-        "eta": 80.0,
+        "eta": 70.0,
         "place": "tokens",
         "cti": False,
         "objective": "a classifier of 4 labels, with low-rank adapters",
         "texts": 512,
         "tokens": 14200,
-        "replaced": 0.61,
+        "replaced": 0.63,
         "looks": 1,
         "largest_distance": 2.117,
         "public_text": "the embedded sample corpus, 1,200 texts",
@@ -156,7 +156,7 @@ def settings(**changes: Any) -> AuditSettings:
 
 PROMISE = Guarantee(
     claim=Claim.METRIC,
-    budget=80.0,
+    budget=70.0,
     unit="1/distance in table sha256:53aa51172d142c89",
     per="token",
     caveats=(
@@ -171,16 +171,16 @@ LETTER = (
     "a day and wants to know whether she may fly to Lisbon next week."
 )
 LETTER_OUT = (
-    "Mrs Kovacs phoned again regarding the bruise after his surgery on 14 April. She takes 30 mg of cortisone "
-    "the day but wishes to know if she should fly toward Porto last month."
+    "Miss Kovacs phoned again regarding a bruise after his surgery on 14 April. He takes 30 grams of cortisone each "
+    "day but wishes to ask if he should travel toward Porto last month."
 )
 LETTER_GUESS = (
-    "Mrs Kowalski called again about the swelling after the surgery on 14 April. She takes 40 mg of cortisone "
-    "a day and wants to know whether she should fly to Porto last week."
+    "Mrs Kovacs phoned again about a bruise after his surgery on 14 April. He takes 30 mg of cortisone each "
+    "day and wishes to ask whether he should travel to Porto last week."
 )
 COMPLAINT = "The invoice of 2 May charges me twice for the same room, and nobody at the desk in Graz picks up."
-COMPLAINT_OUT = "The receipt of 3 May costs me once for the other suite, but nobody at the office in Linz gets up."
-COMPLAINT_GUESS = "The bill of 2 May charges me once for the other room, but nobody at the office in Linz picks up."
+COMPLAINT_OUT = "A receipt of 3 June costs us once for that other suite, but someone at an office in Linz gets up."
+COMPLAINT_GUESS = "The bill of 3 May costs us once for the other suite, but nobody at an office in Linz gets up."
 
 
 def long_example() -> Example:
@@ -223,7 +223,7 @@ GRADIENT = finding(
     chance=0.27,
     n=512,
     p_value=0.0,
-    reference="DESIGN of split learning; see sharp edges, “Gradients show labels”",
+    reference="Sharp edges of cutlayer’s documentation: gradients show labels",
     needs=(),
     seconds=0.4,
 )
@@ -309,13 +309,14 @@ def full(**changes: Any) -> AuditReport:
                     recovered_ci=(recovered - 0.02, min(1.0, recovered + 0.02)),
                     utility=utility,
                     utility_ci=(utility - 0.025, utility + 0.025),
-                    audited=eta == 80,
+                    audited=eta == 70,
                 )
                 for eta, replaced, recovered, utility in (
                     (40.0, 0.96, 0.09, 0.471),
-                    (60.0, 0.75, 0.27, 0.655),
-                    (80.0, 0.61, 0.462, 0.746),
-                    (100.0, 0.15, 0.83, 0.829),
+                    (60.0, 0.78, 0.31, 0.672),
+                    (70.0, 0.63, 0.462, 0.746),
+                    (80.0, 0.41, 0.66, 0.791),
+                    (100.0, 0.15, 0.89, 0.838),
                     (math.inf, 0.0, 1.0, 0.87),
                 )
             ),
@@ -356,7 +357,7 @@ def full(**changes: Any) -> AuditReport:
         ),
         "traded": ("The learnt map was trained on 400 of 1,200 public texts.",),
         "repeat": (
-            "cutlayer audit --input notes.csv --text-column body --label-column ward --eta 80 --seed 7 --out audit",
+            "cutlayer audit --input notes.csv --text-column body --label-column ward --eta 70 --seed 7 --out audit",
         ),
     }
     return AuditReport(**(values | changes))

@@ -121,10 +121,10 @@ def test_page_one_says_numbers_as_people_do():
 def test_controls_are_told_with_what_they_had_to_be():
     page = Page(render(full()))
     assert page.row("controls-table", failed().title)[1:] == [
-        "passed99.8, at least 99.0",
-        "failed12.0, at most 5.7",
-        "passed4.3, at most 5.7",
-        "passed100.0, at least 100.0",
+        "passed 99.8at least 99.0",
+        "failed 12.0at most 5.7",
+        "passed 4.3at most 5.7",
+        "passed 100.0at least 100.0",
     ]
 
 
@@ -247,13 +247,13 @@ def test_a_number_that_is_none_is_no_number():
 
 
 def test_small_and_large_odds():
-    def said(distance, budget=80.0):
+    def said(distance, budget=70.0):
         report = full(
             settings=settings(largest_distance=distance), guarantee=PROMISE.model_copy(update={"budget": budget})
         )
         return Page(render(report)).inside["guarantee"]
 
-    assert "about 1074. So large a factor excludes next to nothing." in said(2.117)
+    assert "about 1064. So large a factor excludes next to nothing." in said(2.117)
     assert "this factor is 2.718. " in said(1.0, budget=1.0)
     assert "most unlike words" not in said(None)
 
@@ -382,6 +382,10 @@ def test_a_text_little_longer_than_what_is_shown_is_not_folded():
     assert "Show the rest" not in render(full(examples=(example(text, text, text),)))
 
 
+def test_a_short_guess_folds_no_text_away():
+    assert "Show the rest" not in render(full(examples=(example("Ann owes 12 pounds.", "Eve.", "No."),)))
+
+
 def test_a_very_long_token_and_none_at_all():
     one = example("x" * 10_000, "y" * 10_000, "x" * 10_000)
     nothing = one.model_copy(update={"original": (), "released": (), "guess": ()})
@@ -419,7 +423,7 @@ def test_a_frontier_without_utility_shows_what_each_setting_gives_away():
     )
     plot = plots(full(frontier=bare))["frontier"]
     assert "was not measured" in plot.reading
-    assert len(plot.data[0]["x"]) == 5
+    assert len(plot.data[0]["x"]) == 6
     assert Page(render(full(frontier=bare))).row("frontier-table", "no noise")[5] == "–"
 
 
