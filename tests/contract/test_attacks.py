@@ -60,7 +60,7 @@ class World:
     answers: Callable[[], object] | None = None
 
 
-def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE):
+def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE, wire_type=WireType.BF16):
     """A recorded upload: `kind` is what was sent instead of the texts' own tokens."""
     tokens = worlds.random_tokens(TEXTS, segments=segments)
     sent = tokens
@@ -80,7 +80,7 @@ def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE):
         )
     shards = worlds.pieces(sent, 150, 150, 100)
     payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
-    record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
+    record(folder, [worlds.shard(number, payload, wire_type) for number, payload in enumerate(payloads)])
     truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(TEXTS)})
     return World(Transcript.recorded(folder), knowledge, truth)
 
@@ -92,6 +92,7 @@ def adaptive_world(folder, kind, *, form, noise, segments=1):
     return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
 
 
+FINITE = dataclasses.replace(KNOWLEDGE, candidates=worlds.CANDIDATES)
 FAINT = PrivacySpec(mechanism="vector", eta=500)
 """Noise so faint that nothing is hidden, so that the density is what reads."""
 
@@ -246,6 +247,9 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="ids"),
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
+    ],
+    "float-support": [
+        lambda folder, kind: token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32),
     ],
     "linear-inversion": [
         lambda folder, kind: inverted_world(folder, kind, family="bert"),

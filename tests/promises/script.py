@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.customer import Objective, RunSpec
-
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
 from cutlayer.customer.order import epoch_batches

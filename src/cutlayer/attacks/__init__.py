@@ -2,6 +2,7 @@
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.controls import Check, Control
+from cutlayer.attacks.float_support import FloatSupport
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
@@ -41,6 +42,7 @@ __all__ = [
     "Control",
     "ControlFailed",
     "Examined",
+    "FloatSupport",
     "ForwardLeak",
     "GreedyTruth",
     "Guesses",
