@@ -49,7 +49,7 @@ class FloatSupport:
             content = content_tokens(release.payload, knowledge)
             if all(_on_lattice(side.values) for side in content.segments):
                 raise Inapplicable(
-                    f"All numbers are multiples of {LATTICE:g}, to which sums of noise and any token's row are rounded: "
+                    f"All numbers are multiples of {LATTICE:g}, to which all sums of noise and a row are rounded: "
                     "their bits tell nothing that the distance does not."
                 )
             table = search.table.detach().float()
