@@ -138,9 +138,9 @@ def audit(
     output = Output(as_json=as_json)
     from cutlayer import customer
     from cutlayer.data import read_dataset
+    from cutlayer.reports import write_audit
     from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
     from cutlayer.reports.audit import audit as attack
-    from cutlayer.reports.schema import write_audit
 
     texts = read_dataset(data, text_column=text_column, label_column=label_column)
     folder = customer.Home(home)
@@ -232,27 +232,12 @@ def _local(
 
 
 def _show(output: Output, report: AuditReport) -> None:
-    for sentence in report.verdict:
-        output.show(sentence)
-    output.table(
-        "Attacks",
-        ("attack", "question", "reads", "95 %", "chance", "n", ""),
-        [
-            (
-                finding.name,
-                finding.question,
-                "–" if finding.value is None else f"{finding.value:.1%}",
-                "–" if finding.ci is None else f"{finding.ci[0]:.1%} to {finding.ci[1]:.1%}",
-                "–" if finding.chance is None else f"{finding.chance:.1%}",
-                finding.n or "–",
-                finding.reason if finding.value is None else "" if finding.above_chance else "not above chance",
-            )
-            for finding in report.attacks
-        ],
-        lines=True,
-    )
-    for sentence in report.traded:
-        output.show(f"- {sentence}")
+    from cutlayer.reports import summary
+
+    for table in summary(report):
+        output.table(table.title, table.columns, table.rows)
+        for note in table.notes:
+            output.show(note)
 
 
 def _summary(report: AuditReport) -> dict[str, object]:

@@ -5,14 +5,12 @@ Text of records stands in `examples` alone.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from cutlayer.attacks import Control
-from cutlayer.core import Guarantee, StorageError
-from cutlayer.core.files import write_whole
+from cutlayer.core import Guarantee
 
 SCHEMA_VERSION = 1
 
@@ -289,6 +287,7 @@ class AuditSettings(Part):
         fingerprint: Of its weights.
         cut: The cut, in a word.
         bottom_blocks: Blocks at the customer; `None` for the text cut.
+        blocks: Of the whole model.
         mechanism: `none`, `text-to-text` or `vector`.
         eta: Its parameter; infinite for none.
         place: Where noise is added.
@@ -311,6 +310,7 @@ class AuditSettings(Part):
     fingerprint: str
     cut: str
     bottom_blocks: int | None
+    blocks: int
     mechanism: str
     eta: float
     place: str
@@ -362,22 +362,3 @@ class AuditReport(Part):
     vendor: VendorPage | None = None
     traded: tuple[str, ...] = ()
     repeat: tuple[str, ...] = ()
-
-
-def write_audit(folder: Path, report: AuditReport) -> tuple[Path, ...]:
-    """Writes a report, for its owner alone: its examples are private texts.
-
-    Args:
-        folder: Where to; made if it is not there.
-        report: What to write.
-
-    Raises:
-        StorageError: A file cannot be written.
-    """
-    path = folder / "report.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, report.model_dump_json(indent=1).encode(), mode=0o600)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
-    return (path,)

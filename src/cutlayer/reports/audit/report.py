@@ -100,7 +100,9 @@ def audit(
     best = strongest(findings)
     by_name = {each.name: each for each in ran}
     readings = {name: run.reading for name, run in by_name.items() if run.reading is not None}
-    settings = _settings(evidence, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
+    page = vendor_page(evidence, source)
+    blocks = sum("block" in part.name for part in page.handed)
+    settings = _settings(evidence, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,7 +116,7 @@ def audit(
             f"them is called above chance with probability {ALPHA:g} at most."
         ),
         examples=examples(evidence, readings, best, count=shown, seed=seed),
-        vendor=vendor_page(evidence, source),
+        vendor=page,
         traded=traded,
         repeat=repeat,
     )
@@ -160,6 +162,7 @@ def _looks(ran: list[_Ran]) -> int:
 
 METRICS: Mapping[str, str] = {Question.WORDS: "token_recovery", Question.LABEL: "label_recovery"}
 """By question, what its attacks are measured by."""
+_COUNTED: Mapping[str, str] = {Question.WORDS: "words and pieces of words", Question.LABEL: "labels"}
 
 
 def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Finding:
@@ -184,6 +187,7 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
     return Finding(
         status="measured",
         metric=METRICS[question],
+        counted=_COUNTED[question],
         value=outcome.success.value,
         ci=outcome.interval,
         chance=outcome.chance,
@@ -197,7 +201,9 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
     )
 
 
-def _settings(evidence: Evidence, *, recorded: bool, budget: float | None, seed: int, looks: int) -> AuditSettings:
+def _settings(
+    evidence: Evidence, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
+) -> AuditSettings:
     spec, manifest = evidence.spec, evidence.archive.manifest
     public = evidence.knowledge.public
     return AuditSettings(
@@ -206,6 +212,7 @@ def _settings(evidence: Evidence, *, recorded: bool, budget: float | None, seed:
         fingerprint=manifest.fingerprint,
         cut=spec.cut.slug,
         bottom_blocks=spec.bottom,
+        blocks=blocks,
         mechanism=spec.privacy.mechanism,
         eta=spec.privacy.eta,
         place=spec.privacy.place,

@@ -6,11 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from cutlayer.reports.schema import AuditSettings, Finding, Strongest
-
-_WHAT = {
-    "token_recovery": ("of 100 tokens (words and pieces of words)", "tokens"),
-    "label_recovery": ("of 100 labels", "labels"),
-}
+from cutlayer.reports.wording import answer, by_chance
 
 
 def strongest(findings: Iterable[Finding]) -> tuple[Strongest, ...]:
@@ -28,7 +24,7 @@ def _strongest(findings: Sequence[Finding]) -> Strongest:
         failed = [finding.name for finding in findings if finding.status == "control failed"]
         reason = f"Controls of {', '.join(failed)} failed." if failed else "No attack applies to what was sent."
         return Strongest(
-            question=asked.question, asked=asked.asked, sentence=f"There is no number: {reason} That is no protection."
+            question=asked.question, asked=asked.asked, sentence=f"There is no number. {reason} That is no protection."
         )
     best = max(measured, key=lambda finding: finding.value or 0.0)
     return Strongest(
@@ -45,13 +41,9 @@ def _strongest(findings: Sequence[Finding]) -> Strongest:
 
 
 def _sentence(finding: Finding) -> str:
-    value, chance = finding.value or 0.0, finding.chance or 0.0
-    each, _ = _WHAT.get(finding.metric, ("of 100", "items"))
-    low, high = finding.ci or (value, value)
-    told = f"The vendor could read {_hundred(value)} {each} (between {_hundred(low)} and {_hundred(high)})"
     if not finding.above_chance:
-        return f"No attack read more than guessing would: {_hundred(value)} {each}, by chance {_hundred(chance)}."
-    return f"{told}; guessing without a look at the traffic would give {_hundred(chance)}."
+        return f"No attack read more than guessing would, which gives {by_chance(finding)}."
+    return f"The vendor could read {answer(finding)}; guessing without a look gives {by_chance(finding)}."
 
 
 def verdict(best: Sequence[Strongest], settings: AuditSettings) -> tuple[str, ...]:
@@ -62,9 +54,3 @@ def verdict(best: Sequence[Strongest], settings: AuditSettings) -> tuple[str, ..
     if settings.unsafe_noise:
         told.insert(0, "The noise came from a seed that was given: whoever knows it can undo it.")
     return tuple(told)
-
-
-def _hundred(share: float) -> str:
-    """A share as so many of 100, with a digit where it would be lost."""
-    value = 100 * share
-    return f"{value:.0f}" if 1 <= value <= 99 or value in (0, 100) else f"{value:.1f}"
