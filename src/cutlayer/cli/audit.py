@@ -8,6 +8,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -52,6 +53,26 @@ def audit(
         str, typer.Option("--data", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default=False)],
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            "--dev",
+            metavar="FILE",
+            help="With --transcript: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            "--test",
+            metavar="FILE",
+            help="With --transcript: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     eta: Eta = None,
     text_column: TextColumn = "text",
     label_column: Annotated[
@@ -137,12 +158,14 @@ def audit(
     limits = _limits(fail_over or [])
     output = Output(as_json=as_json)
     from cutlayer import customer
+    from cutlayer.customer.prepare import Corpora
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
     from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
     from cutlayer.reports.audit import audit as attack
 
-    texts = read_dataset(data, text_column=text_column, label_column=label_column)
+    read = partial(read_dataset, text_column=text_column, label_column=label_column)
+    texts = read(data)
     folder = customer.Home(home)
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
         if transcript is None:
@@ -159,7 +182,8 @@ def audit(
             )
             evidence = local_evidence(texts, spec, Path(temporary), progress)
         else:
-            evidence = recorded_evidence(texts, transcript, model, folder)
+            others = (None if file is None else read(file) for file in (dev, test))
+            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder)
         archive = evidence.archive
         own = public_text(
             public,

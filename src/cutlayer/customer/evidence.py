@@ -37,6 +37,7 @@ class Evidence:
         labels: Which labels they had, and what each step was about; `None` for runs without labels.
         label_names: The labels in the order of their numbers.
         texts: The texts themselves.
+        rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first.
         archive: What the vendor handed out.
         result: What the run found.
     """
@@ -48,8 +49,21 @@ class Evidence:
     labels: LabelTruth | None
     label_names: tuple[str, ...]
     texts: Dataset
+    rows: tuple[int, ...]
     archive: Archive
     result: RunResult
+
+    @staticmethod
+    def settings(folder: Path) -> RunSpec:
+        """The settings of a run, which say which archive it needs.
+
+        Args:
+            folder: The run's folder (`--out`).
+
+        Raises:
+            ConfigError: The folder holds no finished run.
+        """
+        return _finished(folder).state.spec
 
     @classmethod
     def of(cls, folder: Path, given: Corpora, archive: Archive, *, home: Home) -> Evidence:
@@ -65,11 +79,7 @@ class Evidence:
             ConfigError: The folder holds no finished run, or one of an encoder-decoder.
             DataError: The data is not the run's.
         """
-        if not (folder / "run.json").exists() or (run := Run.read(folder)).state.adapter is None:
-            raise ConfigError(
-                f"{folder} holds no finished run.", remedy="Name the folder of a finished `cutlayer finetune`."
-            )
-        spec = run.state.spec
+        run, spec = _finished(folder), cls.settings(folder)
         if spec.objective is Objective.SEQ2SEQ:
             raise ConfigError(
                 "Runs of encoder-decoders are not audited yet.",
@@ -102,9 +112,16 @@ class Evidence:
             labels=labels,
             label_names=data.label_names,
             texts=rows.train,
+            rows=_places(rows.train, given.train),
             archive=archive,
             result=run.result(),
         )
+
+
+def _finished(folder: Path) -> Run:
+    if (folder / "run.json").exists() and (run := Run.read(folder)).state.adapter is not None:
+        return run
+    raise ConfigError(f"{folder} holds no finished run.", remedy="Name the folder of a finished `cutlayer finetune`.")
 
 
 def granted(spec: RunSpec, archive: Archive) -> Knowledge:
@@ -142,6 +159,11 @@ def record_numbers(tokens: Tokens, classes: Tensor | None) -> Tensor:
         key = (*(tuple(side[row].tolist()) for side in tokens.segments), None if classes is None else int(classes[row]))
         found.append(numbers.setdefault(key, len(numbers)))
     return torch.tensor(found)
+
+
+def _places(texts: Dataset, given: Dataset) -> tuple[int, ...]:
+    first = {text: row for row, text in reversed(list(enumerate(given.texts)))}
+    return tuple(first[text] for text in texts.texts)
 
 
 def _by_class(spec: RunSpec) -> bool:

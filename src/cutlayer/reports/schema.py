@@ -341,6 +341,8 @@ class AuditReport(Part):
         strongest: For each question the strongest attack.
         attacks: All of them.
         correction: How `above_chance` was corrected for so many attacks.
+        stand_out: Rows of the data (counted from 1, without the header) of which improbably much was read: texts
+            that left by mistake, or with less noise than the others.
         examples: Texts beside releases and guesses.
         frontier: Privacy over utility; `None` where it was not measured.
         vendor: Page two.
@@ -357,6 +359,7 @@ class AuditReport(Part):
     strongest: tuple[Strongest, ...]
     attacks: tuple[Finding, ...]
     correction: str
+    stand_out: tuple[int, ...] = ()
     examples: tuple[Example, ...] = ()
     frontier: Frontier | None = None
     vendor: VendorPage | None = None

@@ -28,6 +28,7 @@ from cutlayer.customer import Progress
 from cutlayer.customer.evidence import Evidence
 from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
+from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.metrics import by_class, exact_texts, holm, token_kinds
 from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, TokenClass
@@ -98,6 +99,7 @@ def audit(
             )
         findings.append(_finding(each, above, kinds))
     best = strongest(findings)
+    rows = _rows_that_stand_out(evidence, ran)
     by_name = {each.name: each for each in ran}
     readings = {name: run.reading for name, run in by_name.items() if run.reading is not None}
     page = vendor_page(evidence, source)
@@ -106,7 +108,7 @@ def audit(
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        verdict=verdict(best, settings),
+        verdict=verdict(best, settings, stand_out=rows),
         settings=settings,
         guarantee=evidence.result.guarantee,
         strongest=best,
@@ -115,6 +117,7 @@ def audit(
             f"Holm's correction over the {len(measured)} attacks with a number: on traffic that holds nothing, any of "
             f"them is called above chance with probability {ALPHA:g} at most."
         ),
+        stand_out=rows,
         examples=examples(evidence, readings, best, count=shown, seed=seed),
         vendor=page,
         traded=traded,
@@ -154,6 +157,15 @@ def _applicable(evidence: Evidence) -> Iterator[tuple[str, Attack]]:
 
 
 _QUICK = ("nearest-neighbour", "output-gradient", "linear-inversion", "maximum-posterior")
+
+
+def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
+    """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
+    readings = [each.reading for each in ran if each.reading is not None]
+    texts: set[int] = set()
+    for reading in readings:
+        texts.update(stand_out(reading, alpha=ALPHA / len(readings)).tolist())
+    return tuple(sorted(evidence.rows[text] + 1 for text in texts))
 
 
 def _looks(ran: list[_Ran]) -> int:

@@ -11,12 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError, Cut, Place, Spec
+from cutlayer.core import Cut, Place, Spec
 from cutlayer.customer import Client, Home, Progress, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora
-from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec
 from cutlayer.vendor import VendorSettings, create_app
@@ -78,11 +77,11 @@ def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Prog
         return Evidence.of(folder / "run", given, archive, home=client.home)
 
 
-def recorded_evidence(texts: Dataset, run: Path, model: str, home: Home) -> Evidence:
+def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evidence:
     """What a run that was showed.
 
     Args:
-        texts: What it was trained on.
+        given: The files that it was run on.
         run: Its folder (`finetune --out`).
         model: The vendor's model: `starter`, a local folder or a hub id.
         home: The folder of the customer that ran it.
@@ -91,7 +90,5 @@ def recorded_evidence(texts: Dataset, run: Path, model: str, home: Home) -> Evid
         ConfigError: The folder holds no finished run.
         DataError: The run was over other data.
     """
-    if not (run / "run.json").exists():
-        raise ConfigError(f"{run} holds no run.", remedy="Name the folder that `cutlayer finetune --out` named.")
-    archive = local_archive(home, model, Run.read(run).state.spec.cut)
-    return Evidence.of(run, Corpora(texts, None, None), archive, home=home)
+    archive = local_archive(home, model, Evidence.settings(run).cut)
+    return Evidence.of(run, given, archive, home=home)

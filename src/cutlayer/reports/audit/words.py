@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from cutlayer.reports.schema import AuditSettings, Finding, Strongest
 from cutlayer.reports.wording import answer, by_chance
 
+_NAMED = 20
+
 
 def strongest(findings: Iterable[Finding]) -> tuple[Strongest, ...]:
     """For each question the attack that reads most of all that have a number."""
@@ -46,9 +48,16 @@ def _sentence(finding: Finding) -> str:
     return f"The vendor could read {answer(finding)}; guessing without a look gives {by_chance(finding)}."
 
 
-def verdict(best: Sequence[Strongest], settings: AuditSettings) -> tuple[str, ...]:
+def verdict(best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Sequence[int]) -> tuple[str, ...]:
     """Page one's first sentences."""
     told = [f"{each.asked} {each.sentence}" for each in best]
+    if stand_out:
+        named = ", ".join(map(str, stand_out[:_NAMED])) + (" and others" if len(stand_out) > _NAMED else "")
+        told.insert(
+            0,
+            f"{len(stand_out)} of {settings.texts} texts were read far better than noise like the others' allows: they "
+            f"left with less of it, or with none. Rows: {named}.",
+        )
     if math.isinf(settings.eta):
         told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")
     if settings.unsafe_noise:
