@@ -10,6 +10,8 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -40,13 +42,15 @@ def render(report: AuditReport) -> str:
         HTML that needs no network: style, scripts and numbers are all in it.
     """
     drawn = plots(report)
+    answers = [Answer.of(best, report) for best in report.strongest]
     style, script, library = _part("report.css"), _part("report.js"), _plotly() if drawn else ""
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             report=report,
-            answers=[Answer.of(best, report) for best in report.strongest],
+            opening=opening(report, answers),
+            answers=answers,
             examples=[Comparison.of(example, report) for example in report.examples],
             odds=Odds.of(report.guarantee, report.settings.largest_distance),
             questions=_by_question(report),
@@ -191,6 +195,22 @@ class HandedOutShare:
                 bars.append((round(start, 2), round(width, 2)))
             start += width
         return cls(sum(part.parameters for part in page.handed if part.handed_out), tuple(bars))
+
+
+def opening(report: AuditReport, answers: Sequence[Answer]) -> list[str]:
+    """Page one's first sentences: what no answer below them says, and on how many questions something leaked."""
+    answered = {f"{each.best.asked} {each.best.sentence}" for each in answers}
+    told = [sentence for sentence in report.verdict if sentence not in answered]
+    if len(answers) < 2:
+        return told
+    states = Counter(each.state for each in answers)
+    leaks = states["above chance"] or "none"
+    said = [f"On {leaks} of {len(answers)} questions the vendor could read more than guessing gives."]
+    if states["not above chance"] and states["above chance"]:
+        said.append(f"On {states['not above chance']} the attacks did no better.")
+    if states["no number"]:
+        said.append(f"On {states['no number']} nothing is known.")
+    return [*told, " ".join(said)]
 
 
 def runs(pieces: tuple[Piece, ...]) -> list[tuple[str, bool]]:

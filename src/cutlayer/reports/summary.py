@@ -35,7 +35,7 @@ def _leaked(report: AuditReport) -> Table:
     else:
         budget = f"{wording.plain(guarantee.budget)} ({guarantee.unit})"
         promise = [f"Guarantee for each {guarantee.per} by itself: a budget of {budget}."]
-        promise += [f"Not covered: {caveat}" for caveat in guarantee.caveats]
+        promise += [f"- {caveat}" for caveat in guarantee.caveats]
     return Table(
         title="What leaked",
         columns=("question", "strongest attack read", "95 % interval", "by chance", "above chance", "attack"),

@@ -7,12 +7,11 @@ from tests.unit.reports.audits import COMPLAINT, LETTER, empty, full
 def test_what_leaked_comes_first():
     leaked, attacks, *others = summary(full())
     assert leaked.title == "What leaked"
-    assert leaked.rows[0] == (
-        "Which words did the texts have?", "46 of 100 words", "44 to 48 of 100", "6 of 100", "yes", "channel-prior",
-    )  # fmt: skip
+    assert leaked.rows[0][:2] == ("Which words did the texts have?", "46 of 100 words and pieces of words")
+    assert leaked.rows[0][2:] == ("44 to 48 of 100", "6 of 100", "yes", "channel-prior")
     assert leaked.rows[-1] == ("How long is each text?", "no number", "–", "–", "–", "–")
     assert leaked.notes[0] == full().verdict[0]
-    assert "Not covered: Labels: the gradients of training show them." in leaked.notes
+    assert "- Labels: the gradients of training show them." in leaked.notes
     assert ("inverter", "words", "control failed", "–", "–", "–", "–", "–") in attacks.rows
     assert "inverter: noise: 12.00 % of 4096, must be at most 5.70 %" in attacks.notes
     assert [table.title for table in others] == [
