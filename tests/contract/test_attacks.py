@@ -261,6 +261,10 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
     ],
+    "word-selection": [
+        lambda folder, kind: inverted_world(folder, kind, family="bert"),
+        lambda folder, kind: inverted_world(folder, kind, family="gpt2"),
+    ],
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),

@@ -34,6 +34,7 @@ from cutlayer.attacks.unsplit import (
     reconstruct,
 )
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, Transcript, View
+from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
@@ -84,6 +85,8 @@ __all__ = [
     "UnSplitRun",
     "UnSplitSpec",
     "View",
+    "WordSelection",
+    "WordSelectionSpec",
     "clustered",
     "examine",
     "greedy_texts",

@@ -52,7 +52,7 @@ def exact_texts(reading: Reading) -> Metric:
 
 def token_kinds(
     texts: Dataset, reading: Reading, tokenizer: PreTrainedTokenizerBase, *, public: Tensor | None
-) -> Tensor | None:
+) -> Tensor:
     """For each token of a reading which of `CLASSES` it is of, `[items]` int64.
 
     Names are words written with a capital that does not begin a sentence; numbers have a digit; rare words are
@@ -63,12 +63,7 @@ def token_kinds(
         reading: For how many tokens of each text there are.
         tokenizer: The model's.
         public: `[tokens]` int64, the attacker's own text; `None` where it has none, and no word is rare.
-
-    Returns:
-        `None` where tokens are not those of single texts, as in blocks that several texts were packed into.
     """
-    if len(texts) != len(reading.tokens):
-        return None
     rare: set[int] = set()
     if public is not None:
         ids = torch.cat([side.values for side in reading.tokens.segments]).unique()

@@ -53,7 +53,7 @@ def examples(
     found = []
     for row, why in list(chosen.items())[:count]:
         true, read = (_row(tokens, row) for tokens in (reading.tokens, reading.read))
-        left = None if released is None else _row(released, row)
+        left = None if released is None else _row(released, int(reading.texts[row]))
         found.append(
             Example(
                 original=_pieces(tokenizer, true, true),

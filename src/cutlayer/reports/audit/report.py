@@ -21,7 +21,6 @@ from cutlayer.attacks import (
     PublicText,
     Question,
     Reading,
-    TokenTruth,
     examine,
 )
 from cutlayer.customer import Progress
@@ -45,14 +44,12 @@ class _Ran:
         name: Its name.
         attack: What it declares.
         found: What came of it.
-        reading: What it read, token by token; `None` for labels and where there is no number.
         seconds: How long it took.
     """
 
     name: str
     attack: Attack
     found: Examined
-    reading: Reading | None
     seconds: float
 
 
@@ -87,21 +84,11 @@ def audit(
     ran, traded = _run(evidence, budget, progress)
     measured = {each.name: each.found.outcome for each in ran if isinstance(each.found.outcome, Measured)}
     above = holm({name: outcome.p_value for name, outcome in measured.items()}, alpha=ALPHA)
-    kinds: Tensor | None = None
-    findings = []
-    for each in ran:
-        if each.reading is not None and kinds is None:
-            kinds = token_kinds(
-                evidence.texts,
-                each.reading,
-                evidence.archive.tokenizer,
-                public=None if public is None else torch.cat([side.values for side in public.tokens.segments]),
-            )
-        findings.append(_finding(each, above, kinds))
+    findings = [_finding(each, above, _kinds(evidence, each.found.reading)) for each in ran]
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
     by_name = {each.name: each for each in ran}
-    readings = {name: run.reading for name, run in by_name.items() if run.reading is not None}
+    readings = {name: run.found.reading for name, run in by_name.items() if run.found.reading is not None}
     page = vendor_page(evidence, source)
     blocks = sum("block" in part.name for part in page.handed)
     settings = _settings(evidence, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
@@ -134,7 +121,7 @@ def _run(evidence: Evidence, budget: float | None, progress: Progress) -> tuple[
         progress.update("attacks", number, len(chosen), attack.title)
         if budget is not None and time.monotonic() - started > budget:
             reason = f"The time budget of {budget:g} s was used up before it was its turn."
-            ran.append(_Ran(name, attack, Examined(NotApplicable(attack=name, reason=reason)), None, 0.0))
+            ran.append(_Ran(name, attack, Examined(NotApplicable(attack=name, reason=reason)), 0.0))
             left_out.append(f"{name} was not run: the time budget of {budget:g} s was used up.")
             continue
         began = time.monotonic()
@@ -142,8 +129,7 @@ def _run(evidence: Evidence, budget: float | None, progress: Progress) -> tuple[
         if truth is None:
             raise TypeError("an attack on labels is chosen where there are some")
         found = examine(name, evidence.transcript, knowledge=evidence.knowledge, truth=truth)
-        reading = truth.read(found.guesses) if found.guesses and isinstance(truth, TokenTruth) else None
-        ran.append(_Ran(name, attack, found, reading, time.monotonic() - began))
+        ran.append(_Ran(name, attack, found, time.monotonic() - began))
     progress.update("attacks", len(chosen), len(chosen))
     return ran, tuple(left_out)
 
@@ -161,11 +147,24 @@ _QUICK = ("nearest-neighbour", "output-gradient", "linear-inversion", "maximum-p
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
     """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
-    readings = [each.reading for each in ran if each.reading is not None]
+    readings = [each.found.reading for each in ran if each.found.reading is not None]
     texts: set[int] = set()
     for reading in readings:
-        texts.update(stand_out(reading, alpha=ALPHA / len(readings)).tolist())
+        texts.update(reading.texts[stand_out(reading, alpha=ALPHA / len(readings))].tolist())
     return tuple(sorted(evidence.rows[text] + 1 for text in texts))
+
+
+def _kinds(evidence: Evidence, reading: Reading | None) -> Tensor | None:
+    """Of which kind each token of a reading is."""
+    if reading is None or len(evidence.texts) != len(evidence.tokens.tokens):
+        return None
+    public = evidence.knowledge.public
+    return token_kinds(
+        evidence.texts.select(reading.texts.tolist()),
+        reading,
+        evidence.archive.tokenizer,
+        public=None if public is None else torch.cat([side.values for side in public.tokens.segments]),
+    )
 
 
 def _looks(ran: list[_Ran]) -> int:
@@ -193,9 +192,9 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
         return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
     further: tuple[Metric, ...] = ()
     classes: tuple[TokenClass, ...] = ()
-    if run.reading is not None:
-        further = (exact_texts(run.reading),)
-        classes = by_class(run.reading, kinds) if kinds is not None else ()
+    if run.found.reading is not None:
+        further = (exact_texts(run.found.reading),)
+        classes = by_class(run.found.reading, kinds) if kinds is not None else ()
     return Finding(
         status="measured",
         metric=METRICS[question],
