@@ -14,6 +14,14 @@ from cutlayer.privacy.entries import (
     RunBytes,
     VendorSummary,
 )
+from cutlayer.privacy.labels import (
+    LABEL_UNIT,
+    LABELS_SHOWN,
+    LARGEST_EPSILON,
+    LabelResponse,
+    ReportedLabels,
+    keep_probability,
+)
 from cutlayer.privacy.ledger import Ledger
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
@@ -25,6 +33,9 @@ from cutlayer.privacy.spec import CtiSpec, PrivacySpec
 from cutlayer.privacy.vault import Vault
 
 __all__ = [
+    "LABELS_SHOWN",
+    "LABEL_UNIT",
+    "LARGEST_EPSILON",
     "LATTICE",
     "MECHANISMS",
     "PRIVATIZERS",
@@ -32,6 +43,7 @@ __all__ = [
     "CustomerSecret",
     "DChi",
     "FrameEntry",
+    "LabelResponse",
     "Ledger",
     "LedgerSummary",
     "Mechanism",
@@ -42,6 +54,7 @@ __all__ = [
     "Privatizer",
     "Release",
     "ReleaseEntry",
+    "ReportedLabels",
     "RunBytes",
     "SearchCounts",
     "Space",
@@ -53,6 +66,7 @@ __all__ = [
     "WorstCase",
     "build_privatizer",
     "generator",
+    "keep_probability",
     "largest_distance",
     "table_fingerprint",
 ]
