@@ -3,7 +3,9 @@
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.float_support import FloatSupport
+from cutlayer.attacks.gradient_norm import GradientNorm
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.label_clusters import ActivationClusters, GradientDirection
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
 from cutlayer.attacks.measure import (
@@ -19,7 +21,7 @@ from cutlayer.attacks.measure import (
 )
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
-from cutlayer.attacks.output_gradient import OutputGradient
+from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.scoring import Score, clustered
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
@@ -38,6 +40,7 @@ from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
+    "ActivationClusters",
     "Attack",
     "Check",
     "Control",
@@ -45,6 +48,9 @@ __all__ = [
     "Examined",
     "FloatSupport",
     "ForwardLeak",
+    "GradientDirection",
+    "GradientNorm",
+    "GradientSign",
     "GreedyTruth",
     "Guesses",
     "Inapplicable",

@@ -54,6 +54,8 @@ class Attack:
             broken. Less than all where even a sound attack misses some: behind many blocks.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
+        named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
+            label is left open: the score matches them at their best, and chance is that of such a match.
     """
 
     run: Callable[[View], Guesses]
@@ -63,6 +65,7 @@ class Attack:
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
     tokens: int | None = None
+    named: bool = True
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

@@ -46,6 +46,8 @@ class Need(StrEnum):
     NOISE = "how releases are privatized"
     PUBLIC_TEXT = "public text"
     LINKS = "which releases are of the same text"
+    CLASSES = "how many labels there are"
+    SHARES = "how frequent each label is"
 
 
 GRANTS = {
@@ -55,6 +57,8 @@ GRANTS = {
     Need.NOISE: ("noise",),
     Need.PUBLIC_TEXT: ("public",),
     Need.LINKS: ("links",),
+    Need.CLASSES: ("classes",),
+    Need.SHARES: ("shares",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -123,6 +127,8 @@ class Knowledge:
         public: Text of the attacker's own.
         links: By source and number of a release, `[rows]` int64: which text each row is of, where texts are released
             several times. A vendor sees their lengths, and what they have in common.
+        classes: How many labels there are: a job says so.
+        shares: `[classes]`, how frequent each label is. Not told, but often known: of fraud or of a disease.
     """
 
     cut: Cut
@@ -135,6 +141,8 @@ class Knowledge:
     noise: Noise | None = None
     public: PublicText | None = None
     links: Mapping[tuple[str, int], Tensor] | None = None
+    classes: int | None = None
+    shares: Tensor | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -108,6 +108,8 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         DataError: Transcript and truth do not belong together.
     """
     run = ATTACKS[attack]
+    if isinstance(truth, LabelTruth):
+        truth = replace(truth, named=run.named)
     limit = run.tokens if isinstance(truth, TokenTruth) else None
     if limit is not None and isinstance(truth, TokenTruth):
         transcript, truth = truth.beginning(transcript, limit)

@@ -3,8 +3,8 @@
 Gradients show labels, whatever is done to the gradients afterwards. So the labels themselves are drawn before any
 loss is computed from them, and all that follows is computed from what was drawn.
 
-Ref: Warner 1965; Kairouz, Bonawitz and Ramage, "Discrete distribution estimation under local privacy", §2.2,
-arXiv:1602.07387; Ghazi et al., "Deep learning with label differential privacy", §3, arXiv:2102.06062.
+Ref: Warner 1965; Kairouz, Bonawitz and Ramage, "Discrete distribution estimation under local privacy",
+arXiv:1602.07387; Ghazi et al., "Deep learning with label differential privacy", arXiv:2102.06062.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def keep_probability(epsilon: float, classes: int) -> float:
     """Probability that a label is reported as it is, e^ε / (e^ε + K - 1).
 
     Whoever knows reports and nothing else guesses no more labels right, where each class is as probable as any other
-    before; a skewed prior says more. Ref: Ghazi et al., Algorithm 1, arXiv:2102.06062.
+    before; a skewed prior says more. Ref: Ghazi et al., arXiv:2102.06062.
 
     Args:
         epsilon: ε.

@@ -142,7 +142,14 @@ def _applicable(evidence: Evidence) -> Iterator[tuple[str, Attack]]:
         yield name, ATTACKS[name]
 
 
-_QUICK = ("nearest-neighbour", "output-gradient", "linear-inversion", "maximum-posterior")
+_QUICK = (
+    "nearest-neighbour",
+    "output-gradient",
+    "gradient-sign",
+    "gradient-norm",
+    "linear-inversion",
+    "maximum-posterior",
+)
 
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
