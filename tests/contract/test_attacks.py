@@ -41,6 +41,8 @@ TEXTS = 400
 LABELS = 3
 CONTROLS = ("job/control", "adapter/control/infer")
 """Where the traffic of controls was released into."""
+PUBLIC = PublicText(worlds.random_tokens(8000, seed=31), source="made up")
+"""One for all: what is learnt from it is kept with it."""
 
 
 @dataclasses.dataclass
@@ -52,12 +54,14 @@ class World:
         knowledge: What else it knows.
         truth: What it was about.
         answers: Returns what the control that runs is about.
+        recovered: The least share of unprotected traffic that is recovered.
     """
 
     transcript: Transcript
     knowledge: Knowledge
     truth: object
     answers: Callable[[], object] | None = None
+    recovered: float = 1
 
 
 def token_world(folder, kind, *, form, segments=1):
@@ -83,6 +87,14 @@ def token_world(folder, kind, *, form, segments=1):
     record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
     truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(TEXTS)})
     return World(Transcript.recorded(folder), KNOWLEDGE, truth)
+
+
+def learnt_world(folder, kind, *, form, segments=1):
+    """The same for an attacker that has text of its own and is told that nothing is privatized."""
+    world = token_world(folder, kind, form=form, segments=segments)
+    world.knowledge = dataclasses.replace(world.knowledge, noise=Noise.nothing(), public=PUBLIC)
+    world.recovered = 0.98
+    return world
 
 
 def label_world(folder, kind):
@@ -212,6 +224,11 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
     ],
+    "mlp-inversion": [
+        lambda folder, kind: learnt_world(folder, kind, form="ids"),
+        lambda folder, kind: learnt_world(folder, kind, form="rows"),
+        lambda folder, kind: learnt_world(folder, kind, form="rows", segments=2),
+    ],
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
@@ -251,8 +268,8 @@ def test_unprotected_traffic_is_recovered(tmp_path, name, make):
     world = make(tmp_path, Traffic.UNPROTECTED)
     outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
     assert isinstance(outcome, Measured)
-    assert outcome.success.value == 1
-    assert outcome.privacy.value == 0
+    assert outcome.success.value >= world.recovered
+    assert outcome.privacy.value == pytest.approx(1 - outcome.success.value)
     assert {control.check for control in outcome.controls} == set(Check)
 
 

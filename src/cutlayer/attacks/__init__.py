@@ -1,8 +1,10 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Evidence, Guesses, Question
+from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Check, Control
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.entities import EntityTruth
+from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
 from cutlayer.attacks.measure import (
     ControlFailed,
     Examined,
@@ -14,11 +16,14 @@ from cutlayer.attacks.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
+from cutlayer.attacks.mlp_inversion import MlpInversion
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
+from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
-from cutlayer.attacks.scoring import Score, clustered
+from cutlayer.attacks.scoring import Further, Score, clustered
+from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
 from cutlayer.attacks.unsplit import (
@@ -34,19 +39,27 @@ from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, 
 
 __all__ = [
     "ATTACKS",
+    "AnnotatedText",
     "Attack",
+    "AttributeTruth",
     "Check",
     "Control",
     "ControlFailed",
+    "EntityTruth",
+    "Evidence",
     "Examined",
+    "Fitting",
     "ForwardLeak",
+    "Further",
     "GreedyTruth",
     "Guesses",
     "Inapplicable",
     "InputTruth",
     "Knowledge",
     "LabelTruth",
+    "Labelled",
     "Measured",
+    "MlpInversion",
     "NearestNeighbour",
     "Need",
     "Noise",
@@ -83,5 +96,7 @@ __all__ = [
     "measure_empirical_privacy",
     "measure_label_recovery",
     "reconstruct",
+    "released_as",
+    "simulate",
     "text_overlap",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks.attack import ATTACKS, Guess
+from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Control, run_controls
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
+from cutlayer.attacks.scoring import Further
 from cutlayer.attacks.truth import LabelTruth, TokenTruth, Truth
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Cut, Proportion
@@ -31,6 +33,7 @@ class Measured(_Result):
         chance: The share that it would recover by chance.
         p_value: How probable as large a share is by chance; of this attack alone, not of all that were run.
         looks: The most releases of one text that it saw.
+        further: Other numbers of the same guesses.
         controls: What it did where the answer is known.
     """
 
@@ -40,6 +43,7 @@ class Measured(_Result):
     chance: float
     p_value: float
     looks: int
+    further: tuple[Further, ...] = ()
     controls: tuple[Control, ...]
 
     @property
@@ -108,10 +112,13 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         DataError: Transcript and truth do not belong together.
     """
     run = ATTACKS[attack]
+    sample = truth.sample()
+    if isinstance(sample, AttributeTruth):
+        sample = replace(sample, evidence=run.evidence)
     try:
-        guesses = tuple(run(View(transcript, knowledge)))
+        guesses = tuple(run(View(transcript, truth.granted(transcript, knowledge))))
         score = truth.score(guesses)
-        controls = run_controls(run, truth.sample(), transcript, knowledge, looks=score.looks)
+        controls = run_controls(run, sample, transcript, knowledge, looks=score.looks)
     except Inapplicable as answer:
         return Examined(NotApplicable(attack=attack, reason=answer.reason))
     if not all(control.passed for control in controls):
@@ -123,6 +130,7 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         chance=score.chance,
         p_value=score.p_value,
         looks=score.looks,
+        further=score.further,
         controls=controls,
     )
     return Examined(found, guesses)

@@ -6,10 +6,10 @@ texts and in the same form, but unprotected, pure noise, or shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -17,20 +17,20 @@ from torch import Tensor
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.scoring import Score, chance_of_match
+from cutlayer.attacks.simulate import boundary
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
-from cutlayer.models import Seq2SeqBottom
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 
-_TEXTS_AT_ONCE = 64
 CONTROL_ITEMS = 4096
 """Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
 
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
 
-_CONTROL = "control"
+CONTROL = "control"
+"""The job that control traffic is said to be of."""
 _OTHER_RUN = "Give the transcript of the same run."
 
 
@@ -64,6 +64,10 @@ class Truth(Protocol):
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of items that an attack may guess at all."""
+        ...
+
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """Knowledge with what an attacker is told of this truth itself: labels of some records."""
         ...
 
 
@@ -198,11 +202,9 @@ class TokenTruth:
         frames = []
         for step in range(1, looks + 1):
             tokens = _altered(self.tokens, kind, knowledge, rng)
-            payload = _as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
-            bf16 = isinstance(form, Rows) and form.packed.values.dtype is torch.bfloat16
-            tensors = pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
-            frames.append(_frame(Direction.UP, step, tensors))
-        steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
+            payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
+            frames.append(sent(Direction.UP, step, packed(payload, form)))
+        steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps, skipped=self.skipped)
 
     def ceiling(self, knowledge: Knowledge) -> float:
@@ -210,6 +212,10 @@ class TokenTruth:
         if knowledge.candidates is None:
             return 1.0
         return float(knowledge.candidates[_flat(self.tokens)].double().mean())
+
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """The same knowledge: of its tokens nothing is told."""
+        return knowledge
 
 
 @dataclass(frozen=True)
@@ -232,17 +238,10 @@ class LabelTruth:
         Raises:
             DataError: Guesses and steps differ in length: transcript and truth do not belong together.
         """
-        texts, guessed = [], []
-        for source, number, guess in guesses:
-            kind, _, name = source.partition("/")
-            if kind == "job" and (name, number) in self.steps and isinstance(guess, Tensor):
-                if len(guess) != len(self.steps[name, number]):
-                    raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=_OTHER_RUN)
-                texts.append(self.steps[name, number])
-                guessed.append(guess)
-        if not texts:
+        found = list(by_text(guesses, {}, self.steps))
+        if not found:
             raise DataError("The transcript shows none of the steps that the truth names.", remedy=_OTHER_RUN)
-        rows, values = torch.cat(texts), torch.cat(guessed)
+        rows, values = (torch.cat(column) for column in zip(*found, strict=True))
         right = self.labels[rows] == values
         looks = torch.bincount(rows, minlength=len(self.labels))
         chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
@@ -266,15 +265,56 @@ class LabelTruth:
         if kind is Traffic.NOISE:
             gradient = torch.randn(gradient.shape, generator=rng)
         frames = [
-            _frame(Direction.DOWN, 1, {"output": output}),
-            _frame(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
+            sent(Direction.DOWN, 1, {"output": output}),
+            sent(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
         ]
-        steps = {(_CONTROL, 1): torch.arange(len(labels))}
+        steps = {(CONTROL, 1): torch.arange(len(labels))}
         return Transcript(lambda: frames), LabelTruth(self.labels, self.num_labels, steps)
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
         return 1.0
+
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """The same knowledge: of its labels nothing is told."""
+        return knowledge
+
+
+# ---------------------------------------------------------------- where texts were released
+
+
+def by_text(
+    guesses: Iterable[Guess], records: Mapping[str, Tensor], steps: Mapping[tuple[str, int], Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Guesses with a row a text, beside the texts that they are about.
+
+    Args:
+        guesses: Tensors of as many rows as texts were released.
+        records: By record set, `[n]` int64: the record that holds each text; see `TokenTruth`.
+        steps: By job and step, `[rows]` int64: each row's text.
+
+    Yields:
+        Texts `[m]` int64 and guesses `[m, ...]`.
+
+    Raises:
+        DataError: Guesses and releases differ in length: transcript and truth do not belong together.
+    """
+    shards: dict[str, dict[int, Tensor]] = {}
+    for source, number, guess in guesses:
+        kind, _, name = source.partition("/")
+        if not isinstance(guess, Tensor):
+            continue
+        if kind == "record-set" and name in records:
+            shards.setdefault(name, {})[number] = guess
+        elif kind == "job" and (name, number) in steps:
+            if len(guess) != len(steps[name, number]):
+                raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=_OTHER_RUN)
+            yield steps[name, number], guess
+    for name, found in shards.items():
+        held = torch.cat([found[number] for number in sorted(found)])
+        if sorted(found) != list(range(len(found))) or int(records[name].max()) >= len(held):
+            raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
+        yield torch.arange(len(records[name])), held[records[name]]
 
 
 # ---------------------------------------------------------------- tokens, flat
@@ -333,8 +373,22 @@ def _fitting(places: Tokens, guess: Tokens) -> tuple[Tokens, Tokens]:
 # ---------------------------------------------------------------- control traffic
 
 
-def _frame(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
-    return SeenFrame(direction, routes.STEP, {"job": _CONTROL, "step": step}, lambda: tensors)
+def sent(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
+    """A step's frame of control traffic."""
+    return SeenFrame(direction, routes.STEP, {"job": CONTROL, "step": step}, lambda: tensors)
+
+
+def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
+    """A release's tensors, rows in the element type of another release's."""
+    bf16 = isinstance(like, Rows) and like.packed.values.dtype is torch.bfloat16
+    return pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
+
+
+def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
+    """Ids that control texts are made of: the candidates, or the table's, or all up to the largest known."""
+    if knowledge.candidates is not None:
+        return knowledge.candidates.nonzero()[:, 0]
+    return torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + largest)
 
 
 def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:
@@ -342,30 +396,14 @@ def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Gen
     if kind is Traffic.SHUFFLED:
         values = values[torch.randperm(len(values), generator=rng)]
     elif kind is Traffic.NOISE:
-        if knowledge.candidates is not None:
-            allowed = knowledge.candidates.nonzero()[:, 0]
-        else:
-            allowed = torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + int(values.max()))
+        allowed = vocabulary(knowledge, largest=int(values.max()))
         values = allowed[torch.randint(len(allowed), values.shape, generator=rng)]
     return _unflat(values, tokens)
 
 
-def _as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Payload:
+def as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Rows:
     """The boundary rows of tokens as the handed-out bottom makes them; for noise, rows of nothing but noise."""
-    if knowledge.table is None or knowledge.template is None:
-        raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table to search.")
-    blocks = knowledge.bottom if knowledge.cut.bottom else None
-    if knowledge.cut.bottom and (blocks is None or isinstance(blocks, Seq2SeqBottom)):
-        raise Inapplicable("Rows of hidden states were sent, and the attacker was granted no bottom that makes them.")
-    made = []
-    for texts in torch.arange(len(tokens)).split(_TEXTS_AT_ONCE):
-        some = tokens.select(texts)
-        # with a table, a batch is made of rows
-        inputs = knowledge.template.assemble(some, table=knowledge.table)
-        with torch.no_grad():
-            hidden = cast(Tensor, inputs.inputs_embeds) if blocks is None else blocks(inputs)
-        made.append(knowledge.template.unpad(hidden, some))
-    rows = Rows.concatenate(made)
+    rows = boundary(tokens, knowledge)
     if kind is not Traffic.NOISE:
         return rows
     values = rows.packed.values
