@@ -12,8 +12,10 @@ import torch
 from cutlayer.attacks import (
     ATTACKS,
     Attack,
+    AttributeTruth,
     Check,
     ControlFailed,
+    Evidence,
     GreedyTruth,
     Knowledge,
     LabelTruth,
@@ -28,6 +30,7 @@ from cutlayer.attacks import (
     View,
     measure,
 )
+from cutlayer.attacks.attributes import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
@@ -95,6 +98,24 @@ def learnt_world(folder, kind, *, form, segments=1):
     world.knowledge = dataclasses.replace(world.knowledge, noise=Noise.nothing(), public=PUBLIC)
     world.recovered = 0.98
     return world
+
+
+def attribute_world(folder, kind, *, form, evidence=Evidence.WORDS):
+    """A recorded upload of texts that tell of their authors: `kind` is what was sent instead of what they told."""
+    count = 700
+    rng = worlds.generator(8)
+    labels, authors = torch.randint(2, (count,), generator=rng), torch.arange(count) // 2
+    told = labels[torch.randperm(count, generator=rng)] if kind is Traffic.SHUFFLED else labels
+    told = None if kind is Traffic.NOISE else told
+    tokens = telling_texts(told, count, 2, evidence, torch.arange(10, worlds.VOCAB), rng)
+    shards = worlds.pieces(tokens, 300, 300, 100)
+    payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
+    record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
+    truth = AttributeTruth(
+        labels, 2, authors % 2 == 0, records={RECORD_SET: torch.arange(count)}, groups=authors, evidence=evidence
+    )
+    transcript = Transcript.recorded(folder)
+    return World(transcript, truth.granted(transcript, KNOWLEDGE), truth, recovered=0.95)
 
 
 def label_world(folder, kind):
@@ -229,6 +250,13 @@ WORLDS = {
         lambda folder, kind: learnt_world(folder, kind, form="rows"),
         lambda folder, kind: learnt_world(folder, kind, form="rows", segments=2),
     ],
+    **{
+        name: [
+            lambda folder, kind: attribute_world(folder, kind, form="ids"),
+            lambda folder, kind: attribute_world(folder, kind, form="rows"),
+        ]
+        for name in ("attribute-mlp", "label-mlp")
+    },
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
@@ -300,7 +328,7 @@ def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, name, mak
         assert type(view) is View
         for field in {field for fields in GRANTS.values() for field in fields} - granted:
             assert getattr(view.knowledge, field) is None, "it was granted more than it declares"
-        for field in granted - {"noise"}:
+        for field in granted - {"noise", "labelled"}:
             assert getattr(view.knowledge, field) is getattr(everything, field)
     assert {field.name for field in dataclasses.fields(View)} == {"transcript", "knowledge"}
     assert list(inspect.signature(Attack.__call__).parameters) == ["self", "view"]
@@ -350,7 +378,11 @@ def told_the_truth(real, world):
                 sides = zip(guess.segments, known.segments, strict=True)
                 yield source, number, Tokens(tuple(peek(a, b) for a, b in sides))
             else:
-                yield source, number, torch.where(torch.arange(len(guess)) % 4 == 0, sample.labels, guess)
+                known = torch.arange(len(guess)) % 4 == 0
+                labels = sample.labels
+                if guess.is_floating_point():
+                    known, labels = known[:, None], torch.nn.functional.one_hot(labels).to(guess)
+                yield source, number, torch.where(known, labels, guess)
 
     def peek(guessed, true):
         known = torch.arange(len(true.values)) % 4 == 0
@@ -370,7 +402,7 @@ def unsteady(real, world):
                 values = torch.cat([first.values[:-1], torch.tensor([next(drawn) % 100])])
                 yield source, number, Tokens((first.with_values(values), *others))
             else:
-                yield source, number, torch.cat([guess[:-1], torch.tensor([next(drawn) % 2])])
+                yield source, number, torch.cat([guess[:-1], torch.full_like(guess[-1:], next(drawn))])
 
     return attack
 

@@ -1,6 +1,7 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Evidence, Guesses, Question
+from cutlayer.attacks.attribute_mlp import AttributeMlp
 from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.entities import EntityTruth
@@ -41,6 +42,7 @@ __all__ = [
     "ATTACKS",
     "AnnotatedText",
     "Attack",
+    "AttributeMlp",
     "AttributeTruth",
     "Check",
     "Control",

@@ -135,7 +135,7 @@ class AttributeTruth:
             raise Inapplicable("The transcript holds no released text.")
         labels = self.labels[torch.randperm(len(self), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
         told = None if kind is Traffic.NOISE else labels
-        tokens = planted(told, len(self), self.classes, self.evidence, vocabulary_of(knowledge, form), rng)
+        tokens = telling_texts(told, len(self), self.classes, self.evidence, vocabulary_of(knowledge, form), rng)
         if len(_lengths(form)) and _lengths(form).shape[1] == 2:
             tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(len(self), dtype=torch.int64))))
         frames = []
@@ -191,7 +191,7 @@ class _Votes(NamedTuple):
     graded: bool
 
 
-def planted(
+def telling_texts(
     labels: Tensor | None, count: int, classes: int, evidence: Evidence, words: Tensor, rng: torch.Generator
 ) -> Tokens:
     """Texts of random words that tell their labels.

@@ -35,6 +35,7 @@ class MlpInversion:
 
     Args:
         tokens: Of public text, so many are released at most.
+        draws: How often each of them is.
         queries: How often each candidate is released beside them.
         hidden: Units of the hidden layer.
         compared: Candidates that each step compares the true ones with, beside one another.
@@ -45,12 +46,14 @@ class MlpInversion:
         self,
         *,
         tokens: int = 50_000,
+        draws: int = 2,
         queries: int = 1,
         hidden: int = 768,
         compared: int = 1024,
-        fitting: Fitting = Fitting(passes=2, batch=256, learning_rate=2e-3),  # noqa: B008 - frozen
+        fitting: Fitting = Fitting(passes=1, batch=256, learning_rate=2e-3),  # noqa: B008 - frozen
     ) -> None:
         self._tokens = tokens
+        self._draws = draws
         self._queries = queries
         self._hidden = hidden
         self._compared = compared
@@ -74,7 +77,9 @@ class MlpInversion:
     ) -> Callable[[Tensor], Tensor]:
         """Reads ids `[n]` from features `[n, width]`."""
         candidates = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
-        features, ids = pairs(public, knowledge, table, rows, tokens=self._tokens, queries=self._queries)
+        features, ids = pairs(
+            public, knowledge, table, rows, tokens=self._tokens, draws=self._draws, queries=self._queries
+        )
         place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
         possible = place[ids] >= 0
         features, targets = features[possible], place[ids[possible]]
@@ -171,6 +176,7 @@ def pairs(
     rows: torch.dtype | None,
     *,
     tokens: int,
+    draws: int,
     queries: int,
 ) -> tuple[Tensor, Tensor]:
     """What the mechanism makes of public text, token by token.
@@ -181,6 +187,7 @@ def pairs(
         table: The embedding table.
         rows: Element type of rows on the wire; `None` for ids.
         tokens: Of the text, so many at most, from its beginning.
+        draws: How often each text is released.
         queries: How often each candidate is released by itself, where its neighbours do not matter.
 
     Returns:
@@ -188,7 +195,7 @@ def pairs(
     """
     (text, *_) = public.tokens.segments
     kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
-    sent = [kept]
+    sent = [kept] * draws
     if queries and not knowledge.cut.bottom:
         every = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
         sent += [Ragged(every, torch.ones_like(every))] * queries
