@@ -11,10 +11,12 @@ import torch
 
 from cutlayer.attacks import (
     ATTACKS,
+    AnnotatedText,
     Attack,
     AttributeTruth,
     Check,
     ControlFailed,
+    EntityTruth,
     Evidence,
     GreedyTruth,
     Knowledge,
@@ -32,6 +34,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.attributes import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
+from cutlayer.attacks.simulate import boundary
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import PrivacySpec
@@ -193,6 +196,43 @@ def searched_world(folder, kind, *, family="gpt2"):
     return World(Transcript.recorded(folder), knowledge, SearchedTruth(tokens, steps=steps))
 
 
+ANNOTATED = AnnotatedText(
+    *worlds.named_texts(2500, seed=32)[:1],
+    tags=worlds.named_texts(2500, seed=32)[1],
+    names=worlds.TAGS,
+    source="made up",
+)
+
+
+@torch.no_grad()
+def named_world(folder, kind, *, bottom):
+    """A recorded upload of texts with names: `kind` is what was sent instead of the texts' own tokens."""
+    model = worlds.reading_model()
+    cut = Cut(bottom=bottom)
+    parts = cut_up(model, Cut(bottom=bottom or 0))
+    knowledge = Knowledge(
+        cut=cut,
+        template=worlds.TEMPLATE,
+        table=parts.bottom.table,
+        bottom=parts.bottom,
+        noise=Noise.nothing(),
+        annotated=ANNOTATED,
+        model=model,
+    )
+    tokens, tags = worlds.named_texts(300)
+    (side,) = tokens.segments
+    told = side.values
+    if kind is Traffic.SHUFFLED:
+        told = told[torch.randperm(len(told), generator=worlds.generator(9))]
+    elif kind is Traffic.NOISE:
+        told = torch.randint(10, zoo.VOCAB, told.shape, generator=worlds.generator(9))
+    sent = Tokens((side.with_values(told),))
+    payload = sent if bottom is None else boundary(sent, knowledge)
+    record(folder, [worlds.shard(0, payload, WireType.FP32)])
+    truth = EntityTruth(tokens, records={RECORD_SET: torch.arange(len(tokens))}, tags=tags, names=worlds.TAGS)
+    return World(Transcript.recorded(folder), knowledge, truth, lambda: truth.sample().tags, recovered=0.95)
+
+
 class Heard(GreedyTruth):
     """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
 
@@ -257,6 +297,11 @@ WORLDS = {
         ]
         for name in ("attribute-mlp", "label-mlp")
     },
+    "ner": [
+        lambda folder, kind: named_world(folder, kind, bottom=None),
+        lambda folder, kind: named_world(folder, kind, bottom=0),
+        lambda folder, kind: named_world(folder, kind, bottom=1),
+    ],
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
@@ -385,7 +430,8 @@ def told_the_truth(real, world):
                 yield source, number, torch.where(known, labels, guess)
 
     def peek(guessed, true):
-        known = torch.arange(len(true.values)) % 4 == 0
+        # some of them together: an entity is known if all its tokens are
+        known = torch.arange(len(true.values)) // 8 % 4 == 0
         return guessed.with_values(torch.where(known, true.values, guessed.values))
 
     return attack

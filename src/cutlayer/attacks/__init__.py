@@ -5,6 +5,7 @@ from cutlayer.attacks.attribute_mlp import AttributeMlp
 from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.entities import EntityTruth
+from cutlayer.attacks.entity_tagger import EntityTagger
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
 from cutlayer.attacks.measure import (
     ControlFailed,
@@ -47,6 +48,7 @@ __all__ = [
     "Check",
     "Control",
     "ControlFailed",
+    "EntityTagger",
     "EntityTruth",
     "Evidence",
     "Examined",

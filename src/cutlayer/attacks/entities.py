@@ -63,7 +63,7 @@ class EntityTruth(TokenTruth):
                 "The transcript shows none of the texts that the truth names.", remedy="Give that of the same run."
             )
         told, made, row, owner = (torch.cat(column) for column in (true, guessed, rows, owners))
-        found = _Found.of(self.names, told, made, row, rows=len(owner)).by(owner, texts=len(self.tokens))
+        found = EntityCounts.of(self.names, told, made, row, rows=len(owner)).by(owner, texts=len(self.tokens))
         if not int(found.true.sum()):
             raise DataError("The texts name no entity, so there is nothing to find.")
         return Score(
@@ -103,16 +103,30 @@ def _owner_of_row(places: Ragged, texts: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Numbers of entities in each row or text: found, guessed and true ones."""
+class EntityCounts:
+    """Numbers of entities in each row or text.
+
+    Attributes:
+        right: `[rows]` int64, those that were found.
+        guessed: Those that were guessed.
+        true: Those that there are.
+    """
 
     right: Tensor
     guessed: Tensor
     true: Tensor
 
     @classmethod
-    def of(cls, names: Sequence[str], true: Tensor, guessed: Tensor, row: Tensor, *, rows: int) -> _Found:
-        """Counts entities of tags `[words]` that lie row by row."""
+    def of(cls, names: Sequence[str], true: Tensor, guessed: Tensor, row: Tensor, *, rows: int) -> EntityCounts:
+        """Counts entities of tags that lie row by row.
+
+        Args:
+            names: What tags mean.
+            true: `[words]` int64, true tags.
+            guessed: `[words]` int64, guessed ones.
+            row: `[words]` int64, the row of each word.
+            rows: How many there are.
+        """
         # an entity ends with its text: a mark before each further one keeps them apart
         breaks = (row[1:] != row[:-1]).nonzero()[:, 0] + 1
         there, claimed = (set(_spans(names, tags, breaks)) for tags in (true, guessed))
@@ -124,10 +138,15 @@ class _Found:
             counts.append(torch.bincount(row_at[firsts], minlength=rows))
         return cls(*counts)
 
-    def by(self, owner: Tensor, *, texts: int) -> _Found:
+    @property
+    def f1(self) -> float:
+        """2 found / (guessed + true), over all rows; 0 where there is neither."""
+        return 2 * float(self.right.sum()) / max(1.0, float((self.guessed + self.true).sum()))
+
+    def by(self, owner: Tensor, *, texts: int) -> EntityCounts:
         """The sums over each text's rows."""
         empty = torch.zeros(texts, dtype=torch.int64)
-        return _Found(*(empty.index_add(0, owner, part) for part in (self.right, self.guessed, self.true)))
+        return EntityCounts(*(empty.index_add(0, owner, part) for part in (self.right, self.guessed, self.true)))
 
 
 def _positions(count: int, breaks: Tensor) -> Tensor:
@@ -140,7 +159,7 @@ def _spans(names: Sequence[str], tags: Tensor, breaks: Tensor) -> Iterable[tuple
 
     spaced = ["O"] * (len(tags) + len(breaks))
     for place, tag in zip(_positions(len(tags), breaks).tolist(), tags.tolist(), strict=True):
-        spaced[place] = names[tag]
+        spaced[place] = names[tag] if 0 <= tag < len(names) else "O"
     spans: Iterable[tuple[str, int, int]] = get_entities(spaced)
     return spans
 
@@ -149,11 +168,9 @@ def _chance(names: Sequence[str], true: Tensor, guessed: Tensor) -> float:
     """F1 of the same guesses beside other words: all of them moved on by a random number of words."""
     rng = torch.Generator().manual_seed(_SEED)
     one_row = torch.zeros_like(true)
-    total = 0.0
-    for turn in torch.randint(len(true), (_TURNS,), generator=rng).tolist():
-        found = _Found.of(names, true, guessed.roll(turn), one_row, rows=1)
-        total += 2 * float(found.right) / max(1.0, float(found.guessed + found.true))
-    return total / _TURNS
+    turns = torch.randint(len(true), (_TURNS,), generator=rng).tolist()
+    found = [EntityCounts.of(names, true, guessed.roll(turn), one_row, rows=1).f1 for turn in turns]
+    return sum(found) / len(found)
 
 
 def _shares(name: str, title: str, hits: Tensor, trials: Tensor) -> tuple[Further, ...]:

@@ -215,7 +215,7 @@ class Knowledge:
         if self.table is None:
             return None
         everything = torch.ones(len(self.table), dtype=torch.bool)
-        return NeighbourSearch(self.table, everything if self.candidates is None else self.candidates)
+        return NeighbourSearch(self.table.detach(), everything if self.candidates is None else self.candidates)
 
     def limited(self, needs: Collection[Need]) -> Knowledge:
         """The same without what is not needed."""
@@ -234,7 +234,7 @@ class Knowledge:
 def _digest(tensor: Tensor) -> float:
     """A number that changes with any element, and with their order."""
     flat = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1).float()
-    columns, rows = torch.arange(flat.shape[1]).sin(), torch.arange(len(flat)).cos()
+    columns, rows = (torch.arange(1, 1 + size).sin() for size in (flat.shape[1], len(flat)))
     return float((flat @ columns.to(flat.device)) @ rows.to(flat.device))
 
 
