@@ -13,11 +13,13 @@ from cutlayer.attacks import (
     ATTACKS,
     AnnotatedText,
     Attack,
+    AttributeClassifier,
     AttributeTruth,
     Check,
     ControlFailed,
     EntityTruth,
     Evidence,
+    Fitting,
     GreedyTruth,
     Knowledge,
     LabelTruth,
@@ -47,6 +49,11 @@ TEXTS = 400
 LABELS = 3
 CONTROLS = ("job/control", "adapter/control/infer")
 """Where the traffic of controls was released into."""
+MODEL = worlds.reading_model()
+READING = Knowledge(
+    cut=Cut(), template=worlds.TEMPLATE, table=cut_up(MODEL, Cut(bottom=0)).bottom.table.detach(), model=MODEL
+)
+"""What the vendor of a model knows that tells tokens apart."""
 PUBLIC = PublicText(worlds.random_tokens(8000, seed=31), source="made up")
 """One for all: what is learnt from it is kept with it."""
 
@@ -99,26 +106,29 @@ def learnt_world(folder, kind, *, form, segments=1):
     """The same for an attacker that has text of its own and is told that nothing is privatized."""
     world = token_world(folder, kind, form=form, segments=segments)
     world.knowledge = dataclasses.replace(world.knowledge, noise=Noise.nothing(), public=PUBLIC)
+    world.truth = dataclasses.replace(world.truth, search=world.knowledge.search)
     world.recovered = 0.98
     return world
 
 
-def attribute_world(folder, kind, *, form, evidence=Evidence.WORDS):
+def attribute_world(folder, kind, *, form, evidence=Evidence.WORDS, model=False):
     """A recorded upload of texts that tell of their authors: `kind` is what was sent instead of what they told."""
     count = 700
     rng = worlds.generator(8)
     labels, authors = torch.randint(2, (count,), generator=rng), torch.arange(count) // 2
     told = labels[torch.randperm(count, generator=rng)] if kind is Traffic.SHUFFLED else labels
     told = None if kind is Traffic.NOISE else told
-    tokens = telling_texts(told, count, 2, evidence, torch.arange(10, worlds.VOCAB), rng)
+    knowledge = READING if model else KNOWLEDGE
+    knowledge = dataclasses.replace(knowledge, cut=Cut(bottom=0 if form == "rows" else None))
+    tokens = telling_texts(told, count, 2, evidence, torch.arange(10, len(knowledge.table)), rng)
     shards = worlds.pieces(tokens, 300, 300, 100)
-    payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
+    payloads = [boundary(part, knowledge) if form == "rows" else part for part in shards]
     record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
     truth = AttributeTruth(
         labels, 2, authors % 2 == 0, records={RECORD_SET: torch.arange(count)}, groups=authors, evidence=evidence
     )
     transcript = Transcript.recorded(folder)
-    return World(transcript, truth.granted(transcript, KNOWLEDGE), truth, recovered=0.95)
+    return World(transcript, truth.granted(transcript, knowledge), truth, recovered=0.95)
 
 
 def label_world(folder, kind):
@@ -207,17 +217,9 @@ ANNOTATED = AnnotatedText(
 @torch.no_grad()
 def named_world(folder, kind, *, bottom):
     """A recorded upload of texts with names: `kind` is what was sent instead of the texts' own tokens."""
-    model = worlds.reading_model()
-    cut = Cut(bottom=bottom)
-    parts = cut_up(model, Cut(bottom=bottom or 0))
-    knowledge = Knowledge(
-        cut=cut,
-        template=worlds.TEMPLATE,
-        table=parts.bottom.table,
-        bottom=parts.bottom,
-        noise=Noise.nothing(),
-        annotated=ANNOTATED,
-        model=model,
+    lower = cut_up(MODEL, Cut(bottom=bottom or 0)).bottom
+    knowledge = dataclasses.replace(
+        READING, cut=Cut(bottom=bottom), bottom=lower, noise=Noise.nothing(), annotated=ANNOTATED
     )
     tokens, tags = worlds.named_texts(300)
     (side,) = tokens.segments
@@ -285,23 +287,26 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
     ],
-    "mlp-inversion": [
-        lambda folder, kind: learnt_world(folder, kind, form="ids"),
-        lambda folder, kind: learnt_world(folder, kind, form="rows"),
-        lambda folder, kind: learnt_world(folder, kind, form="rows", segments=2),
-    ],
     **{
         name: [
-            lambda folder, kind: attribute_world(folder, kind, form="ids"),
-            lambda folder, kind: attribute_world(folder, kind, form="rows"),
+            lambda folder, kind: learnt_world(folder, kind, form="ids"),
+            lambda folder, kind: learnt_world(folder, kind, form="rows"),
+            lambda folder, kind: learnt_world(folder, kind, form="rows", segments=2),
         ]
-        for name in ("attribute-mlp", "label-mlp")
+        for name in ("mlp-inversion", "autoencoder-inversion")
     },
+    "attribute-mlp": [
+        lambda folder, kind: attribute_world(folder, kind, form="ids"),
+        lambda folder, kind: attribute_world(folder, kind, form="rows"),
+    ],
+    "label-mlp": [lambda folder, kind: attribute_world(folder, kind, form="ids")],
     "ner": [
         lambda folder, kind: named_world(folder, kind, bottom=None),
         lambda folder, kind: named_world(folder, kind, bottom=0),
         lambda folder, kind: named_world(folder, kind, bottom=1),
     ],
+    "attribute-classifier": [lambda folder, kind: attribute_world(folder, kind, form="rows", model=True)],
+    "label-classifier": [lambda folder, kind: attribute_world(folder, kind, form="ids", model=True)],
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
@@ -324,6 +329,20 @@ CASES = [pytest.param(name, make, id=f"{name}-{number}") for name in WORLDS for 
 
 def test_every_attack_has_a_world():
     assert set(ATTACKS) == set(WORLDS)
+
+
+QUICK = {
+    name: AttributeClassifier(fitting=Fitting(passes=2, batch=64, learning_rate=1e-2))
+    for name in ("attribute-classifier", "label-classifier")
+}
+"""Attacks that tune a model, in a strength that is enough here."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Runs these attacks in that strength."""
+    for name, run in QUICK.items():
+        monkeypatch.setitem(ATTACKS._parts, name, dataclasses.replace(ATTACKS[name], run=run))
 
 
 @pytest.fixture
@@ -432,6 +451,9 @@ def told_the_truth(real, world):
     def peek(guessed, true):
         # some of them together: an entity is known if all its tokens are
         known = torch.arange(len(true.values)) // 8 % 4 == 0
+        if guessed.values.is_floating_point():
+            rows = world.knowledge.table[true.values]
+            return guessed.with_values(torch.where(known[:, None], rows, guessed.values))
         return guessed.with_values(torch.where(known, true.values, guessed.values))
 
     return attack
@@ -445,7 +467,7 @@ def unsteady(real, world):
         for source, number, guess in real(view):
             if isinstance(guess, Tokens):
                 first, *others = guess.segments
-                values = torch.cat([first.values[:-1], torch.tensor([next(drawn) % 100])])
+                values = torch.cat([first.values[:-1], torch.full_like(first.values[-1:], next(drawn) % 100)])
                 yield source, number, Tokens((first.with_values(values), *others))
             else:
                 yield source, number, torch.cat([guess[:-1], torch.full_like(guess[-1:], next(drawn))])

@@ -1,8 +1,10 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Evidence, Guesses, Question
+from cutlayer.attacks.attribute_classifier import AttributeClassifier
 from cutlayer.attacks.attribute_mlp import AttributeMlp
 from cutlayer.attacks.attributes import AttributeTruth
+from cutlayer.attacks.autoencoder_inversion import AutoencoderInversion
 from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.entities import EntityTruth
 from cutlayer.attacks.entity_tagger import EntityTagger
@@ -43,8 +45,10 @@ __all__ = [
     "ATTACKS",
     "AnnotatedText",
     "Attack",
+    "AttributeClassifier",
     "AttributeMlp",
     "AttributeTruth",
+    "AutoencoderInversion",
     "Check",
     "Control",
     "ControlFailed",

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.attacks.attack import ATTACKS, Guess
+from cutlayer.attacks.attack import ATTACKS, Attack, Guess
 from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Control, run_controls
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
@@ -95,7 +95,15 @@ class Examined:
     guesses: tuple[Guess, ...] = ()
 
 
-def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Examined:
+def examine(
+    attack: str,
+    transcript: Transcript,
+    *,
+    knowledge: Knowledge,
+    truth: Truth,
+    run: Attack | None = None,
+    controls: tuple[Control, ...] | None = None,
+) -> Examined:
     """Runs a registered attack on a transcript, checks it, and scores it.
 
     The attack is called with a view and nothing else; the truth is used to score its guesses and to
@@ -106,19 +114,22 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         transcript: What the vendor saw.
         knowledge: What else the attacker is granted.
         truth: What it was about.
+        run: The attack of that name in another strength; it is checked in this one.
+        controls: What its controls gave for traffic of the same form, under the same knowledge: they are not run again.
 
     Raises:
         ConfigError: There is no such attack.
         DataError: Transcript and truth do not belong together.
     """
-    run = ATTACKS[attack]
+    run = run or ATTACKS[attack]
     sample = truth.sample()
     if isinstance(sample, AttributeTruth):
         sample = replace(sample, evidence=run.evidence)
     try:
         guesses = tuple(run(View(transcript, truth.granted(transcript, knowledge))))
         score = truth.score(guesses)
-        controls = run_controls(run, sample, transcript, knowledge, looks=score.looks)
+        if controls is None:
+            controls = run_controls(run, sample, transcript, knowledge, looks=score.looks)
     except Inapplicable as answer:
         return Examined(NotApplicable(attack=attack, reason=answer.reason))
     if not all(control.passed for control in controls):

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.attacks.scoring import Score, chance_of_match
+from cutlayer.attacks.scoring import Further, Score, bootstrap, chance_of_match
 from cutlayer.attacks.simulate import boundary
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
+from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 
@@ -82,6 +83,7 @@ class Reading:
         seen: `[items]` bool, whether the token counts: it was looked at, and something can be guessed of it.
         looks: `[items]` int64, how often.
         chance: The share of tokens that would be read by chance.
+        further: Other numbers of the same guesses.
     """
 
     tokens: Tokens
@@ -90,6 +92,7 @@ class Reading:
     seen: Tensor
     looks: Tensor
     chance: float
+    further: tuple[Further, ...] = ()
 
     @property
     def owners(self) -> Tensor:
@@ -99,7 +102,8 @@ class Reading:
     @property
     def score(self) -> Score:
         """The share of tokens that was read."""
-        return Score(self.per_text(self.right), self.per_text(self.seen), self.chance, int(self.looks.max()))
+        right, seen = self.per_text(self.right), self.per_text(self.seen)
+        return Score(right, seen, self.chance, int(self.looks.max()), self.further)
 
     def per_text(self, items: Tensor) -> Tensor:
         """`[texts]` int64: how many of a text's tokens are marked in `items` `[items]` bool."""
@@ -113,18 +117,23 @@ class TokenTruth:
     A token counts as recovered if any look at its text recovers it: "the union of the results of
     performing E attacks" (SAP, Appendix A). Only texts that the transcript shows are counted.
 
+    Guesses may be rows `[width]` in the place of ids: each counts as the nearest row's token, and how far rows are from
+    the true ones is told beside.
+
     Attributes:
         tokens: Content tokens of `n` texts.
         records: By record set, `[n]` int64: the number of the record that holds each text, counted
             through the set's shards. Texts may share a record.
         steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
         skipped: First tokens of each text that are not counted.
+        search: The table that guessed rows are rows of; not needed for guesses that are ids.
     """
 
     tokens: Tokens
     records: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     skipped: int = 0
+    search: NeighbourSearch | None = None
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -138,7 +147,8 @@ class TokenTruth:
         """What guesses make of the texts, token by token.
 
         Raises:
-            DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
+            DataError: Guesses and texts differ in shape: transcript and truth do not belong together. Or rows were
+                guessed, and there is no table to compare them with.
         """
         truth, places = _flat(self.tokens), _places(self.tokens)
         within = _within(self.tokens)
@@ -149,8 +159,13 @@ class TokenTruth:
         read = torch.full_like(truth, UNREAD)
         guessed: list[Tensor] = []
         guessed_at: list[Tensor] = []
+        distances: list[tuple[Tensor, Tensor, Tensor]] = []
         for looked_at, guess in self._aligned(places, guesses):
             items, values = _flat(looked_at), _flat(guess)
+            if values.is_floating_point():
+                search = self._searched()
+                distances.append((items, *_differences(values, search.table[truth[items]])))
+                values = search.nearest(values.double())
             hit = truth[items] == values
             # a look that reads a token counts, whatever others make of it; of those that do not, the first is shown
             shown = hit | (looks[items] == 0)
@@ -170,7 +185,55 @@ class TokenTruth:
             places=kinds[seen],
             guessed_at=torch.cat(guessed_at),
         )
-        return Reading(self.tokens, _unflat(read, self.tokens), right=right, seen=seen, chance=chance, looks=looks)
+        return Reading(
+            self.tokens,
+            _unflat(read, self.tokens),
+            right=right,
+            seen=seen,
+            chance=chance,
+            looks=looks,
+            further=self._far(distances, seen) if distances else (),
+        )
+
+    def _searched(self) -> NeighbourSearch:
+        if self.search is None:
+            raise DataError("Rows were guessed, and the truth has no table to compare them with.", remedy="Give one.")
+        return self.search
+
+    def _far(self, distances: list[tuple[Tensor, Tensor, Tensor]], seen: Tensor) -> tuple[Further, ...]:
+        """How far guessed rows are from the true ones, over all looks."""
+        items, errors, likenesses = (torch.cat(column) for column in zip(*distances, strict=True))
+        counted = seen[items]
+        owner = _owners(self.tokens)[items[counted]]
+        none = torch.zeros(len(self.tokens), dtype=torch.float64)
+        trials = none.index_add(0, owner, torch.ones(len(owner), dtype=torch.float64))
+        told = []
+        for name, title, values, leaks in (
+            ("mse", "mean squared distance of guessed rows from the true ones", errors, False),
+            ("cosine", "cosine between guessed and true rows", likenesses, True),
+        ):
+            sums = none.index_add(0, owner, values[counted])
+            told.append(
+                Further(
+                    name=name,
+                    title=title,
+                    value=float(sums.sum() / trials.sum()),
+                    interval=bootstrap(sums, trials),
+                    n=len(owner),
+                    unit=name,
+                    higher_is_leak=leaks,
+                )
+            )
+        rows = self._searched().table[_flat(self.tokens)[items[counted]]]
+        spread = Further(
+            name="mse_blind",
+            title="mean squared distance of the mean row: what needs no look at all",
+            value=float((rows - rows.mean(0)).square().sum(1).mean()),
+            n=len(owner),
+            unit="mse",
+            higher_is_leak=False,
+        )
+        return (*told, spread)
 
     def _aligned(self, places: Tokens, guesses: Iterable[Guess]) -> Iterable[tuple[Tokens, Tokens]]:
         """Guesses beside the places in the truth that they are about."""
@@ -190,7 +253,8 @@ class TokenTruth:
     def sample(self) -> TokenTruth:
         """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""
         stride = -(-self.tokens.total // CONTROL_ITEMS)
-        return TokenTruth(self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1))), skipped=self.skipped)
+        some = self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1)))
+        return TokenTruth(some, skipped=self.skipped, search=self.search)
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -205,7 +269,8 @@ class TokenTruth:
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
             frames.append(sent(Direction.UP, step, packed(payload, form)))
         steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
-        return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps, skipped=self.skipped)
+        truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
+        return Transcript(lambda: frames), truth
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of tokens that are candidates."""
@@ -318,6 +383,12 @@ def by_text(
 
 
 # ---------------------------------------------------------------- tokens, flat
+
+
+def _differences(guessed: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distance and cosine `[n]` of rows `[n, width]`, float64."""
+    errors = (guessed.float() - true).square().sum(1).double()
+    return errors, torch.nn.functional.cosine_similarity(guessed.float(), true.float()).double()
 
 
 def _flat(tokens: Tokens) -> Tensor:
