@@ -23,6 +23,7 @@ from cutlayer.attacks import (
     GreedyTruth,
     Knowledge,
     LabelTruth,
+    LengthTruth,
     Measured,
     Noise,
     PublicText,
@@ -129,6 +130,37 @@ def attribute_world(folder, kind, *, form, evidence=Evidence.WORDS, model=False)
     )
     transcript = Transcript.recorded(folder)
     return World(transcript, truth.granted(transcript, knowledge), truth, recovered=0.95)
+
+
+def surviving_world(folder, kind):
+    """The same where it is told by which tokens the noise keeps."""
+    count, rng = 500, worlds.generator(8)
+    labels = torch.randint(2, (count,), generator=rng)
+    like = Transcript.recorded(record(folder / "like", [worlds.shard(0, worlds.random_tokens(3))]))
+    knowledge = dataclasses.replace(KNOWLEDGE, cut=Cut(bottom=None), public=PUBLIC)
+    truth = AttributeTruth(labels, 2, torch.arange(count) < 1, evidence=Evidence.SURVIVAL)
+    made, known = truth.traffic(kind, like, knowledge, looks=1, rng=rng)
+    (release,) = made.releases()
+    record(folder / "own", [worlds.shard(0, release.payload)])
+    truth = dataclasses.replace(truth, records={RECORD_SET: torch.arange(count)}, noise=known.noise)
+    transcript = Transcript.recorded(folder / "own")
+    return World(transcript, truth.granted(transcript, knowledge), truth, recovered=0.95)
+
+
+def length_world(folder, kind, *, form, segments=1):
+    """A recorded upload of which only lengths matter."""
+    tokens = worlds.random_tokens(TEXTS, segments=segments)
+    lengths = torch.stack([side.lengths for side in tokens.segments]).sum(0)
+    rng = worlds.generator(9)
+    order = {
+        Traffic.UNPROTECTED: torch.arange(TEXTS),
+        Traffic.SHUFFLED: torch.randperm(TEXTS, generator=rng),
+        Traffic.NOISE: torch.randint(TEXTS, (TEXTS,), generator=rng),
+    }[kind]
+    payload = tokens.select(order)
+    record(folder, [worlds.shard(0, worlds.as_rows(payload) if form == "rows" else payload)])
+    truth = LengthTruth(lengths, records={RECORD_SET: torch.arange(TEXTS)})
+    return World(Transcript.recorded(folder), KNOWLEDGE, truth, lambda: truth.sample().lengths)
 
 
 def label_world(folder, kind):
@@ -307,6 +339,16 @@ WORLDS = {
     ],
     "attribute-classifier": [lambda folder, kind: attribute_world(folder, kind, form="rows", model=True)],
     "label-classifier": [lambda folder, kind: attribute_world(folder, kind, form="ids", model=True)],
+    "lengths": [
+        lambda folder, kind: length_world(folder, kind, form="ids"),
+        lambda folder, kind: length_world(folder, kind, form="rows", segments=2),
+    ],
+    "attribute-lengths": [
+        lambda folder, kind: attribute_world(folder, kind, form="ids", evidence=Evidence.LENGTHS),
+        lambda folder, kind: attribute_world(folder, kind, form="rows", evidence=Evidence.LENGTHS),
+    ],
+    "label-lengths": [lambda folder, kind: attribute_world(folder, kind, form="ids", evidence=Evidence.LENGTHS)],
+    "survival-pattern": [surviving_world],
     "output-gradient": [label_world],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
@@ -443,7 +485,7 @@ def told_the_truth(real, world):
                 yield source, number, Tokens(tuple(peek(a, b) for a, b in sides))
             else:
                 known = torch.arange(len(guess)) % 4 == 0
-                labels = sample.labels
+                labels = world.answers() if world.answers else sample.labels
                 if guess.is_floating_point():
                     known, labels = known[:, None], torch.nn.functional.one_hot(labels).to(guess)
                 yield source, number, torch.where(known, labels, guess)

@@ -9,6 +9,7 @@ from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.entities import EntityTruth
 from cutlayer.attacks.entity_tagger import EntityTagger
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.measure import (
     ControlFailed,
     Examined,
@@ -28,6 +29,7 @@ from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.scoring import Further, Score, clustered
 from cutlayer.attacks.simulate import released_as, simulate
+from cutlayer.attacks.survival import SurvivalPattern
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
 from cutlayer.attacks.unsplit import (
@@ -66,6 +68,9 @@ __all__ = [
     "Knowledge",
     "LabelTruth",
     "Labelled",
+    "LengthClassifier",
+    "LengthTruth",
+    "Lengths",
     "Measured",
     "MlpInversion",
     "NearestNeighbour",
@@ -86,6 +91,7 @@ __all__ = [
     "SeenFrame",
     "SeenRelease",
     "SeenStep",
+    "SurvivalPattern",
     "TailGradient",
     "TextOverlap",
     "TokenTruth",

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Evidence, Guess
-from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled
+from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Noise
 from cutlayer.attacks.scoring import Further, Score, area_under_curve, bootstrap_of, chance_of_match
-from cutlayer.attacks.truth import CONTROL, Traffic, as_rows, by_text, packed, sent, vocabulary
+from cutlayer.attacks.simulate import simulate
+from cutlayer.attacks.truth import CONTROL, ELSEWHERE, Traffic, as_rows, by_text, packed, sent, vocabulary
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
+from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
 
@@ -29,6 +32,10 @@ seconds, enough to tell one in eight that is known from elsewhere from chance.""
 _SHORTEST, _LONGEST = 4, 8
 _MARKS = 2
 """How often a control text holds the token that tells its label."""
+_SURVIVING = 48
+"""Tokens of a control text of which some survive."""
+_KEPT, _DROWNED = 1e4, 1.0
+"""eta times the mean length of rows, of tokens that survive and of those that do not."""
 _SEED = 2026
 
 
@@ -42,10 +49,12 @@ class AttributeTruth:
         labels: `[n]` int64.
         classes: How many labels there are.
         known: `[n]` bool, texts whose label the attacker knows; it is scored on the others.
-        records: By record set, `[n]` int64: the record that holds each text; see `TokenTruth`.
+        records: By record set, `[n]` int64: the record that holds each text, counted through the set's shards;
+            `ELSEWHERE` if none does.
         steps: By job and step, `[rows]` int64: each row's text.
         groups: `[n]` int64, what makes texts dependent: their author. `None`: each text stands for itself.
         evidence: What controls plant labels in.
+        noise: What control traffic was made with, where that is planted, too.
 
     Raises:
         DataError: A group has texts that are known and texts that are attacked, or nothing is attacked.
@@ -58,6 +67,7 @@ class AttributeTruth:
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     groups: Tensor | None = None
     evidence: Evidence = Evidence.WORDS
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         if bool(self.known.all()):
@@ -77,14 +87,16 @@ class AttributeTruth:
         labels = {(f"job/{job}", step): told[rows] for (job, step), rows in self.steps.items()}
         for name, record_of in self.records.items():
             held = torch.full((1 + int(record_of.max()),), UNMARKED, dtype=torch.int64)
-            held[record_of[self.known]] = self.labels[self.known]
+            here = self.known & (record_of != ELSEWHERE)
+            held[record_of[here]] = self.labels[here]
             start = 0
             for number, rows in sorted(_shards(transcript, name).items()):
                 own = held[start : start + rows]
                 missing = torch.full((rows - len(own),), UNMARKED, dtype=torch.int64)
                 labels[f"record-set/{name}", number] = torch.cat([own, missing])
                 start += rows
-        return replace(knowledge, labelled=Labelled(labels, self.classes))
+        known = replace(knowledge, labelled=Labelled(labels, self.classes))
+        return known if self.noise is None else replace(known, noise=self.noise)
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """The share of attacked texts whose label was guessed; clusters are groups.
@@ -125,9 +137,10 @@ class AttributeTruth:
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, AttributeTruth]:
-        """Made-up texts that tell their labels by a word or by their length, in the form of those in `like`.
+        """Made-up texts that tell their labels where the attack looks, in the form of those in `like`.
 
-        For shuffled traffic each text tells another's label: what is learnt of known texts is then as wrong as what is
+        They do so by a word, by their length, or by which of their words survive a noise of the control's own. For
+        shuffled traffic each text tells another's label: what is learnt of known texts is then as wrong as what is
         guessed of the others.
         """
         form = next((release.payload for release in like.releases()), None)
@@ -135,6 +148,8 @@ class AttributeTruth:
             raise Inapplicable("The transcript holds no released text.")
         labels = self.labels[torch.randperm(len(self), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
         told = None if kind is Traffic.NOISE else labels
+        if self.evidence is Evidence.SURVIVAL:
+            return self._surviving(told, form, knowledge, looks=looks, rng=rng)
         tokens = telling_texts(told, len(self), self.classes, self.evidence, vocabulary_of(knowledge, form), rng)
         if len(_lengths(form)) and _lengths(form).shape[1] == 2:
             tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(len(self), dtype=torch.int64))))
@@ -144,6 +159,34 @@ class AttributeTruth:
             frames.append(sent(Direction.UP, step, packed(payload, form)))
         steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps)
+
+    def _surviving(
+        self, labels: Tensor | None, form: Payload, knowledge: Knowledge, *, looks: int, rng: torch.Generator
+    ) -> tuple[Transcript, AttributeTruth]:
+        """Texts of random words, of which each class keeps others: what is left of them is all that tells it."""
+        if isinstance(form, Rows) or knowledge.table is None or len(form.segments) != 1:
+            raise Inapplicable("Which tokens survive is read from the ids of single texts.")
+        words = vocabulary_of(knowledge, form)
+        kept_by = torch.randint(self.classes, (len(knowledge.table),), generator=rng)
+        etas = torch.full((len(knowledge.table), self.classes), _DROWNED, dtype=torch.float64)
+        etas[torch.arange(len(etas)), kept_by] = _KEPT
+        noise = Noise(PrivacySpec(eta=1.0, cti=CtiSpec()), etas=etas / float(knowledge.table.norm(dim=1).mean()))
+        lengths = torch.full((len(self),), _SURVIVING)
+        values = words[torch.randint(len(words), (int(lengths.sum()),), generator=rng)]
+        told = torch.randint(self.classes, (len(self),), generator=rng) if labels is None else labels
+        seed = int(torch.randint(2**62, (), generator=rng))
+        frames = []
+        for step in range(1, looks + 1):
+            drawn = simulate(
+                Tokens((Ragged(values, lengths),)),
+                replace(knowledge, noise=noise),
+                rows=None,
+                rng=np.random.Generator(np.random.PCG64([seed, step])),
+                classes=told,
+            )
+            frames.append(sent(Direction.UP, step, packed(drawn, form)))
+        steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
+        return Transcript(lambda: frames), replace(self, steps=steps, noise=noise)
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

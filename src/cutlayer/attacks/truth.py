@@ -30,6 +30,8 @@ CONTROL_ITEMS = 4096
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
 
+ELSEWHERE = -1
+"""In the place of the record of a text that a record set does not hold."""
 CONTROL = "control"
 """The job that control traffic is said to be of."""
 _OTHER_RUN = "Give the transcript of the same run."
@@ -355,7 +357,7 @@ def by_text(
 
     Args:
         guesses: Tensors of as many rows as texts were released.
-        records: By record set, `[n]` int64: the record that holds each text; see `TokenTruth`.
+        records: By record set, `[n]` int64: the record that holds each text, `ELSEWHERE` if none does.
         steps: By job and step, `[rows]` int64: each row's text.
 
     Yields:
@@ -379,7 +381,8 @@ def by_text(
         held = torch.cat([found[number] for number in sorted(found)])
         if sorted(found) != list(range(len(found))) or int(records[name].max()) >= len(held):
             raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
-        yield torch.arange(len(records[name])), held[records[name]]
+        texts = (records[name] != ELSEWHERE).nonzero()[:, 0]
+        yield texts, held[records[name][texts]]
 
 
 # ---------------------------------------------------------------- tokens, flat

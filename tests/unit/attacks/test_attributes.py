@@ -10,7 +10,9 @@ from cutlayer.attacks import Transcript as Seen
 from cutlayer.attacks.attribute_mlp import mean_rows
 from cutlayer.attacks.attributes import CONTROL_ATTACKED, CONTROL_KNOWN, telling_texts
 from cutlayer.attacks.knowledge import UNMARKED
+from cutlayer.attacks.truth import ELSEWHERE
 from cutlayer.core import DataError
+from cutlayer.wire import Frame, routes
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET
 
@@ -90,6 +92,30 @@ def test_the_attacker_is_told_what_it_knows_and_no_more(tmp_path):
     assert labelled.of(SET, 1, 2).tolist() == [1, 0]
     assert labelled.of(STEPS, 1, 3).tolist() == [1, UNMARKED, 0]
     assert labelled.of(STEPS, 2, 2).tolist() == [UNMARKED] * 2
+
+
+def test_texts_may_lie_in_different_record_sets(tmp_path):
+    other = "c" * 32
+    first, second = worlds.pieces(worlds.random_tokens(5), 2, 3)
+    frames = [
+        worlds.shard(0, first),
+        Frame(routes.SHARD_PUT, {"record_set": other, "shard": 0}, tensors=worlds.tensors(second)),
+    ]
+    transcript = Seen.recorded(worlds.record(tmp_path, frames))
+    truth = AttributeTruth(
+        LABELS,
+        2,
+        KNOWN,
+        records={
+            RECORD_SET: torch.tensor([0, 1, ELSEWHERE, ELSEWHERE, ELSEWHERE]),
+            other: torch.tensor([ELSEWHERE, ELSEWHERE, 2, 0, 1]),
+        },
+    )
+    labelled = truth.granted(transcript, KNOWLEDGE).labelled
+    assert labelled.of(SET, 0, 2).tolist() == [0, 1]
+    assert labelled.of(f"record-set/{other}", 0, 3).tolist() == [UNMARKED] * 3
+    score = truth.score([(SET, 0, torch.tensor([1, 0])), (f"record-set/{other}", 0, torch.tensor([0, 1, 0]))])
+    assert (score.success.n, score.success.value) == (3, pytest.approx(2 / 3))
 
 
 def test_a_transcript_of_another_run():
