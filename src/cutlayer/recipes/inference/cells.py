@@ -62,9 +62,9 @@ from cutlayer.reports.cells import CellStore
 
 _CALIBRATION_SEED = 0
 _SPLIT_SEED = 0
+PARTS = ("figure-3-sap", "figure-3-rapt")
 ATTACKED, INVERTED, NAMED = "attacked posts", "inverted posts", "named sentences"
 INVERSIONS = ("nearest-neighbour", "mlp-inversion", "autoencoder-inversion")
-ATTRIBUTE_ATTACKS = ("attribute-classifier", "attribute-mlp", "attribute-lengths")
 
 
 class AttackCell(Spec):
@@ -312,8 +312,8 @@ class Experiment:
             "attribute-classifier": lambda: AttributeClassifier(
                 positions=self._content + 2, fitting=Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
             ),
-            "mlp-inversion": lambda: MlpInversion(tokens=scale.pairs),
-            "autoencoder-inversion": lambda: AutoencoderInversion(tokens=scale.pairs),
+            "mlp-inversion": lambda: MlpInversion(tokens=scale.pairs, queries=scale.queries),
+            "autoencoder-inversion": lambda: AutoencoderInversion(tokens=scale.pairs, queries=scale.queries),
         }
         return replace(ATTACKS[attack], run=runs[attack]()) if attack in runs else ATTACKS[attack]
 

@@ -42,6 +42,7 @@ class Scale(Spec):
     named: int = Field(ge=1)
     annotated: int = Field(ge=1)
     pairs: int = Field(ge=1)
+    queries: int = Field(ge=0)
 
 
 class PaperFigure(Spec):
