@@ -130,7 +130,9 @@ def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | N
     """The attacker's own text, behind the texts of the records that it knows."""
     if not evidence.known.total:
         return public
-    known = PublicText(evidence.known, source=f"{evidence.known_records} records that it knows")
+    known = PublicText(
+        evidence.known, source=f"{evidence.known_records} records that it knows", alike=len(evidence.known)
+    )
     return known if public is None else known.followed_by(public)
 
 
