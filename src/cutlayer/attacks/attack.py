@@ -54,7 +54,7 @@ class Question(StrEnum):
 
 
 class Clue(StrEnum):
-    """Where an attack on a label or an attribute looks for the answer: there its controls plant one."""
+    """Where an attack looks for the answer: there its controls plant one."""
 
     WORDS = "words"
     """In what was released in the place of words."""
@@ -81,7 +81,7 @@ class Attack:
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
         costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
-        clue: Of an attack on a label or an attribute, where it looks.
+        clue: Where it looks.
     """
 
     run: Callable[[View], Guesses]

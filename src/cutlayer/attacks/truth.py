@@ -261,7 +261,7 @@ class TokenTruth:
                 raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
             yield _fitting(places, records.select(self.records[name]))
 
-    def only(self, chosen: Tensor) -> TokenTruth:
+    def only(self, chosen: Tensor) -> Self:
         """The same about some of the texts: of the others nothing is asked.
 
         Args:
@@ -278,7 +278,7 @@ class TokenTruth:
             texts=kept if self.texts is None else self.texts[kept],
         )
 
-    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, TokenTruth]:
+    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, Self]:
         """The first texts of a transcript, of about so many tokens, and the part of it that shows them.
 
         Args:
@@ -305,7 +305,7 @@ class TokenTruth:
             return transcript, self
         return transcript.first_steps(max(number for _, number in steps)), replace(self, steps=steps).only(chosen)
 
-    def limited(self, tokens: int) -> TokenTruth:
+    def limited(self, tokens: int) -> Self:
         """The first texts of a sample, of so many tokens at most, one text at least; it knows no place of theirs."""
         ends = torch.stack([side.lengths for side in self.tokens.segments]).sum(0).cumsum(0)
         kept = max(1, int((ends <= tokens).sum()))

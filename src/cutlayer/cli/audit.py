@@ -7,10 +7,10 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -77,7 +77,12 @@ def audit(
     text_column: TextColumn = "text",
     label_column: Annotated[
         str,
-        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
+        typer.Option(
+            "--label-column",
+            metavar="NAME",
+            help="The column that holds the label; not for a language model.",
+            rich_help_panel=DATA,
+        ),
     ] = "label",
     model: Annotated[
         str,
@@ -87,7 +92,27 @@ def audit(
             rich_help_panel=CUT,
         ),
     ] = "starter",
-    bottom: Annotated[str, typer.Option(metavar="N|text", help="Blocks at the customer.", rich_help_panel=CUT)] = "0",
+    objective: Annotated[
+        Literal["classification", "lm"],
+        typer.Option(help="What is learnt: a label per text, or to continue texts.", rich_help_panel=TRAINING),
+    ] = "classification",
+    bottom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|text",
+            help="Blocks at the customer. Default: 0; 1 of a language model.",
+            show_default=False,
+            rich_help_panel=CUT,
+        ),
+    ] = None,
+    tail: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Of a language model: blocks above the upper cut at the customer, below the head.",
+            rich_help_panel=CUT,
+        ),
+    ] = 0,
     mechanism: Annotated[
         Literal["text-to-text", "vector"] | None,
         typer.Option(
@@ -184,7 +209,25 @@ def audit(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs that are trained for it.", rich_help_panel=TRAINING)] = 1,
-    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)] = 1e-3,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="AdamW's initial rate. Default: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            "--max-length",
+            min=1,
+            help="Tokens of a text, or of a language model's blocks, at most. Default: the model's limit.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Data order, and which examples are shown. Never noise.")] = 0,
     home: Home = None,
     as_json: AsJson = False,
@@ -212,20 +255,24 @@ def audit(
     with checked():
         attacker = AttackerSpec(known=known, group=group_column, secret=secret, seed=seed)
     columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
-    read = partial(read_dataset, text_column=text_column, label_column=label_column, attribute_columns=columns)
+    labels = label_column if objective == "classification" else None
+    read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
         if transcript is None:
             spec = _local(
                 model=model,
-                bottom=bottom,
+                objective=objective,
+                bottom=bottom or ("1" if objective == "lm" else "0"),
+                tail=tail,
                 eta=require_eta(eta),
                 mechanism=mechanism,
                 place=place,
                 cti=cti,
                 epochs=epochs,
                 learning_rate=learning_rate,
+                max_length=max_length,
                 seed=seed,
             )
             evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
@@ -275,23 +322,29 @@ def register(app: typer.Typer) -> None:
 def _local(
     *,
     model: str,
+    objective: Literal["classification", "lm"],
     bottom: str,
+    tail: int,
     eta: float,
     mechanism: Literal["text-to-text", "vector"] | None,
     place: str,
     cti: bool,
     epochs: int,
-    learning_rate: float,
+    learning_rate: float | None,
+    max_length: int | None,
     seed: int,
 ) -> LocalSpec:
     from cutlayer.core import Place, checked
-    from cutlayer.customer import TrainSpec
+    from cutlayer.customer import Objective, TrainSpec
     from cutlayer.privacy import CtiSpec, PrivacySpec
     from cutlayer.reports.audit import LocalSpec
 
+    settings: Callable[..., TrainSpec] = TrainSpec.language if objective == "lm" else TrainSpec
+    given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "max_length": max_length}
     with checked():
         return LocalSpec(
             model=model,
+            objective=Objective.LM if objective == "lm" else Objective.CLASSIFICATION,
             privacy=PrivacySpec(
                 mechanism="none" if math.isinf(eta) else mechanism or "text-to-text",
                 eta=eta,
@@ -299,7 +352,8 @@ def _local(
                 cti=CtiSpec() if cti else None,
             ),
             bottom=parse_depth(bottom),
-            training=TrainSpec(epochs=epochs, learning_rate=learning_rate),
+            tail=tail,
+            training=settings(**{name: value for name, value in given.items() if value is not None}),
             seed=seed,
         )
 

@@ -25,6 +25,7 @@ from cutlayer.attacks import (
     Noise,
     Question,
     TokenTruth,
+    TrainedTruth,
     Transcript,
     Truth,
 )
@@ -66,6 +67,8 @@ class Evidence:
         transcript: What the vendor saw.
         knowledge: What the vendor knows beside it: the parts that it handed out, and how releases are privatized.
         tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released.
+        trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
+            that predict no tokens.
         labels: Which labels they had, and what each step was about; `None` for runs without labels.
         classes: The same labels for attacks that learn from those of known records; `None` for runs without labels.
         attributes: Private attributes, by column.
@@ -73,8 +76,9 @@ class Evidence:
         known: The tokens of the records that the attacker knows, as single texts.
         known_records: How many these are.
         label_names: The labels in the order of their numbers.
-        texts: The texts themselves.
-        rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first.
+        texts: The texts themselves; `None` where they were joined and cut into blocks.
+        rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first. Of blocks
+            their numbers.
         archive: What the vendor handed out.
         result: What the run found.
     """
@@ -83,6 +87,7 @@ class Evidence:
     transcript: Transcript
     knowledge: Knowledge
     tokens: TokenTruth
+    trained: TrainedTruth | None
     labels: LabelTruth | None
     classes: AttributeTruth | None
     attributes: Mapping[str, AttributeTruth]
@@ -90,7 +95,7 @@ class Evidence:
     known: Tokens
     known_records: int
     label_names: tuple[str, ...]
-    texts: Dataset
+    texts: Dataset | None
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
@@ -110,7 +115,9 @@ class Evidence:
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
         """What an attack is scored on, with the column of the attribute that it is about."""
         if attack.question is Question.WORDS:
-            yield "", self.tokens
+            words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
+            if words is not None:
+                yield "", words
         elif attack.question is Question.LENGTH:
             yield "", self.lengths
         elif attack.question is Question.ATTRIBUTE:
@@ -150,6 +157,11 @@ class Evidence:
                 "Runs of encoder-decoders are not audited yet.",
                 remedy="Their result says what the vendor read of them: cutlayer finetune shows it again.",
             )
+        if spec.objective.generates and (attacker.secret or attacker.group is not None):
+            raise ConfigError(
+                "A language model's texts are joined and cut into blocks, which have no attributes of their own.",
+                remedy="Leave --secret-column and --group-column out.",
+            )
         if given.digest(home.secret.derive("data digest")) != run.state.data_digest:
             raise DataError(
                 f"The run in {folder} was over other data, or another customer's.",
@@ -181,6 +193,10 @@ class Evidence:
         classes = None
         if labels is not None:
             classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
+        trained = None
+        if spec.objective.generates:
+            skipped = 0 if archive.template.opening else 1
+            trained = TrainedTruth(data.tokens, steps=steps, skipped=skipped).only(hidden)
         attributes = {}
         for column in attacker.secret:
             values, names = _numbered(rows.train, column)
@@ -193,6 +209,7 @@ class Evidence:
             transcript=Transcript.recorded(run.transcript),
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
+            trained=trained,
             labels=labels,
             classes=classes,
             attributes=attributes,
@@ -200,8 +217,8 @@ class Evidence:
             known=_singles(data.tokens.select(known.nonzero()[:, 0])),
             known_records=int(known.sum()),
             label_names=data.label_names,
-            texts=rows.train,
-            rows=_places(rows.train, given.train),
+            texts=None if spec.objective.generates else rows.train,
+            rows=tuple(range(len(data.tokens))) if spec.objective.generates else _places(rows.train, given.train),
             archive=archive,
             result=run.result(),
         )

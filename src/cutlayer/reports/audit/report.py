@@ -105,7 +105,9 @@ def audit(
     readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
     page = vendor_page(evidence, source)
     blocks = sum("block" in part.name for part in page.handed)
-    settings = _settings(evidence, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
+    settings = _settings(
+        evidence, source, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran)
+    )
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -170,7 +172,7 @@ def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]
 
 def _kinds(evidence: Evidence, reading: Reading | None) -> Tensor | None:
     """Of which kind each token of a reading is."""
-    if reading is None or len(evidence.texts) != len(evidence.lengths.lengths):
+    if reading is None or evidence.texts is None:
         return None
     public = evidence.knowledge.public
     return token_kinds(
@@ -236,13 +238,13 @@ def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
 
 
 def _settings(
-    evidence: Evidence, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
+    evidence: Evidence, source: str, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
 ) -> AuditSettings:
     spec, manifest = evidence.spec, evidence.archive.manifest
     public = evidence.knowledge.public
     return AuditSettings(
         source="recorded" if recorded else "local",
-        model=spec.model,
+        model=spec.model if recorded else source,
         fingerprint=manifest.fingerprint,
         cut=spec.cut.slug,
         bottom_blocks=spec.bottom,
