@@ -72,6 +72,10 @@ class Registry(Generic[T]):
         """Names that installed packages give, each with its package and version. Nothing is imported."""
         return {name: _origin(entry) for name, entry in self._entries().items()}
 
+    def origin(self, name: str) -> str | None:
+        """The package and version that give a plug-in; `None` for cutlayer's own parts and unknown names."""
+        return None if name in self._parts else self.plugged_in().get(name)
+
     def __getitem__(self, name: str) -> T:
         if name in self._parts:
             return self._parts[name]

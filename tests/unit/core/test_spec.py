@@ -67,6 +67,7 @@ def test_an_installed_package_gives_parts(installed: Callable[[str, str], None])
     parts.add("six")(6)
     assert (list(parts), len(parts)) == (["seven", "six"], 2)
     assert parts.plugged_in() == {"seven": "bundle 1.2"}
+    assert [parts.origin(name) for name in ("six", "seven", "eight")] == [None, "bundle 1.2", None]
     assert "bundle" not in sys.modules, "nothing is imported before it is asked for"
     assert parts["seven"] == 7
     with pytest.raises(ConfigError, match="Did you mean 'seven'"):
