@@ -60,7 +60,7 @@ class World:
     answers: Callable[[], object] | None = None
 
 
-def token_world(folder, kind, *, form, segments=1):
+def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE, wire_type=WireType.BF16):
     """A recorded upload: `kind` is what was sent instead of the texts' own tokens."""
     tokens = worlds.random_tokens(TEXTS, segments=segments)
     sent = tokens
@@ -80,9 +80,21 @@ def token_world(folder, kind, *, form, segments=1):
         )
     shards = worlds.pieces(sent, 150, 150, 100)
     payloads = [worlds.as_rows(part) if form == "rows" else part for part in shards]
-    record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
+    record(folder, [worlds.shard(number, payload, wire_type) for number, payload in enumerate(payloads)])
     truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(TEXTS)})
-    return World(Transcript.recorded(folder), KNOWLEDGE, truth)
+    return World(Transcript.recorded(folder), knowledge, truth)
+
+
+def adaptive_world(folder, kind, *, form, noise, segments=1):
+    """The same for an attacker who knows how releases are privatized, and has text of its own."""
+    public = PublicText(worlds.random_tokens(2000, seed=1), source="made up")
+    knowledge = dataclasses.replace(KNOWLEDGE, noise=noise, public=public, candidates=worlds.CANDIDATES)
+    return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
+
+
+FINITE = dataclasses.replace(KNOWLEDGE, candidates=worlds.CANDIDATES)
+FAINT = PrivacySpec(mechanism="vector", eta=500)
+"""Noise so faint that nothing is hidden, so that the density is what reads."""
 
 
 def label_world(folder, kind):
@@ -160,6 +172,30 @@ def searched_world(folder, kind, *, family="gpt2"):
     return World(Transcript.recorded(folder), knowledge, SearchedTruth(tokens, steps=steps))
 
 
+@torch.no_grad()
+def inverted_world(folder, kind, *, family):
+    """Stored records of an encoder or decoder whose customer holds a block, without noise on tokens."""
+    bottom = worlds.gentle_bottom(family)
+    rng = worlds.generator(6)
+    tokens = worlds.language_texts(100, seed=3)
+    (side,) = tokens.segments
+    mixed = side.with_values(side.values[torch.randperm(tokens.total, generator=rng)])
+    told = Tokens((mixed,)) if kind is Traffic.SHUFFLED else tokens
+    rows = worlds.PLAIN.unpad(bottom(worlds.PLAIN.assemble(told, table=bottom.table)), told)
+    if kind is Traffic.NOISE:
+        noise = torch.randn(rows.packed.values.shape, generator=rng) * rows.packed.values.std()
+        rows = Rows(rows.packed.with_values(noise), rows.segment_lengths)
+    record(folder, [worlds.shard(0, rows, WireType.FP32)], {})
+    knowledge = Knowledge(
+        cut=Cut(bottom=1),
+        table=bottom.table,
+        template=worlds.PLAIN,
+        bottom=bottom,
+        public=worlds.own_text(),
+    )
+    return World(Transcript.recorded(folder), knowledge, TokenTruth(tokens, records={RECORD_SET: torch.arange(100)}))
+
+
 class Heard(GreedyTruth):
     """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
 
@@ -211,6 +247,23 @@ WORLDS = {
         lambda folder, kind: token_world(folder, kind, form="ids"),
         lambda folder, kind: token_world(folder, kind, form="rows"),
         lambda folder, kind: token_world(folder, kind, form="rows", segments=2),
+    ],
+    "float-support": [
+        lambda folder, kind: token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32),
+    ],
+    "linear-inversion": [
+        lambda folder, kind: inverted_world(folder, kind, family="bert"),
+        lambda folder, kind: inverted_world(folder, kind, family="gpt2"),
+    ],
+    "maximum-posterior": [
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
+    ],
+    "word-selection": [
+        lambda folder, kind: inverted_world(folder, kind, family="bert"),
+        lambda folder, kind: inverted_world(folder, kind, family="gpt2"),
     ],
     "output-gradient": [label_world],
     "tail-gradient": [
@@ -270,7 +323,9 @@ def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make
 def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, name, make):
     world = make(tmp_path, Traffic.UNPROTECTED)
     everything = dataclasses.replace(
-        world.knowledge, noise=Noise(PrivacySpec(eta=50)), public=PublicText(worlds.random_tokens(9), source="books")
+        world.knowledge,
+        noise=world.knowledge.noise or Noise(PrivacySpec(eta=50)),
+        public=world.knowledge.public or PublicText(worlds.random_tokens(9), source="books"),
     )
     real, calls = ATTACKS[name], []
     planted(name, lambda *arguments, **options: calls.append((arguments, options)) or real.run(*arguments, **options))

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.customer import Objective, RunSpec
-from cutlayer.customer.finetune import form_of
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
 from cutlayer.customer.order import epoch_batches
@@ -369,7 +368,7 @@ class Script:
         self.positions = offer.positions
         self.data = data
         self.draw_of = draw_of
-        self.form = form_of(state.spec)
+        self.form = state.spec.form
         self.pairs = state.spec.objective is Objective.SEQ2SEQ
         # target texts meet what the vendor makes of their source, which changes, so that pairs are sent in each step
         self.stores = state.spec.train_bottom is TrainBottom.FROZEN and not self.pairs

@@ -2,7 +2,10 @@
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.controls import Check, Control
+from cutlayer.attacks.float_support import FloatSupport
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
+from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
 from cutlayer.attacks.measure import (
     ControlFailed,
     Examined,
@@ -31,6 +34,7 @@ from cutlayer.attacks.unsplit import (
     reconstruct,
 )
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, Transcript, View
+from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
@@ -39,6 +43,7 @@ __all__ = [
     "Control",
     "ControlFailed",
     "Examined",
+    "FloatSupport",
     "ForwardLeak",
     "GreedyTruth",
     "Guesses",
@@ -46,6 +51,10 @@ __all__ = [
     "InputTruth",
     "Knowledge",
     "LabelTruth",
+    "LinearInversion",
+    "LinearInversionSpec",
+    "MaximumPosterior",
+    "MaximumPosteriorSpec",
     "Measured",
     "NearestNeighbour",
     "Need",
@@ -76,6 +85,8 @@ __all__ = [
     "UnSplitRun",
     "UnSplitSpec",
     "View",
+    "WordSelection",
+    "WordSelectionSpec",
     "clustered",
     "examine",
     "greedy_texts",

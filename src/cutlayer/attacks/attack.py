@@ -52,6 +52,8 @@ class Attack:
         needs: What it may be granted beside the transcript, the cut and where special tokens stand.
         floor: The least share of what can be guessed at all that it recovers of unprotected traffic, or it is
             broken. Less than all where even a sound attack misses some: behind many blocks.
+        tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
+            seconds a text says as much of some texts as of all of them.
     """
 
     run: Callable[[View], Guesses]
@@ -60,6 +62,7 @@ class Attack:
     reference: str
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
+    tokens: int | None = None
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

@@ -6,7 +6,7 @@ is told (how releases are privatized), and what anybody may have (public text).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -45,6 +45,7 @@ class Need(StrEnum):
     TAIL = "the tail as it was handed out"
     NOISE = "how releases are privatized"
     PUBLIC_TEXT = "public text"
+    LINKS = "which releases are of the same text"
 
 
 GRANTS = {
@@ -53,6 +54,7 @@ GRANTS = {
     Need.TAIL: ("tail",),
     Need.NOISE: ("noise",),
     Need.PUBLIC_TEXT: ("public",),
+    Need.LINKS: ("links",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -119,6 +121,8 @@ class Knowledge:
         tail: The customer's upper part as it was handed out.
         noise: How releases are privatized.
         public: Text of the attacker's own.
+        links: By source and number of a release, `[rows]` int64: which text each row is of, where texts are released
+            several times. A vendor sees their lengths, and what they have in common.
     """
 
     cut: Cut
@@ -130,6 +134,7 @@ class Knowledge:
     tail: Tail | Seq2SeqTail | None = None
     noise: Noise | None = None
     public: PublicText | None = None
+    links: Mapping[tuple[str, int], Tensor] | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.attacks.attack import ATTACKS, Guess
+from cutlayer.attacks.attack import ATTACKS
 from cutlayer.attacks.controls import Control, run_controls
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.attacks.truth import LabelTruth, TokenTruth, Truth
+from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Truth
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Cut, Proportion
 
@@ -80,15 +80,15 @@ Outcome: TypeAlias = Measured | ControlFailed | NotApplicable
 
 @dataclass(frozen=True)
 class Examined:
-    """An attack's outcome, with what it guessed.
+    """An attack's outcome, with what it read.
 
     Attributes:
         outcome: What may be printed of it.
-        guesses: Its guesses; none where it has no number.
+        reading: What it read, token by token; `None` for labels and where there is no number.
     """
 
     outcome: Outcome
-    guesses: tuple[Guess, ...] = ()
+    reading: Reading | None = None
 
 
 def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Examined:
@@ -108,10 +108,17 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         DataError: Transcript and truth do not belong together.
     """
     run = ATTACKS[attack]
+    limit = run.tokens if isinstance(truth, TokenTruth) else None
+    if limit is not None and isinstance(truth, TokenTruth):
+        transcript, truth = truth.beginning(transcript, limit)
     try:
         guesses = tuple(run(View(transcript, knowledge)))
-        score = truth.score(guesses)
-        controls = run_controls(run, truth.sample(), transcript, knowledge, looks=score.looks)
+        reading = truth.read(guesses) if isinstance(truth, TokenTruth) else None
+        score = truth.score(guesses) if reading is None else reading.score
+        sample = truth.sample()
+        if limit is not None and isinstance(sample, TokenTruth):
+            sample = sample.limited(limit // 2)
+        controls = run_controls(run, sample, transcript, knowledge, looks=score.looks)
     except Inapplicable as answer:
         return Examined(NotApplicable(attack=attack, reason=answer.reason))
     if not all(control.passed for control in controls):
@@ -125,7 +132,7 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         looks=score.looks,
         controls=controls,
     )
-    return Examined(found, guesses)
+    return Examined(found, reading)
 
 
 def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Outcome:

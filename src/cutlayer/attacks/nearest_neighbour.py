@@ -15,7 +15,8 @@ from torch import Tensor
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.view import View
-from cutlayer.core import Ragged, Rows, Tokens
+from cutlayer.core import Payload, Ragged, Rows, Tokens
+from cutlayer.privacy.neighbours import NeighbourSearch
 
 _ROWS_AT_ONCE = 16_384
 
@@ -64,11 +65,27 @@ def _invert(rows: Rows, knowledge: Knowledge) -> Tokens:
     width, expected = rows.packed.values.shape[1], search.table.shape[1]
     if width != expected:
         raise Inapplicable(f"Boundary rows are {width} wide, rows of the embedding table {expected}.")
-    values, lengths = content_rows(rows, knowledge)
-    ids = torch.cat([search.nearest(block.double()) for block in values.split(_ROWS_AT_ONCE)])
+    content = content_tokens(rows, knowledge)
+    return Tokens(tuple(side.with_values(_nearest(search, side.values)) for side in content.segments))
+
+
+def _nearest(search: NeighbourSearch, rows: Tensor) -> Tensor:
+    return torch.cat([search.nearest(block.double()) for block in rows.split(_ROWS_AT_ONCE)])
+
+
+def content_tokens(payload: Payload, knowledge: Knowledge) -> Tokens:
+    """What was released in the place of each content token: ids, or rows `[width]`.
+
+    Raises:
+        Inapplicable: Rows were sent, and the attacker was not told where special tokens stand.
+    """
+    if isinstance(payload, Tokens):
+        return payload
+    values, lengths = content_rows(payload, knowledge)
     # a pair's segments lie one behind the other, text by text
     owner = torch.arange(lengths.shape[1]).repeat(len(lengths)).repeat_interleave(lengths.flatten())
-    return Tokens(tuple(Ragged(ids[owner == side], lengths[:, side].contiguous()) for side in range(lengths.shape[1])))
+    sides = range(lengths.shape[1])
+    return Tokens(tuple(Ragged(values[owner == side], lengths[:, side].contiguous()) for side in sides))
 
 
 def content_rows(rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Tensor]:

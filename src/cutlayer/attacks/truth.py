@@ -7,7 +7,7 @@ texts and in the same form, but unprotected, pure noise, or shuffled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, Self, cast
 
@@ -78,6 +78,7 @@ class Reading:
         seen: `[items]` bool, whether the token counts: it was looked at, and something can be guessed of it.
         looks: `[items]` int64, how often.
         chance: The share of tokens that would be read by chance.
+        texts: `[n]` int64, which of a run's texts these are.
     """
 
     tokens: Tokens
@@ -86,6 +87,7 @@ class Reading:
     seen: Tensor
     looks: Tensor
     chance: float
+    texts: Tensor
 
     @property
     def owners(self) -> Tensor:
@@ -115,12 +117,14 @@ class TokenTruth:
             through the set's shards. Texts may share a record.
         steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
         skipped: First tokens of each text that are not counted.
+        texts: `[n]` int64, which of a run's texts these are; `None` for all of them.
     """
 
     tokens: Tokens
     records: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     skipped: int = 0
+    texts: Tensor | None = None
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -166,7 +170,16 @@ class TokenTruth:
             places=kinds[seen],
             guessed_at=torch.cat(guessed_at),
         )
-        return Reading(self.tokens, _unflat(read, self.tokens), right=right, seen=seen, chance=chance, looks=looks)
+        everything = torch.arange(len(self.tokens))
+        return Reading(
+            self.tokens,
+            _unflat(read, self.tokens),
+            right=right,
+            seen=seen,
+            looks=looks,
+            chance=chance,
+            texts=everything if self.texts is None else self.texts,
+        )
 
     def _aligned(self, places: Tokens, guesses: Iterable[Guess]) -> Iterable[tuple[Tokens, Tokens]]:
         """Guesses beside the places in the truth that they are about."""
@@ -182,6 +195,44 @@ class TokenTruth:
             if sorted(found) != list(range(len(found))) or int(self.records[name].max()) >= len(records):
                 raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
             yield _fitting(places, records.select(self.records[name]))
+
+    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, TokenTruth]:
+        """The first texts of a transcript, of about so many tokens, and the part of it that shows them.
+
+        Args:
+            transcript: What this is the truth of.
+            tokens: How many; one text at least.
+        """
+        lengths = torch.stack([side.lengths for side in self.tokens.segments]).sum(0)
+        if self.records:
+            ((name, numbers),) = self.records.items()
+            first = torch.full((int(numbers.max()) + 1,), len(numbers)).scatter_reduce(
+                0, numbers, torch.arange(len(numbers)), "amin"
+            )
+            before = lengths[first].cumsum(0) - lengths[first]
+            count = max(1, int((before < tokens).sum()))
+            kept = (numbers < count).nonzero()[:, 0]
+            part = replace(self, tokens=self.tokens.select(kept), records={name: numbers[kept]}, texts=kept)
+            return transcript.first_records(name, count), part
+        steps: dict[tuple[str, int], Tensor] = {}
+        taken = 0
+        for key in sorted(self.steps, key=lambda each: each[1]):
+            if taken >= tokens:
+                break
+            steps[key] = self.steps[key]
+            taken += int(lengths[steps[key]].sum())
+        if not steps:
+            return transcript, self
+        kept = torch.cat(list(steps.values())).unique()
+        place = {key: torch.searchsorted(kept, texts) for key, texts in steps.items()}
+        part = replace(self, tokens=self.tokens.select(kept), steps=place, texts=kept)
+        return transcript.first_steps(max(number for _, number in steps)), part
+
+    def limited(self, tokens: int) -> TokenTruth:
+        """The first texts of a sample, of so many tokens at most, one text at least; it knows no place of theirs."""
+        ends = torch.stack([side.lengths for side in self.tokens.segments]).sum(0).cumsum(0)
+        kept = max(1, int((ends <= tokens).sum()))
+        return replace(self, tokens=self.tokens.select(torch.arange(kept)), records={}, steps={})
 
     def sample(self) -> TokenTruth:
         """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""

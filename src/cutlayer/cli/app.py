@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from cutlayer.cli import adapter, demo, finetune, generate, ledger, privatize, recipe, vendor
+from cutlayer.cli import adapter, audit, demo, finetune, generate, ledger, privatize, recipe, vendor
 from cutlayer.cli.output import fail
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def cutlayer(
     """
 
 
+audit.register(app)
 demo.register(app)
 finetune.register(app)
 generate.register(app)

@@ -30,6 +30,7 @@ from cutlayer.cli.options import (
     UnsafeNoiseSeed,
     Vendor,
     named_values,
+    parse_depth,
     require_eta,
     warn_unprotected,
 )
@@ -360,7 +361,7 @@ def finetune(
     """
     chosen = require_eta(eta)
     language = objective != "classification"
-    depth = _depth(bottom or ("1" if language else "0"))
+    depth = parse_depth(bottom or ("1" if language else "0"))
     choices = _choices(cti_option or (), cti=cti or cti_class_free)
     from cutlayer import core, customer, wire
     from cutlayer.customer.run import Run
@@ -727,11 +728,3 @@ def _cti_spec(choices: dict[str, str]) -> CtiSpec:
     except ConfigError as error:
         typed = [dataclasses.replace(fault, path=option + fault.path.removeprefix("cti.")) for fault in error.faults]
         raise ConfigError(typed) from None
-
-
-def _depth(bottom: str) -> int | None:
-    if bottom == "text":
-        return None
-    if not bottom.isdecimal():
-        raise typer.BadParameter(f"{bottom} is neither a number of blocks nor `text`", param_hint="--bottom")
-    return int(bottom)

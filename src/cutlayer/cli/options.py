@@ -150,6 +150,19 @@ def require_eta(eta: float | None) -> float:
     return eta
 
 
+def parse_depth(bottom: str) -> int | None:
+    """Blocks at the customer; `None` for the text cut.
+
+    Raises:
+        typer.BadParameter: It is neither.
+    """
+    if bottom == "text":
+        return None
+    if not bottom.isdecimal():
+        raise typer.BadParameter(f"{bottom} is neither a number of blocks nor `text`", param_hint="--bottom")
+    return int(bottom)
+
+
 def warn_unprotected(output: Output, *, eta: float, noise: str, unsafe_noise_seed: int | None) -> None:
     """Says before any work that texts leave unprotected, or protected by what nobody has verified, where they do.
 

@@ -119,7 +119,7 @@ class StorageError(CutlayerError):
 class ConformanceError(CutlayerError):
     """A mechanism does not do what it states."""
 
-    exit_code = 10
+    exit_code = 11
 
 
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault

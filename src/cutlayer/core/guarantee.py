@@ -38,7 +38,7 @@ class Guarantee(BaseModel):
             here has verified it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     claim: Claim
     budget: float = Field(gt=0)

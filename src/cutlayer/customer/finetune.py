@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cutlayer.attacks import Knowledge
 from cutlayer.core import ConfigError, Cut, Fault, ModelError, Place, PrivacyError, Stopped, VendorError
+from cutlayer.customer.evidence import granted
 from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
@@ -45,12 +46,6 @@ from cutlayer.wire.messages import (
     RecordSetSpec,
     SnapshotRequest,
 )
-
-
-def form_of(spec: RunSpec) -> Form:
-    """Ids where everything below the cut is a frozen lookup of drawn tokens, else rows."""
-    ids = not spec.bottom and spec.stores and spec.privacy.mechanism != "vector"
-    return Form.IDS if ids else Form.ROWS
 
 
 def check_spec(spec: RunSpec) -> None:
@@ -219,7 +214,7 @@ def build_session(
         privatizer=privatizer,
         public=build_privatizer(PrivacySpec.no_privacy(), secret=secret),
         link=link,
-        form=form_of(spec),
+        form=spec.form,
         wire_type=spec.wire_type,
         vault=home.vault,
         seed=dropout_seed(secret, spec.seed),
@@ -273,7 +268,7 @@ class Finetuning:
         self.run = run
         self.spec = run.state.spec
         self.progress = progress
-        self.form = form_of(self.spec)
+        self.form = self.spec.form
         check_model(self.spec, self.model)
         self.archive = fetch_archive(gate, home, self.model, self.spec.cut, progress)
         if (self._trains_bottom and not self.spec.bottom) or self.spec.train.method is Method.FULL:
@@ -512,13 +507,4 @@ class Finetuning:
 
     def _knowledge(self) -> Knowledge:
         """What the vendor knows: the parts as they were handed out, not as the customer trained them."""
-        initial = fetch_archive(self.gate, self.home, self.model, self.spec.cut, self.progress)
-        return Knowledge(
-            cut=self.job_cut,
-            table=initial.table,
-            # without noise a row of any token may have left, one for unknown words too
-            candidates=None if self.spec.privacy.mechanism == "none" else initial.candidates,
-            template=initial.template,
-            bottom=initial.bottom,
-            tail=initial.tail,
-        )
+        return granted(self.spec, fetch_archive(self.gate, self.home, self.model, self.spec.cut, self.progress))

@@ -188,6 +188,15 @@ class Run:
             )
         return cls(folder, state)
 
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """The run in a folder, to be looked at.
+
+        Raises:
+            StorageError: Its state is damaged.
+        """
+        return cls(folder, _read_state(folder / "run.json"))
+
     @property
     def transcript(self) -> Path:
         """Where the run's messages are recorded."""

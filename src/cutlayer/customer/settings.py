@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from cutlayer.core import Cut, Deviation, Spec
 from cutlayer.models import Family
 from cutlayer.privacy import PrivacySpec
-from cutlayer.wire import Precision, WireType
+from cutlayer.wire import Form, Precision, WireType
 
 BLOCK_LENGTH = 1024
 """Tokens of a block of packed texts (Yao & Li, §3.3.2)."""
@@ -243,6 +243,12 @@ class RunSpec(Spec):
     def cut(self) -> Cut:
         """Where the customer's parts end."""
         return Cut(bottom=self.bottom, tail=self.tail, target=self.target)
+
+    @property
+    def form(self) -> Form:
+        """What texts leave as: ids where all below the cut is a frozen lookup of drawn tokens, else rows."""
+        ids = not self.bottom and self.stores and self.privacy.mechanism != "vector"
+        return Form.IDS if ids else Form.ROWS
 
     @property
     def stores(self) -> bool:

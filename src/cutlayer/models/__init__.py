@@ -36,6 +36,7 @@ from cutlayer.models.cutting import (
 from cutlayer.models.decoding import Decoding, cache_bytes
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
+from cutlayer.models.inventory import WeightGroup, inventory
 from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.models.seq2seq import (
@@ -78,6 +79,7 @@ __all__ = [
     "Tail",
     "Template",
     "Top",
+    "WeightGroup",
     "adapter_state",
     "attach_lora",
     "cache_bytes",
@@ -85,6 +87,7 @@ __all__ = [
     "cut_up",
     "family_of",
     "fingerprint",
+    "inventory",
     "load_adapter",
     "load_adapter_state",
     "load_model",

@@ -1,15 +1,20 @@
-"""From finished runs and mechanisms to tables and JSON; each number with its standard error."""
+"""From finished runs and mechanisms to tables, pages and JSON; each number with its standard error."""
 
+from cutlayer.reports.audit_files import read_audit, write_audit
 from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore, digest, write_json
 from cutlayer.reports.conformance import Conformance, ConformanceCheck, Replacement, TokenSample, check_mechanism
 from cutlayer.reports.estimate import Estimate, Gain
 from cutlayer.reports.parameterisations import PARAMETERISATIONS, Conversion, Parameterisation, convert_eta, eta_of
+from cutlayer.reports.render import render
+from cutlayer.reports.schema import AuditReport
+from cutlayer.reports.summary import summary
 from cutlayer.reports.table import Table, percent
 from cutlayer.reports.write import write_report
 
 __all__ = [
     "PARAMETERISATIONS",
+    "AuditReport",
     "Calibrated",
     "CellStore",
     "Conformance",
@@ -27,6 +32,10 @@ __all__ = [
     "digest",
     "eta_of",
     "percent",
+    "read_audit",
+    "render",
+    "summary",
+    "write_audit",
     "write_json",
     "write_report",
 ]

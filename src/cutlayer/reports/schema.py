@@ -5,9 +5,9 @@ Text of records stands in `examples` alone.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from cutlayer.attacks import Control
 from cutlayer.core import Guarantee
@@ -73,6 +73,8 @@ class Finding(Part):
         status: Whether there is a number.
         reason: Why there is none.
         metric: What the number is; one metric for all attacks on a question, so that they compare.
+        counted: What the number is a share of, in the plural: `words`, `texts`. Empty where nothing is counted, as in a
+            mean of two shares: such a number is not told as "37 of 100 words".
         value: The number.
         ci: Its interval.
         chance: What the attack would reach without any look at the traffic.
@@ -96,6 +98,7 @@ class Finding(Part):
     status: Literal["measured", "control failed", "not applicable"]
     reason: str = ""
     metric: str = ""
+    counted: str = ""
     value: float | None = None
     ci: Interval | None = None
     chance: float | None = None
@@ -110,6 +113,19 @@ class Finding(Part):
     further: tuple[Metric, ...] = ()
     classes: tuple[TokenClass, ...] = ()
     seconds: float = 0
+
+    @model_validator(mode="after")
+    def _number_or_reason(self) -> Self:
+        if self.status == "measured":
+            if self.value is None:
+                raise ValueError("an attack that was measured has a value")
+            return self
+        if not self.reason:
+            raise ValueError("an attack without a number says why it has none")
+        numbers = (self.value, self.ci, self.chance, self.p_value, self.above_chance)
+        if any(number is not None for number in numbers) or self.further or self.classes:
+            raise ValueError("an attack that failed a control, or does not apply, has no number")
+        return self
 
 
 class Strongest(Part):
@@ -325,6 +341,8 @@ class AuditReport(Part):
         strongest: For each question the strongest attack.
         attacks: All of them.
         correction: How `above_chance` was corrected for so many attacks.
+        stand_out: Rows of the data (counted from 1, without the header) of which improbably much was read: texts
+            that left by mistake, or with less noise than the others.
         examples: Texts beside releases and guesses.
         frontier: Privacy over utility; `None` where it was not measured.
         vendor: Page two.
@@ -341,6 +359,7 @@ class AuditReport(Part):
     strongest: tuple[Strongest, ...]
     attacks: tuple[Finding, ...]
     correction: str
+    stand_out: tuple[int, ...] = ()
     examples: tuple[Example, ...] = ()
     frontier: Frontier | None = None
     vendor: VendorPage | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import torch
 
-from cutlayer.attacks import Knowledge
+from cutlayer.attacks import Knowledge, PublicText
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, Layout, Template, split
 from cutlayer.models.heads import model_class
@@ -40,6 +41,8 @@ def random_tokens(texts, *, segments=1, seed=0, longest=12):
 
 
 TABLE = torch.randn(VOCAB, WIDTH, generator=generator(7))
+CANDIDATES = torch.arange(VOCAB) >= 10
+"""All but special tokens."""
 KNOWLEDGE = Knowledge(cut=Cut(bottom=0), table=TABLE, template=TEMPLATE)
 
 
@@ -76,6 +79,22 @@ def language_texts(texts, *, seed=0):
     rng = generator(seed)
     lengths = torch.randint(2, 13, (texts,), generator=rng)
     return Tokens((Ragged(torch.randint(10, VOCAB, (int(lengths.sum()),), generator=rng), lengths),))
+
+
+@functools.cache
+def own_text():
+    """An attacker's, which is fitted on once for all tests of a process."""
+    return PublicText(language_texts(2500, seed=2), source="made up")
+
+
+@functools.cache
+def gentle_bottom(family):
+    """A block that changes rows little, as trained models' first blocks do: rows still tell their tokens."""
+    sizes = {"n_embd": HIDDEN} if family == "gpt2" else {"hidden_size": HIDDEN, "intermediate_size": HIDDEN}
+    config = zoo.configuration(family, vocab_size=VOCAB, **sizes)
+    torch.manual_seed(0)
+    model = model_class(config, Head.LANGUAGE if family == "gpt2" else Head.CLASSIFICATION).from_config(config)
+    return split(model.eval().requires_grad_(False), Cut(bottom=1)).bottom
 
 
 def boundary(tokens, template, *, seed=0, width=HIDDEN):

@@ -42,6 +42,7 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "adapter list",
         "adapter show",
         "adapter delete",
+        "audit",
         "discard",
         "ledger show",
     }

@@ -33,3 +33,8 @@ def test_nothing_swallows_every_promise() -> None:
 def test_a_budget_is_positive() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         metric(0)
+
+
+def test_none_is_read_back_from_json():
+    nothing = Guarantee.nothing("no noise")
+    assert Guarantee.model_validate_json(nothing.model_dump_json()) == nothing

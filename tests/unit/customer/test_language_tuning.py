@@ -27,7 +27,7 @@ from cutlayer.customer import (
     TrainSpec,
 )
 from cutlayer.customer.client import _default_train_bottom
-from cutlayer.customer.finetune import check_spec, form_of
+from cutlayer.customer.finetune import check_spec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
@@ -275,7 +275,7 @@ def test_the_bottom_is_trained_by_default_where_that_costs_no_look(
     assert _default_train_bottom(bottom, privacy, settings) is expected
     chosen = spec(bottom=bottom, privacy=privacy, method=method, train_bottom=expected)
     check_spec(chosen)
-    assert form_of(chosen) is (Form.IDS if not bottom and expected is F else Form.ROWS)
+    assert chosen.form is (Form.IDS if not bottom and expected is F else Form.ROWS)
 
 
 def test_defaults_are_the_papers() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cutlayer.core import ConfigError, Ragged, StorageError, Tokens, checked
 from cutlayer.core.files import TEMPORARY
 from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.finetune import check_spec, form_of
+from cutlayer.customer.finetune import check_spec
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.run import Run
@@ -188,7 +188,7 @@ def test_checkpoints_of_epochs_do_not_displace_those_that_both_parties_have(tmp_
 )
 def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any], form: Form) -> None:
     check_spec(spec(**changes))
-    assert form_of(spec(**changes)) is form
+    assert spec(**changes).form is form
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,301 @@
+"""`cutlayer audit`: what a vendor could learn from a setting, measured by attacks on what it would see."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cutlayer.cli.options import (
+    CUT,
+    DATA,
+    DATA_HELP,
+    PRIVACY,
+    TRAINING,
+    AsJson,
+    Eta,
+    Home,
+    TextColumn,
+    named_values,
+    parse_depth,
+    require_eta,
+)
+from cutlayer.cli.output import Output
+
+if TYPE_CHECKING:
+    from cutlayer.reports.audit import LocalSpec
+    from cutlayer.reports.schema import AuditReport
+
+ATTACKER = "The attacker"
+OVER = 10
+"""Exit code where more leaks than `--fail-over` allows."""
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
+_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
+
+
+def _parse_budget(given: str) -> float:
+    found = _TIME.fullmatch(given.strip())
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{given} is no time. Give seconds, minutes or hours: 90s, 5m, 1h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def audit(
+    data: Annotated[
+        str, typer.Option("--data", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default=False)],
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            "--dev",
+            metavar="FILE",
+            help="With --transcript: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            "--test",
+            metavar="FILE",
+            help="With --transcript: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    eta: Eta = None,
+    text_column: TextColumn = "text",
+    label_column: Annotated[
+        str,
+        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
+    ] = "label",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="starter, a local folder or a hub id: the vendor's model.",
+            rich_help_panel=CUT,
+        ),
+    ] = "starter",
+    bottom: Annotated[str, typer.Option(metavar="N|text", help="Blocks at the customer.", rich_help_panel=CUT)] = "0",
+    mechanism: Annotated[
+        Literal["text-to-text", "vector"] | None,
+        typer.Option(
+            help="Release tokens, or rows of noise. Default: text-to-text.", show_default=False, rich_help_panel=PRIVACY
+        ),
+    ] = None,
+    place: Annotated[
+        Literal["tokens", "activations"],
+        typer.Option(help="Noise on tokens, or (vector) on the bottom's output.", rich_help_panel=PRIVACY),
+    ] = "tokens",
+    cti: Annotated[
+        bool, typer.Option("--cti", help="Less noise on tokens that tell classes apart.", rich_help_panel=PRIVACY)
+    ] = False,
+    transcript: Annotated[
+        Path | None,
+        typer.Option(
+            "--transcript",
+            metavar="DIR",
+            help="Audit a finished run instead: the folder that `finetune --out` named. Its settings count.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            metavar="FILE",
+            help="Text that the attacker may have. Default: what the embedded language model writes.",
+            show_default=False,
+            rich_help_panel=ATTACKER,
+        ),
+    ] = None,
+    public_column: Annotated[
+        str, typer.Option("--public-column", metavar="NAME", help="Its column of the text.", rich_help_panel=ATTACKER)
+    ] = "text",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            parser=_parse_budget,
+            metavar="TIME",
+            help="Time that attacks may take, for example 5m. The report says what was left out for it.",
+            show_default=False,
+            rich_help_panel=ATTACKER,
+        ),
+    ] = None,
+    shown: Annotated[int, typer.Option("--examples", min=0, help="Texts on page one; 0 for none.")] = 8,
+    fail_over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-over",
+            metavar="METRIC=SHARE",
+            help=f"Leave with exit code {OVER} if the strongest attack reads more, or has no number. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs that are trained for it.", rich_help_panel=TRAINING)] = 1,
+    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Data order, and which examples are shown. Never noise.")] = 0,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what the vendor sees of your texts, and write a report: an HTML page, JSON, and a summary here.
+
+    Without --transcript a vendor is run in this process for it, on your texts and the settings given: nothing leaves,
+    nothing is charged. The report holds texts, as its examples; nothing else that is written does.
+    """
+    limits = _limits(fail_over or [])
+    output = Output(as_json=as_json)
+    from cutlayer import customer
+    from cutlayer.customer.prepare import Corpora
+    from cutlayer.data import read_dataset
+    from cutlayer.reports import write_audit
+    from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
+    from cutlayer.reports.audit import audit as attack
+
+    read = partial(read_dataset, text_column=text_column, label_column=label_column)
+    texts = read(data)
+    folder = customer.Home(home)
+    with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
+        if transcript is None:
+            spec = _local(
+                model=model,
+                bottom=bottom,
+                eta=require_eta(eta),
+                mechanism=mechanism,
+                place=place,
+                cti=cti,
+                epochs=epochs,
+                learning_rate=learning_rate,
+                seed=seed,
+            )
+            evidence = local_evidence(texts, spec, Path(temporary), progress)
+        else:
+            others = (None if file is None else read(file) for file in (dev, test))
+            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder)
+        archive = evidence.archive
+        own = public_text(
+            public,
+            archive.tokenizer,
+            kept=folder.path / "public-text",
+            max_content=archive.template.max_content(1),
+            progress=progress,
+            column=public_column,
+        )
+        report = attack(
+            evidence,
+            model,
+            public=own,
+            recorded=transcript is not None,
+            budget=budget,
+            shown=shown,
+            seed=seed,
+            repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
+            progress=progress,
+        )
+    files = write_audit(out, report)
+    _show(output, report)
+    for file in files:
+        output.show(f"- {file}")
+    over = _over(report, limits, METRICS)
+    output.result({"report": [str(file) for file in files], "over": over, **_summary(report)})
+    if over:
+        output.say("; ".join(over))
+        raise typer.Exit(OVER)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the main app."""
+    app.command(
+        epilog="Example: cutlayer audit --data notes.csv --label-column ward --eta 80 --out report "
+        "--fail-over token_recovery=0.10"
+    )(audit)
+
+
+def _local(
+    *,
+    model: str,
+    bottom: str,
+    eta: float,
+    mechanism: Literal["text-to-text", "vector"] | None,
+    place: str,
+    cti: bool,
+    epochs: int,
+    learning_rate: float,
+    seed: int,
+) -> LocalSpec:
+    from cutlayer.core import Place, checked
+    from cutlayer.customer import TrainSpec
+    from cutlayer.privacy import CtiSpec, PrivacySpec
+    from cutlayer.reports.audit import LocalSpec
+
+    with checked():
+        return LocalSpec(
+            model=model,
+            privacy=PrivacySpec(
+                mechanism="none" if math.isinf(eta) else mechanism or "text-to-text",
+                eta=eta,
+                place=Place(place),
+                cti=CtiSpec() if cti else None,
+            ),
+            bottom=parse_depth(bottom),
+            training=TrainSpec(epochs=epochs, learning_rate=learning_rate),
+            seed=seed,
+        )
+
+
+def _show(output: Output, report: AuditReport) -> None:
+    from cutlayer.reports import summary
+
+    for table in summary(report):
+        output.table(table.title, table.columns, table.rows)
+        for note in table.notes:
+            output.show(note)
+
+
+def _summary(report: AuditReport) -> dict[str, object]:
+    """The report without texts."""
+    return report.model_dump(mode="json", exclude={"examples"})
+
+
+def _over(report: AuditReport, limits: Mapping[str, float], metrics: Mapping[str, str]) -> list[str]:
+    """Which limits are exceeded; a question without a number exceeds each.
+
+    Raises:
+        typer.BadParameter: No question of the report has this metric.
+    """
+    over = []
+    for metric, limit in limits.items():
+        found = [each for each in report.strongest if metrics.get(each.question) == metric]
+        if not found:
+            known = ", ".join(sorted({metrics[each.question] for each in report.strongest if each.question in metrics}))
+            raise typer.BadParameter(f"{metric} is none of this report's: {known}", param_hint="--fail-over")
+        for each in found:
+            if each.value is None:
+                over.append(f"{metric} has no number, which is no pass")
+            elif each.value > limit:
+                over.append(f"{metric} is {each.value:.4f}, over {limit:g}")
+    return over
+
+
+def _limits(given: Sequence[str]) -> dict[str, float]:
+    limits = {}
+    for name, value in named_values(given, "--fail-over").items():
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = math.nan
+        if not 0 <= limits[name] <= 1:
+            raise typer.BadParameter(f"{value} is no share between 0 and 1", param_hint="--fail-over")
+    return limits

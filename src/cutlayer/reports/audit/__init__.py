@@ -1,0 +1,7 @@
+"""What a vendor could learn from a setting, on the customer's own data: traffic, attacks, and the report."""
+
+from cutlayer.reports.audit.public import public_text
+from cutlayer.reports.audit.report import ALPHA, METRICS, audit
+from cutlayer.reports.audit.traffic import LocalSpec, local_evidence, recorded_evidence
+
+__all__ = ["ALPHA", "METRICS", "LocalSpec", "audit", "local_evidence", "public_text", "recorded_evidence"]

@@ -1,0 +1,28 @@
+"""The vendor's page: what the customer was handed."""
+
+from __future__ import annotations
+
+from cutlayer.customer.evidence import Evidence
+from cutlayer.models import inventory, load_model
+from cutlayer.reports.schema import HandedOut, VendorPage
+
+
+def vendor_page(evidence: Evidence, source: str) -> VendorPage:
+    """Weights by name, count and share (SAP §3.2, goal 1).
+
+    Args:
+        evidence: The run.
+        source: Where the whole model is to be had.
+    """
+    groups = inventory(load_model(source, head=evidence.archive.manifest.head), evidence.spec.cut)
+    total = sum(group.parameters for group in groups)
+    handed = tuple(
+        HandedOut(
+            name=group.name,
+            parameters=group.parameters,
+            share=group.parameters / total,
+            handed_out=group.handed_out == group.parameters,
+        )
+        for group in groups
+    )
+    return VendorPage(handed=handed, parameters=total, share=sum(group.handed_out for group in groups) / total)

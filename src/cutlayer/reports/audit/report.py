@@ -1,0 +1,242 @@
+"""From what a run showed to a leak report: every attack that applies, checked, compared, and told in plain words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks import (
+    ATTACKS,
+    Attack,
+    Examined,
+    Measured,
+    NotApplicable,
+    PublicText,
+    Question,
+    Reading,
+    examine,
+)
+from cutlayer.customer import Progress
+from cutlayer.customer.evidence import Evidence
+from cutlayer.reports.audit.examples import examples
+from cutlayer.reports.audit.handed import vendor_page
+from cutlayer.reports.audit.outliers import stand_out
+from cutlayer.reports.audit.words import strongest, verdict
+from cutlayer.reports.metrics import by_class, exact_texts, holm, token_kinds
+from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, TokenClass
+
+ALPHA = 0.01
+"""Probability that a report on traffic that holds nothing calls anything a leak."""
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An attack that was run.
+
+    Attributes:
+        name: Its name.
+        attack: What it declares.
+        found: What came of it.
+        seconds: How long it took.
+    """
+
+    name: str
+    attack: Attack
+    found: Examined
+    seconds: float
+
+
+def audit(
+    evidence: Evidence,
+    source: str,
+    *,
+    public: PublicText | None,
+    recorded: bool,
+    budget: float | None,
+    shown: int,
+    seed: int,
+    repeat: tuple[str, ...],
+    progress: Progress,
+) -> AuditReport:
+    """Attacks what a run showed, and reports.
+
+    Args:
+        evidence: The run.
+        source: Where the vendor's model is to be had: `starter`, a local folder or a hub id.
+        public: The attacker's own text.
+        recorded: Whether the traffic is of a run that was, not made for the audit.
+        budget: Seconds that attacks may take; those that are left over are not run, and the report says so.
+            `None` for as long as they take.
+        shown: Examples on page one.
+        seed: From which examples are chosen.
+        repeat: Command lines that make the report again.
+        progress: Where to show progress.
+    """
+    knowledge = replace(evidence.knowledge, public=public)
+    evidence = replace(evidence, knowledge=knowledge)
+    ran, traded = _run(evidence, budget, progress)
+    measured = {each.name: each.found.outcome for each in ran if isinstance(each.found.outcome, Measured)}
+    above = holm({name: outcome.p_value for name, outcome in measured.items()}, alpha=ALPHA)
+    findings = [_finding(each, above, _kinds(evidence, each.found.reading)) for each in ran]
+    best = strongest(findings)
+    rows = _rows_that_stand_out(evidence, ran)
+    by_name = {each.name: each for each in ran}
+    readings = {name: run.found.reading for name, run in by_name.items() if run.found.reading is not None}
+    page = vendor_page(evidence, source)
+    blocks = sum("block" in part.name for part in page.handed)
+    settings = _settings(evidence, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
+    return AuditReport(
+        version=version("cutlayer"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        verdict=verdict(best, settings, stand_out=rows),
+        settings=settings,
+        guarantee=evidence.result.guarantee,
+        strongest=best,
+        attacks=tuple(findings),
+        correction=(
+            f"Holm's correction over the {len(measured)} attacks with a number: on traffic that holds nothing, any of "
+            f"them is called above chance with probability {ALPHA:g} at most."
+        ),
+        stand_out=rows,
+        examples=examples(evidence, readings, best, count=shown, seed=seed),
+        vendor=page,
+        traded=traded,
+        repeat=repeat,
+    )
+
+
+def _run(evidence: Evidence, budget: float | None, progress: Progress) -> tuple[list[_Ran], tuple[str, ...]]:
+    chosen = list(_applicable(evidence))
+    started = time.monotonic()
+    ran: list[_Ran] = []
+    left_out: list[str] = []
+    for number, (name, attack) in enumerate(chosen):
+        progress.update("attacks", number, len(chosen), attack.title)
+        if budget is not None and time.monotonic() - started > budget:
+            reason = f"The time budget of {budget:g} s was used up before it was its turn."
+            ran.append(_Ran(name, attack, Examined(NotApplicable(attack=name, reason=reason)), 0.0))
+            left_out.append(f"{name} was not run: the time budget of {budget:g} s was used up.")
+            continue
+        began = time.monotonic()
+        truth = evidence.labels if attack.question is Question.LABEL else evidence.tokens
+        if truth is None:
+            raise TypeError("an attack on labels is chosen where there are some")
+        found = examine(name, evidence.transcript, knowledge=evidence.knowledge, truth=truth)
+        ran.append(_Ran(name, attack, found, time.monotonic() - began))
+    progress.update("attacks", len(chosen), len(chosen))
+    return ran, tuple(left_out)
+
+
+def _applicable(evidence: Evidence) -> Iterator[tuple[str, Attack]]:
+    """Attacks on questions that this run poses, the quick ones first."""
+    asked = {Question.WORDS} | ({Question.LABEL} if evidence.labels is not None else set())
+    names = [name for name in ATTACKS if ATTACKS[name].question in asked]
+    for name in sorted(names, key=lambda each: (each not in _QUICK, each)):
+        yield name, ATTACKS[name]
+
+
+_QUICK = ("nearest-neighbour", "output-gradient", "linear-inversion", "maximum-posterior")
+
+
+def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
+    """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
+    readings = [each.found.reading for each in ran if each.found.reading is not None]
+    texts: set[int] = set()
+    for reading in readings:
+        texts.update(reading.texts[stand_out(reading, alpha=ALPHA / len(readings))].tolist())
+    return tuple(sorted(evidence.rows[text] + 1 for text in texts))
+
+
+def _kinds(evidence: Evidence, reading: Reading | None) -> Tensor | None:
+    """Of which kind each token of a reading is."""
+    if reading is None or len(evidence.texts) != len(evidence.tokens.tokens):
+        return None
+    public = evidence.knowledge.public
+    return token_kinds(
+        evidence.texts.select(reading.texts.tolist()),
+        reading,
+        evidence.archive.tokenizer,
+        public=None if public is None else torch.cat([side.values for side in public.tokens.segments]),
+    )
+
+
+def _looks(ran: list[_Ran]) -> int:
+    return max((each.found.outcome.looks for each in ran if isinstance(each.found.outcome, Measured)), default=1)
+
+
+METRICS: Mapping[str, str] = {Question.WORDS: "token_recovery", Question.LABEL: "label_recovery"}
+"""By question, what its attacks are measured by."""
+_COUNTED: Mapping[str, str] = {Question.WORDS: "words and pieces of words", Question.LABEL: "labels"}
+
+
+def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Finding:
+    outcome, question = run.found.outcome, run.attack.question
+    common: dict[str, Any] = {
+        "name": run.name,
+        "title": run.attack.title,
+        "question": question.value,
+        "asked": question.asked,
+        "reference": run.attack.reference,
+        "needs": tuple(sorted(need.value for need in run.attack.needs)),
+        "seconds": run.seconds,
+    }
+    if not isinstance(outcome, Measured):
+        controls = () if isinstance(outcome, NotApplicable) else outcome.controls
+        return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
+    further: tuple[Metric, ...] = ()
+    classes: tuple[TokenClass, ...] = ()
+    if run.found.reading is not None:
+        further = (exact_texts(run.found.reading),)
+        classes = by_class(run.found.reading, kinds) if kinds is not None else ()
+    return Finding(
+        status="measured",
+        metric=METRICS[question],
+        counted=_COUNTED[question],
+        value=outcome.success.value,
+        ci=outcome.interval,
+        chance=outcome.chance,
+        n=outcome.success.n,
+        p_value=outcome.p_value,
+        above_chance=above[run.name],
+        controls=outcome.controls,
+        further=further,
+        classes=classes,
+        **common,
+    )
+
+
+def _settings(
+    evidence: Evidence, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
+) -> AuditSettings:
+    spec, manifest = evidence.spec, evidence.archive.manifest
+    public = evidence.knowledge.public
+    return AuditSettings(
+        source="recorded" if recorded else "local",
+        model=spec.model,
+        fingerprint=manifest.fingerprint,
+        cut=spec.cut.slug,
+        bottom_blocks=spec.bottom,
+        blocks=blocks,
+        mechanism=spec.privacy.mechanism,
+        eta=spec.privacy.eta,
+        place=spec.privacy.place,
+        cti=spec.privacy.cti is not None,
+        objective=spec.objective,
+        texts=len(evidence.tokens.tokens),
+        tokens=evidence.tokens.tokens.total,
+        replaced=evidence.result.replaced,
+        looks=looks,
+        largest_distance=evidence.result.largest_distance,
+        public_text="none" if public is None else public.source,
+        attacker_labels=0,
+        unsafe_noise=spec.unsafe_noise_seed is not None,
+        budget_seconds=budget,
+        seed=seed,
+    )

@@ -1,0 +1,94 @@
+"""Traffic for an audit without a vendor: the customer's own road to a vendor in this process.
+
+The run is real: a fine-tuning over the gate, recorded as every run is. Vendor, customer, secret and ledger are
+made for it and removed with it, so nothing is charged, nothing leaves this process, and the noise is of the
+same distribution as a real run's, not the same draw.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from cutlayer import vendor
+from cutlayer.core import Cut, Place, Spec
+from cutlayer.customer import Client, Home, Progress, TrainBottom, TrainSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.handout import local_archive
+from cutlayer.customer.prepare import Corpora
+from cutlayer.data import Dataset
+from cutlayer.privacy import PrivacySpec
+from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.wire.transports import LocalTransport
+
+
+class LocalSpec(Spec):
+    """What is audited.
+
+    Attributes:
+        model: `starter`, a local folder or a hub id: the vendor's model.
+        privacy: How releases are privatized.
+        bottom: Blocks at the customer; `None` is the text cut.
+        train_bottom: Whether and how they are trained.
+        training: How the adapter is trained.
+        seed: Data order, initialisation and dropout. Never noise.
+    """
+
+    model: str
+    privacy: PrivacySpec
+    bottom: int | None = 0
+    train_bottom: TrainBottom = TrainBottom.FROZEN
+    training: TrainSpec = TrainSpec()
+    seed: int = 0
+
+
+def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress) -> Evidence:
+    """Fine-tunes on texts with labels against a vendor in this process, and returns what that showed.
+
+    Args:
+        texts: The customer's.
+        spec: What is audited.
+        folder: Where vendor, customer and run are kept; the caller removes it.
+        progress: Where to show progress.
+
+    Raises:
+        ConfigError: Settings that have no meaning together.
+        DataError: Texts that cannot be trained on.
+    """
+    vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0)
+    key = vendor.keys.create(folder / "vendor", "audit")
+    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
+    given = Corpora(texts, None, None)
+    with closing(Client(transport=transport, home=folder / "customer")) as client:
+        client.finetune(
+            texts,
+            eta=spec.privacy.eta,
+            mechanism=spec.privacy.mechanism,
+            place=spec.privacy.place if spec.privacy.mechanism == "vector" else Place.TOKENS,
+            cti=spec.privacy.cti or False,
+            bottom=spec.bottom,
+            train_bottom=spec.train_bottom,
+            training=spec.training,
+            seed=spec.seed,
+            out=folder / "run",
+            progress=progress,
+        )
+        archive = local_archive(client.home, spec.model, Cut(bottom=spec.bottom))
+        return Evidence.of(folder / "run", given, archive, home=client.home)
+
+
+def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evidence:
+    """What a run that was showed.
+
+    Args:
+        given: The files that it was run on.
+        run: Its folder (`finetune --out`).
+        model: The vendor's model: `starter`, a local folder or a hub id.
+        home: The folder of the customer that ran it.
+
+    Raises:
+        ConfigError: The folder holds no finished run.
+        DataError: The run was over other data.
+    """
+    archive = local_archive(home, model, Evidence.settings(run).cut)
+    return Evidence.of(run, given, archive, home=home)

@@ -1,0 +1,65 @@
+"""Page one in plain words: the strongest attack on each question, and what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from cutlayer.reports.schema import AuditSettings, Finding, Strongest
+from cutlayer.reports.wording import answer, by_chance
+
+_NAMED = 20
+
+
+def strongest(findings: Iterable[Finding]) -> tuple[Strongest, ...]:
+    """For each question the attack that reads most of all that have a number."""
+    by_question: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_question.setdefault(finding.question, []).append(finding)
+    return tuple(_strongest(found) for found in by_question.values())
+
+
+def _strongest(findings: Sequence[Finding]) -> Strongest:
+    asked = findings[0]
+    measured = [finding for finding in findings if finding.value is not None]
+    if not measured:
+        failed = [finding.name for finding in findings if finding.status == "control failed"]
+        reason = f"Controls of {', '.join(failed)} failed." if failed else "No attack applies to what was sent."
+        return Strongest(
+            question=asked.question, asked=asked.asked, sentence=f"There is no number. {reason} That is no protection."
+        )
+    best = max(measured, key=lambda finding: finding.value or 0.0)
+    return Strongest(
+        question=best.question,
+        asked=best.asked,
+        attack=best.name,
+        metric=best.metric,
+        value=best.value,
+        ci=best.ci,
+        chance=best.chance,
+        above_chance=best.above_chance,
+        sentence=_sentence(best),
+    )
+
+
+def _sentence(finding: Finding) -> str:
+    if not finding.above_chance:
+        return f"No attack read more than guessing would, which gives {by_chance(finding)}."
+    return f"The vendor could read {answer(finding)}; guessing without a look gives {by_chance(finding)}."
+
+
+def verdict(best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Sequence[int]) -> tuple[str, ...]:
+    """Page one's first sentences."""
+    told = [f"{each.asked} {each.sentence}" for each in best]
+    if stand_out:
+        named = ", ".join(map(str, stand_out[:_NAMED])) + (" and others" if len(stand_out) > _NAMED else "")
+        told.insert(
+            0,
+            f"{len(stand_out)} of {settings.texts} texts were read far better than noise like the others' allows: they "
+            f"left with less of it, or with none. Rows: {named}.",
+        )
+    if math.isinf(settings.eta):
+        told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")
+    if settings.unsafe_noise:
+        told.insert(0, "The noise came from a seed that was given: whoever knows it can undo it.")
+    return tuple(told)

@@ -1,0 +1,132 @@
+"""A leak report for the terminal: the same answers as on page one and two, as tables."""
+
+from __future__ import annotations
+
+from cutlayer.core import Claim
+from cutlayer.reports import wording
+from cutlayer.reports.plots import is_share
+from cutlayer.reports.schema import AuditReport, Finding, Frontier, Strongest, VendorPage
+from cutlayer.reports.table import Table
+from cutlayer.reports.wording import known
+
+
+def summary(report: AuditReport) -> tuple[Table, ...]:
+    """What leaked, all attacks, other settings and the vendor's page; parts that the report does not have are left out.
+
+    No text of a record is in it: a terminal is often recorded.
+
+    Args:
+        report: The report.
+    """
+    tables = [_leaked(report), _attacks(report)]
+    if report.frontier is not None and report.frontier.points:
+        tables.append(_frontier(report.frontier))
+    if report.vendor is not None:
+        tables.append(_handed_out(report.vendor))
+        if report.vendor.students:
+            tables.append(_copies(report.vendor))
+    return tuple(tables)
+
+
+def _leaked(report: AuditReport) -> Table:
+    guarantee = report.guarantee
+    if guarantee.claim is Claim.NONE:
+        promise = [" ".join(("No guarantee.", *guarantee.caveats))]
+    else:
+        budget = f"{wording.plain(guarantee.budget)} ({guarantee.unit})"
+        promise = [f"Guarantee for each {guarantee.per} by itself: a budget of {budget}."]
+        promise += [f"- {caveat}" for caveat in guarantee.caveats]
+    return Table(
+        title="What leaked",
+        columns=("question", "strongest attack read", "95 % interval", "by chance", "above chance", "attack"),
+        rows=tuple(_answer(best, report) for best in report.strongest),
+        notes=(*report.verdict, *report.traded, *promise),
+    )
+
+
+def _answer(best: Strongest, report: AuditReport) -> tuple[str, ...]:
+    found = (each for each in report.attacks if (each.name, each.question) == (best.attack, best.question))
+    finding = next((each for each in found if known(each.value)), None)
+    if finding is None:
+        return (best.asked, "no number", *(wording.NO_NUMBER,) * 4)
+    answer, between, chance = wording.answer(finding), wording.between(finding), wording.by_chance(finding)
+    return (best.asked, answer, between, chance, wording.yes_or_no(finding.above_chance), finding.name)
+
+
+def _attacks(report: AuditReport) -> Table:
+    return Table(
+        title="All attacks (%)",
+        columns=("attack", "question", "read", "95 % interval", "chance", "n", "p", "above chance"),
+        rows=tuple(map(_attack, report.attacks)),
+        notes=(
+            *(f"{each.name}: {wording.reason(each)}" for each in report.attacks if not known(each.value)),
+            *((report.correction,) if report.correction else ()),
+        ),
+    )
+
+
+def _attack(finding: Finding) -> tuple[str, ...]:
+    if not known(finding.value):
+        return (finding.name, finding.question, wording.status(finding), *(wording.NO_NUMBER,) * 5)
+    return (
+        finding.name,
+        finding.question,
+        wording.per_cent(finding.value),
+        wording.per_cent_range(finding.ci),
+        wording.per_cent(finding.chance),
+        wording.whole(finding.n),
+        wording.probability(finding.p_value),
+        wording.yes_or_no(finding.above_chance),
+    )
+
+
+def _frontier(frontier: Frontier) -> Table:
+    utility = wording.per_cent if is_share(frontier) else wording.plain
+    return Table(
+        title="Settings (%)",
+        columns=("setting", "words replaced", "words read", "95 % interval", frontier.utility_name),
+        rows=tuple(
+            (
+                f"{point.label} (this report)" if point.audited else point.label,
+                wording.per_cent(point.replaced),
+                wording.per_cent(point.recovered),
+                wording.per_cent_range(point.recovered_ci),
+                utility(point.utility),
+            )
+            for point in frontier.points
+        ),
+        notes=(frontier.note,) if frontier.note else (),
+    )
+
+
+def _handed_out(page: VendorPage) -> Table:
+    return Table(
+        title="What the customer was handed",
+        columns=("part", "weights", "share (%)", "where"),
+        rows=tuple(
+            (part.name, wording.whole(part.parameters), wording.per_cent(part.share), wording.whereabouts(part))
+            for part in page.handed
+        ),
+        notes=(
+            f"{wording.per_cent(page.share)} % of {wording.whole(page.parameters)} weights were handed out.",
+            *((page.note,) if page.note else ()),
+        ),
+    )
+
+
+def _copies(page: VendorPage) -> Table:
+    return Table(
+        title="Copies of the tuned model: agreement on unseen texts (%)",
+        columns=("answered queries", "copy from answers", "95 % interval", "trained on labels", "95 % interval", "n"),
+        rows=tuple(
+            (
+                wording.whole(each.queries),
+                wording.per_cent(each.agreement),
+                wording.per_cent_range(each.agreement_ci),
+                wording.per_cent(each.from_labels),
+                wording.per_cent_range(each.from_labels_ci),
+                wording.whole(each.n),
+            )
+            for each in page.students
+        ),
+    )

@@ -1,0 +1,173 @@
+"""An audit from the texts to the report: what is planted is found, what is not there is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer.attacks import PublicText, Transcript
+from cutlayer.attacks.truth import Traffic
+from cutlayer.core import Tokens
+from cutlayer.customer import Silent, TrainSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.data import Dataset, tokenise
+from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy.privatizers import text_to_text
+from cutlayer.reports import read_audit, render, write_audit
+from cutlayer.reports.audit import LocalSpec, audit, local_evidence
+from tests.promises.runs import corpus
+from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
+
+TRAINING = TrainSpec(epochs=1, batch_size=32, learning_rate=1e-3, dev_share=0.1)
+ETA = 60.0
+"""Hides about half of the tiny model's tokens."""
+
+
+def evidence_of(model: Path, folder: Path, texts: Dataset, *, eta: float = ETA) -> Evidence:
+    privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
+    spec = LocalSpec(model=str(model), privacy=privacy, training=TRAINING, seed=1)
+    return local_evidence(texts, spec, folder, Silent())
+
+
+def own_text(evidence: Evidence) -> PublicText:
+    tokens = tokenise(corpus(300, seed=9), evidence.archive.tokenizer, max_content=60)
+    return PublicText(tokens, source="made up")
+
+
+def report_on(evidence: Evidence, model: Path, **changes: object):
+    settings = {"public": own_text(evidence), "recorded": False, "budget": None, "shown": 4, "seed": 0, "repeat": ()}
+    return audit(evidence, str(model), progress=Silent(), **{**settings, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def texts() -> Dataset:
+    return corpus(330, seed=5)
+
+
+def test_a_report_answers_every_question_of_a_run(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    evidence = evidence_of(tiny_model, tmp_path / "run", texts)
+    report = report_on(evidence, tiny_model)
+    by_name = {each.name: each for each in report.attacks}
+    assert {each.question for each in report.strongest} == {"words", "label"}
+    words = max(each.value for each in report.attacks if each.question == "words" and each.value is not None)
+    assert next(each for each in report.strongest if each.question == "words").value == words
+    assert by_name["nearest-neighbour"].value == pytest.approx(1 - (evidence.result.ep or 0))
+    assert by_name["output-gradient"].value == 1
+    for each in report.attacks:
+        assert each.controls or each.status == "not applicable"
+        assert (each.ci is None) == (each.value is None)
+    assert report.settings.texts == len(evidence.texts)
+    assert report.vendor is not None
+    assert report.vendor.share == pytest.approx(sum(part.share for part in report.vendor.handed if part.handed_out))
+    assert report.stand_out == ()
+    assert len(report.examples) == 4
+    for example in report.examples:
+        assert len(example.original) == len(example.guess)
+        assert [piece.text for piece in example.guess if piece.hit] == [
+            mine.text for mine, piece in zip(example.original, example.guess, strict=True) if piece.hit
+        ]
+    # texts stand in the examples, and nowhere else
+    bare = report.model_copy(update={"examples": ()}).model_dump_json()
+    words_of = {word for row in texts.texts for word in row[0].split()}
+    assert not [word for word in words_of if f'"{word}' in bare or f" {word} " in bare]
+    assert not [word for word in words_of if any(f" {word}" in record.getMessage() for record in caplog.records)]
+    write_audit(tmp_path / "report", report)
+    assert read_audit(tmp_path / "report") == report
+    assert render(report).count("<h1") == 1
+
+
+def test_without_noise_everything_is_read_and_said(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    report = report_on(evidence_of(tiny_model, tmp_path, texts, eta=math.inf), tiny_model)
+    assert {each.value for each in report.strongest} == {1.0}
+    assert report.verdict[0].startswith("No noise was added")
+    assert report.guarantee.budget == math.inf
+    assert report.stand_out == ()
+
+
+def test_a_planted_leak_is_found_and_named(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gate that sends one sentence in a hundred as it is."""
+    long = [row for row, (text,) in enumerate(texts.texts) if len(text.split()) >= 10]
+    planted = {texts.texts[row] for row in long[:: len(long) // 3][:3]}
+    honest = text_to_text.TextToText.tokens
+    evidence_tokens: dict[tuple[int, ...], bool] = {}
+
+    def leaky(self, tokens, **settings):  # type: ignore[no-untyped-def]
+        release = honest(self, tokens, **settings)
+        (true,), (drawn,) = tokens.segments, release.payload.segments
+        owners = torch.arange(len(true)).repeat_interleave(true.lengths)
+        clear = torch.tensor([tuple(ids.tolist()) in evidence_tokens for ids in true.split()])
+        mixed = torch.where(clear[owners], true.values, drawn.values)
+        return dataclasses.replace(release, payload=Tokens((drawn.with_values(mixed),)))
+
+    from cutlayer.models import load_tokenizer
+
+    ids = tokenise(Dataset(tuple(planted)), load_tokenizer(str(tiny_model)), max_content=60).segments[0]
+    evidence_tokens.update({tuple(each.tolist()): True for each in ids.split()})
+    monkeypatch.setattr(text_to_text.TextToText, "tokens", leaky)
+    evidence = evidence_of(tiny_model, tmp_path, texts)
+    report = report_on(evidence, tiny_model)
+    trained = {texts.texts.index(text) + 1 for text in planted if text in set(evidence.texts.texts)}
+    assert trained
+    assert set(report.stand_out) == trained
+    assert "far better than noise like the others' allows" in report.verdict[0]
+    assert str(min(trained)) in report.verdict[0]
+
+
+def test_a_report_on_pure_noise_finds_nothing(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    evidence = evidence_of(tiny_model, tmp_path, texts)
+    assert evidence.labels is not None
+    alarms = 0
+    for seed in range(5):
+        rng = torch.Generator().manual_seed(seed)
+        seen, tokens = evidence.tokens.traffic(Traffic.NOISE, evidence.transcript, evidence.knowledge, looks=1, rng=rng)
+        shown, labels = evidence.labels.traffic(
+            Traffic.NOISE, evidence.transcript, evidence.knowledge, looks=1, rng=rng
+        )
+        nothing = dataclasses.replace(
+            evidence,
+            transcript=Transcript(lambda seen=seen, shown=shown: [*seen, *shown]),
+            tokens=tokens,
+            labels=labels,
+        )
+        report = report_on(nothing, tiny_model, seed=seed)
+        assert [each.name for each in report.attacks if each.value is not None]
+        alarms += any(each.above_chance for each in report.attacks) or bool(report.stand_out)
+        if not alarms:
+            assert all("more than guessing" in each.sentence for each in report.strongest if each.value is not None)
+    assert alarms == 0
+
+
+def test_what_the_time_does_not_allow_is_said(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    report = report_on(evidence_of(tiny_model, tmp_path, texts), tiny_model, budget=0.0)
+    assert report.traded
+    left_out = [each for each in report.attacks if "time budget" in each.reason]
+    assert len(left_out) == len(report.traded)
+    assert report.settings.budget_seconds == 0
