@@ -5,7 +5,15 @@ from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore, digest, write_json
 from cutlayer.reports.conformance import Conformance, ConformanceCheck, Replacement, TokenSample, check_mechanism
 from cutlayer.reports.estimate import Estimate, Gain
-from cutlayer.reports.parameterisations import PARAMETERISATIONS, Conversion, Parameterisation, convert_eta, eta_of
+from cutlayer.reports.parameterisations import (
+    PARAMETERISATIONS,
+    Conversion,
+    Equivalent,
+    Etas,
+    Parameterisation,
+    convert_eta,
+    eta_of,
+)
 from cutlayer.reports.render import render
 from cutlayer.reports.schema import AuditReport
 from cutlayer.reports.summary import summary
@@ -20,7 +28,9 @@ __all__ = [
     "Conformance",
     "ConformanceCheck",
     "Conversion",
+    "Equivalent",
     "Estimate",
+    "Etas",
     "Gain",
     "Parameterisation",
     "Replacement",

@@ -1,7 +1,8 @@
 """Does a mechanism do what it states? Statistical and exact checks, for any mechanism, plug-ins included."""
 
 from cutlayer.reports.conformance.check import ALPHA, Conformance, ConformanceCheck, Replacement
-from cutlayer.reports.conformance.kit import ETAS, SAMPLES, WIDTHS, TokenSample, check_mechanism
+from cutlayer.reports.conformance.kit import ETAS, SAMPLES, WIDTHS, check_mechanism
+from cutlayer.reports.conformance.replacement import TokenSample
 
 __all__ = [
     "ALPHA",

@@ -138,9 +138,9 @@ def verdict(
     p = min(1.0, len(tests) * least.p_value) if least.p_value >= 0 else 0.0
     failed = sum(not len(tests) * test.p_value >= ALPHA for test in tests)
     found = (
-        f"As stated: of {len(tests)} tests the least probable is {least.where}, p = {least.p_value:.2g}."
+        f"Of {len(tests)} tests the least probable is {least.where}, p = {least.p_value:.2g}."
         if not failed
-        else f"Not as stated: {least.where} has p = {least.p_value:.1e}, and {failed} of {len(tests)} tests fail."
+        else f"{failed} of {len(tests)} tests fail; of {least.where} p = {least.p_value:.1e}."
     )
     return ConformanceCheck(
         name=name, asks=asks, statistic=least.statistic, p_value=p, n=n, passed=not failed, found=found

@@ -119,7 +119,7 @@ def check_repetition(mechanism: Mechanism, draws: Sequence[Draws], rng: np.rando
         if repeated:
             wrong.append(f"{repeated} of {len(rows)} rows occur before at width {each.width}")
         n += len(rows)
-    return _exact("repetition", "Does one key give one draw, and no two rows the same?", wrong, n)
+    return _exact("repetition", "Does one key give one draw, and no row twice?", wrong, f"{n} rows", n)
 
 
 def check_precision(draws: Sequence[Draws]) -> ConformanceCheck:
@@ -135,7 +135,7 @@ def check_precision(draws: Sequence[Draws]) -> ConformanceCheck:
         if short > max(3, each.noise.size // 1000):
             wrong.append(f"{short} of {each.noise.size} numbers fit into 32 bits at width {each.width}")
         n += each.noise.size
-    return _exact("precision", "Are numbers drawn in float64?", wrong, n)
+    return _exact("precision", "Are numbers drawn in float64?", wrong, f"{n} numbers", n)
 
 
 def check_scale(
@@ -173,8 +173,9 @@ def check_scale(
     )
 
 
-def _exact(name: str, asks: str, wrong: Sequence[str], n: int) -> ConformanceCheck:
-    found = f"{'; '.join(wrong).capitalize()}." if wrong else f"Nothing of the kind in {n}."
+def _exact(name: str, asks: str, wrong: Sequence[str], looked_at: str, n: int) -> ConformanceCheck:
+    found = f"{'; '.join(wrong)}." if wrong else f"No fault in {looked_at}."
+    found = found[0].upper() + found[1:]
     return ConformanceCheck(name=name, asks=asks, statistic=len(wrong), bound=0, n=n, passed=not wrong, found=found)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Progress, Silent
-from cutlayer.privacy import NeighbourSearch, PluggedIn
+from cutlayer.privacy import PluggedIn
 from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.reports.conformance.check import Conformance, ConformanceCheck, Replacement
 from cutlayer.reports.conformance.density import check_density, check_normaliser, check_ratio
@@ -26,12 +23,7 @@ from cutlayer.reports.conformance.distribution import (
 )
 from cutlayer.reports.conformance.draws import Draws
 from cutlayer.reports.conformance.loss import check_privacy_loss
-from cutlayer.reports.conformance.replacement import (
-    SAMPLE_TOKENS,
-    check_replacement,
-    replacement_curve,
-    replacement_etas,
-)
+from cutlayer.reports.conformance.replacement import TokenSample, check_replacement, replacement_curve
 
 WIDTHS: Final = (1, 2, 3, 8, 384)
 ETAS: Final = (3.0, 50.0)
@@ -39,21 +31,6 @@ SAMPLES: Final = 4000
 LEAST_SAMPLES: Final = 1000
 LOSS_FACTOR: Final = 100
 """Draws for the privacy loss, for each draw of the other checks: an event of odds e^1 must be met often."""
-
-
-@dataclass(frozen=True, eq=False)
-class TokenSample:
-    """Tokens on which the share that is replaced is measured.
-
-    Attributes:
-        search: Nearest neighbours in the model's table.
-        ids: `[n]`: tokens of texts.
-        etas: Where it is measured; chosen by the table's norms where none are given.
-    """
-
-    search: NeighbourSearch
-    ids: Tensor
-    etas: tuple[float, ...] = ()
 
 
 def check_mechanism(
@@ -93,10 +70,7 @@ def check_mechanism(
 
     def replace() -> list[ConformanceCheck]:
         if tokens is not None:
-            chosen = rng.permutation(len(tokens.ids))[:SAMPLE_TOKENS]
-            at = tokens.etas or replacement_etas(tokens.search.table)
-            ids = tokens.ids[torch.from_numpy(chosen)]
-            curve.extend(replacement_curve(mechanism, tokens.search, ids, etas=at, rng=rng))
+            curve.extend(replacement_curve(mechanism, tokens, rng=rng))
         return [check_replacement(curve)]
 
     stages: dict[str, Callable[[], list[ConformanceCheck]]] = {

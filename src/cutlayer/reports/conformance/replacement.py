@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,40 +19,54 @@ from cutlayer.reports.conformance.check import ALPHA, ConformanceCheck, Replacem
 from cutlayer.reports.conformance.draws import Draws
 from cutlayer.reports.schema import Interval
 
-POINTS: Final = 9
 SAMPLE_TOKENS: Final = 1536
+LENGTHS: Final = tuple(2 ** (step / 2) for step in range(8, -1, -1))
+"""Noise this many times as long as a row: from where most tokens are replaced to where few are."""
 _TAIL: Final = 0.025
 _NAME: Final = "replacement"
 _ASKS: Final = "Are fewer tokens replaced as eta grows?"
 
 
-def replacement_etas(table: Tensor) -> tuple[float, ...]:
+@dataclass(frozen=True, eq=False)
+class TokenSample:
+    """Tokens on which the share that is replaced is measured.
+
+    Attributes:
+        search: Nearest neighbours in the model's table.
+        ids: `[n]`: tokens of texts.
+    """
+
+    search: NeighbourSearch
+    ids: Tensor
+
+
+def replacement_etas(mechanism: Mechanism, table: Tensor, rng: np.random.Generator) -> tuple[float, ...]:
     """Etas from noise sixteen times as long as a row of `table` `[vocabulary, width]` to noise as long as one.
 
-    Of d_chi noise, whose mean norm is width / eta. No eta compares over tables, but this does.
+    From the noise that the mechanism draws at eta 1, as if it shrank in proportion. No eta compares over
+    tables or mechanisms, but this does.
     """
-    largest = table.shape[1] / float(table.double().norm(dim=1).mean())
-    return tuple(float(f"{largest / 2 ** (step / 2):.3g}") for step in range(POINTS - 1, -1, -1))
+    drawn = Draws.of(mechanism, width=table.shape[1], etas=[1.0], samples=256, rng=rng)
+    as_long = float(np.median(drawn.radius)) / float(table.double().norm(dim=1).mean())
+    return tuple(float(f"{as_long / times:.3g}") for times in LENGTHS)
 
 
-def replacement_curve(
-    mechanism: Mechanism, search: NeighbourSearch, ids: Tensor, *, etas: Sequence[float], rng: np.random.Generator
-) -> Iterator[Replacement]:
+def replacement_curve(mechanism: Mechanism, tokens: TokenSample, *, rng: np.random.Generator) -> Iterator[Replacement]:
     """The share of tokens that come out as another, eta by eta, by exact search and on the lattice, as they leave.
 
     Nothing is released.
 
     Args:
         mechanism: Whose noise.
-        search: Nearest neighbours in the table, among the candidates.
-        ids: `[n]`: tokens as texts have them, drawn at random.
-        etas: Privacy parameters.
-        rng: Gives keys of generators.
+        tokens: Of which `SAMPLE_TOKENS` are drawn at most.
+        rng: Draws them, and gives keys of generators.
     """
-    rows = search.table[ids].double()
-    for eta in etas:
+    ids = tokens.ids[torch.from_numpy(rng.permutation(len(tokens.ids))[:SAMPLE_TOKENS])]
+    table = tokens.search.table
+    rows = table[ids].double()
+    for eta in replacement_etas(mechanism, table, rng):
         drawn = Draws.of(mechanism, width=rows.shape[1], etas=[eta], samples=len(ids), rng=rng)
-        found = search.nearest(round_to_lattice(torch.from_numpy(drawn.noise) + rows))
+        found = tokens.search.nearest(round_to_lattice(torch.from_numpy(drawn.noise) + rows))
         replaced = int((found != ids).sum())
         yield Replacement(eta=eta, replaced=replaced / len(ids), ci=interval(replaced, len(ids)), n=len(ids))
 
