@@ -17,7 +17,7 @@ from cutlayer.attacks.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.attacks.nearest_neighbour import NearestNeighbour
+from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
@@ -88,6 +88,7 @@ __all__ = [
     "WordSelection",
     "WordSelectionSpec",
     "clustered",
+    "content_tokens",
     "examine",
     "greedy_texts",
     "measure",

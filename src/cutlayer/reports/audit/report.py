@@ -183,7 +183,7 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
         "title": run.attack.title,
         "question": question.value,
         "asked": question.asked,
-        "reference": run.attack.reference,
+        "reference": _reference(run),
         "needs": tuple(sorted(need.value for need in run.attack.needs)),
         "seconds": run.seconds,
     }
@@ -210,6 +210,12 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
         classes=classes,
         **common,
     )
+
+
+def _reference(run: _Ran) -> str:
+    """Where an attack is from, and of which package it is where that is not cutlayer."""
+    origin = ATTACKS.origin(run.name)
+    return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"
 
 
 def _settings(

@@ -50,7 +50,7 @@ def check_directions(mechanism: Mechanism, draws: Sequence[Draws], rng: np.rando
     """
     spherical = [each for each in draws if _is_spherical(mechanism, each)]
     several = [each for each in spherical if each.width > 1]
-    otherwise = "There is no width above 2." if spherical else NOT_SPHERICAL
+    otherwise = "There is no width above 2." if len(spherical) == len(draws) else NOT_SPHERICAL
     n = len(draws[0])
     rayleigh = [test for each in spherical for test in _mean(each)]
     bingham = [test for each in several for test in _axes(each)]
