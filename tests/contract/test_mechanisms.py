@@ -20,14 +20,26 @@ from cutlayer.privacy import (
     CustomerSecret,
     DChi,
     Mechanism,
+    NeighbourSearch,
     PrivacySpec,
     build_privatizer,
 )
-from cutlayer.reports import check_mechanism
+from cutlayer.reports import Replacement, TokenSample, check_mechanism
 from cutlayer.reports.conformance.density import check_ratio
 from cutlayer.reports.conformance.loss import LOSS_WIDTHS, check_privacy_loss
+from cutlayer.reports.conformance.replacement import check_replacement
 from tests.contract.noise_checks import Array, off_lattice, shared_rows, stream, tokens_named_by_their_floats
-from tests.contract.planted import FAULTS, Overclaiming, Planted, WrongDensity, times
+from tests.contract.planted import (
+    FAULTS,
+    TRUE_ONES,
+    ClaimingBall,
+    ClaimingGaussian,
+    Overclaiming,
+    Planted,
+    WrongDensity,
+    forgets_eta,
+    times,
+)
 
 TRUE = DChi().noise
 LOSS_DRAWS = 400_000
@@ -66,14 +78,22 @@ def test_a_true_mechanism_passes_whatever_the_generator(mechanism: Mechanism) ->
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str) -> None:
     draw, expected = FAULTS[fault]
-    told = check_mechanism(Planted(draw), rng=stream(1), loss_samples=0)
+    told = check_mechanism(Planted(draw), rng=stream(1), widths=(1, 2, 384), samples=2000, loss_samples=0)
     assert set(expected) - {"privacy loss"} <= set(told.failed)
     assert not told.passed
     with pytest.raises(ConformanceError, match="does not do what it states"):
         told.require()
 
 
-@pytest.mark.parametrize(("factor", "width"), [(2 / 3, 8), (3 / 2, 8), (2 / 3, 384), (3 / 2, 384)])
+@pytest.mark.parametrize("name", TRUE_ONES)
+def test_true_noise_of_another_kind_passes(name: str) -> None:
+    told = check_mechanism(TRUE_ONES[name], rng=stream(1), widths=(1, 2, 3, 8), loss_samples=40_000)
+    assert told.failed == ()
+    asked = {check.name for check in told.checks if check.passed}
+    assert {"radius", "mean direction", "cosines", "normaliser", "density", "scale"} <= asked
+
+
+@pytest.mark.parametrize(("factor", "width"), [(2 / 3, 8), (3 / 2, 8), (2 / 3, 384), (3 / 2, 384), (1.01, 384)])
 def test_other_scales_are_caught_at_each_width(factor: float, width: int) -> None:
     told = check_mechanism(Planted(times(factor)), rng=stream(1), widths=(width,), loss_samples=0)
     assert {"radius", "density"} <= set(told.failed)
@@ -115,9 +135,48 @@ def test_a_promise_of_too_little_loss_is_refuted() -> None:
     assert ratio.statistic == pytest.approx(1.3)
 
 
+@pytest.mark.parametrize("mechanism", [ClaimingGaussian(), ClaimingBall()], ids=["Gaussian", "ball"])
+def test_a_promise_that_noise_of_this_kind_cannot_keep_is_refuted(mechanism: Mechanism) -> None:
+    told = check_mechanism(mechanism, rng=stream(1), widths=(1, 2, 8), loss_samples=LOSS_DRAWS // 4)
+    assert set(told.failed) == {"ratio", "privacy loss"}
+
+
 def test_a_density_that_is_none_is_seen() -> None:
     told = check_mechanism(WrongDensity(), rng=stream(1), loss_samples=0)
     assert "normaliser" in told.failed
+
+
+# ---------------------------------------------------------------- tokens replaced
+
+
+def tokens() -> TokenSample:
+    search = NeighbourSearch(_table(300, 12), torch.arange(300) >= 5)
+    return TokenSample(search, torch.arange(5, 300).repeat(4))
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+def test_fewer_tokens_are_replaced_as_eta_grows(mechanism: Mechanism) -> None:
+    told = check_mechanism(mechanism, rng=stream(1), widths=(1,), samples=1000, loss_samples=0, tokens=tokens())
+    assert told.failed == ()
+    etas, shares = zip(*((point.eta, point.replaced) for point in told.replacement), strict=True)
+    assert etas[-1] == pytest.approx(16 * etas[0], rel=0.01)
+    assert shares[0] > 0.95 > 0.6 > shares[-1]
+    assert all(point.ci[0] <= point.replaced <= point.ci[1] for point in told.replacement)
+
+
+def test_an_eta_that_changes_nothing_is_caught_by_what_is_replaced() -> None:
+    planted = Planted(forgets_eta)
+    told = check_mechanism(planted, rng=stream(1), widths=(1,), samples=1000, loss_samples=0, tokens=tokens())
+    assert "replacement" in told.failed
+
+
+@pytest.mark.parametrize(
+    ("shares", "passed"),
+    [((0.9, 0.5, 0.1), True), ((0.9, 0.1, 0.5), False), ((0.1, 0.5, 0.9), False), ((0.5, 0.5, 0.5), False), ((), None)],
+)
+def test_what_is_replaced_must_fall(shares: tuple[float, ...], passed: bool | None) -> None:
+    curve = [Replacement(eta=10.0 + at, replaced=share, ci=(0, 1), n=1000) for at, share in enumerate(shares)]
+    assert check_replacement(curve).passed is passed
 
 
 # ---------------------------------------------------------------- the claim and the density

@@ -102,7 +102,7 @@ def test_the_mechanism_is_found_and_conforms(run: Run, tmp_path: Path) -> None: 
     ],
 )
 def test_a_fault_in_the_mechanism_is_caught_by_name(faults: dict[str, str], failed: set[str]) -> None:
-    told = check_mechanism(changed(faults).LAPLACE, rng=stream(1))
+    told = check_mechanism(changed(faults).LAPLACE, rng=stream(1), loss_samples=100_000)
     assert set(told.failed) == failed
 
 
