@@ -23,7 +23,8 @@ class Laplace:
 
     def noise(self, *, etas: Float64, width: int, rng: np.random.Generator) -> Float64:
         """Independent rows `[tokens, width]`, in float64, all of them from `rng`."""
-        return rng.laplace(size=(len(etas), width)) * (np.sqrt(width) / etas)[:, None]
+        noise: Float64 = rng.laplace(size=(len(etas), width)) * (np.sqrt(width) / etas)[:, None]
+        return noise
 
     def log_density(self, noise: Float64, *, etas: Float64) -> Float64:
         """ln of the density at each row of `noise` `[tokens, width]`, normaliser included."""

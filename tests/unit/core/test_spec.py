@@ -93,6 +93,15 @@ def test_a_name_that_is_taken_is_refused(
         list(parts)
 
 
+def test_a_part_of_another_class_is_refused(installed: Callable[[str, str], None]) -> None:
+    installed("bundle", "seven = bundle:PART")
+    assert Registry("attack", plugins="tests.attacks", of=int)["seven"] == 7
+    with pytest.raises(ConfigError, match=r"Attack 'seven' of bundle 1\.2 is of type int") as caught:
+        Registry("attack", plugins="tests.attacks", of=Noise)["seven"]
+    assert caught.value.remedy == "Its entry point must name an instance of Noise."
+    sys.modules.pop("bundle")
+
+
 def test_a_part_that_cannot_be_loaded_is_named(installed: Callable[[str, str], None]) -> None:
     installed("broken", "gone = broken:MISSING")
     parts: Registry[int] = Registry("attack", plugins="tests.attacks")
