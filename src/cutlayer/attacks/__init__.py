@@ -1,9 +1,16 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attribute_classifier import AttributeClassifier
+from cutlayer.attacks.attribute_mlp import AttributeMlp
+from cutlayer.attacks.attributes import AttributeTruth
+from cutlayer.attacks.autoencoder_inversion import AutoencoderInversion
 from cutlayer.attacks.controls import Check, Control
+from cutlayer.attacks.entities import EntityTruth
+from cutlayer.attacks.entity_tagger import EntityTagger
 from cutlayer.attacks.float_support import FloatSupport
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
 from cutlayer.attacks.measure import (
@@ -17,11 +24,15 @@ from cutlayer.attacks.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
+from cutlayer.attacks.mlp_inversion import MlpInversion
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
+from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
-from cutlayer.attacks.scoring import Score, clustered
+from cutlayer.attacks.scoring import Further, Score, clustered
+from cutlayer.attacks.simulate import released_as, simulate
+from cutlayer.attacks.survival import SurvivalPattern
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
 from cutlayer.attacks.unsplit import (
@@ -38,24 +49,39 @@ from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
+    "AnnotatedText",
     "Attack",
+    "AttributeClassifier",
+    "AttributeMlp",
+    "AttributeTruth",
+    "AutoencoderInversion",
     "Check",
+    "Clue",
     "Control",
     "ControlFailed",
+    "EntityTagger",
+    "EntityTruth",
     "Examined",
+    "Fitting",
     "FloatSupport",
     "ForwardLeak",
+    "Further",
     "GreedyTruth",
     "Guesses",
     "Inapplicable",
     "InputTruth",
     "Knowledge",
     "LabelTruth",
+    "Labelled",
+    "LengthClassifier",
+    "LengthTruth",
+    "Lengths",
     "LinearInversion",
     "LinearInversionSpec",
     "MaximumPosterior",
     "MaximumPosteriorSpec",
     "Measured",
+    "MlpInversion",
     "NearestNeighbour",
     "Need",
     "Noise",
@@ -74,6 +100,7 @@ __all__ = [
     "SeenFrame",
     "SeenRelease",
     "SeenStep",
+    "SurvivalPattern",
     "TailGradient",
     "TextOverlap",
     "TokenTruth",
@@ -95,5 +122,7 @@ __all__ = [
     "measure_empirical_privacy",
     "measure_label_recovery",
     "reconstruct",
+    "released_as",
+    "simulate",
     "text_overlap",
 ]

@@ -14,7 +14,11 @@ from cutlayer.attacks.view import View
 from cutlayer.core import Registry, Tokens
 
 Guess: TypeAlias = tuple[str, int, Tokens | Tensor]
-"""Where (source and number of a release or a step), and what: ids in the shape of the texts, or `[texts]` labels."""
+"""Where (source and number of a release or a step), and what.
+
+Tokens in the shape of the texts: ids, rows `[width]` in the place of ids, or numbers of tags. Or a tensor: `[texts]`
+int64 labels or lengths, or `[texts, classes]` log-probabilities of labels.
+"""
 
 Guesses: TypeAlias = Iterator[Guess]
 """Made one release at a time, so that an attack on a long transcript need not hold it."""
@@ -29,6 +33,12 @@ class Question(StrEnum):
     """Which tokens did the tuned model say?"""
     LABEL = "label"
     """Which label did each text have?"""
+    ATTRIBUTE = "attribute"
+    """Of what kind is each text's author?"""
+    ENTITIES = "entities"
+    """Where do texts name somebody or something, and of what kind is it?"""
+    LENGTH = "length"
+    """How long is each text?"""
 
     @property
     def asked(self) -> str:
@@ -37,7 +47,21 @@ class Question(StrEnum):
             Question.WORDS: "Which words did the texts have?",
             Question.ANSWERS: "What did the tuned model answer?",
             Question.LABEL: "Which label did each text have?",
+            Question.ATTRIBUTE: "Which private attribute does each text's author have?",
+            Question.ENTITIES: "Where do the texts name people, places and other entities?",
+            Question.LENGTH: "How long is each text?",
         }[self]
+
+
+class Clue(StrEnum):
+    """Where an attack on a label or an attribute looks for the answer: there its controls plant one."""
+
+    WORDS = "words"
+    """In what was released in the place of words."""
+    LENGTHS = "lengths"
+    """In how long texts are."""
+    SURVIVAL = "survival"
+    """In which tokens the noise left as they were."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +78,7 @@ class Attack:
             broken. Less than all where even a sound attack misses some: behind many blocks.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
+        clue: Of an attack on a label or an attribute, where it looks.
     """
 
     run: Callable[[View], Guesses]
@@ -63,6 +88,7 @@ class Attack:
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
     tokens: int | None = None
+    clue: Clue = Clue.WORDS
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

@@ -81,7 +81,7 @@ def run_controls(
     controls = []
     for kind in Traffic:
         seen, known = truth.traffic(kind, transcript, knowledge, looks=looks, rng=rng)
-        view = View(seen, knowledge if kind is Traffic.NOISE else knowledge.unprotected())
+        view = View(seen, known.granted(seen, knowledge if kind is Traffic.NOISE else knowledge.unprotected()))
         guesses = list(attack(view))
         score = known.score(guesses)
         n = score.success.n

@@ -7,7 +7,7 @@ is told (how releases are privatized), and what anybody may have (public text).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Tokens
+from cutlayer.core import Cut, DataError, Tokens
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from cutlayer.models import Bottom, Seq2SeqBottom, Seq2SeqTail, Tail, Template
 
 T = TypeVar("T")
@@ -46,6 +48,9 @@ class Need(StrEnum):
     NOISE = "how releases are privatized"
     PUBLIC_TEXT = "public text"
     LINKS = "which releases are of the same text"
+    ANNOTATED_TEXT = "public text in which entities are marked"
+    LABELLED = "labels of some of the records"
+    MODEL = "the vendor's own model"
 
 
 GRANTS = {
@@ -55,6 +60,9 @@ GRANTS = {
     Need.NOISE: ("noise",),
     Need.PUBLIC_TEXT: ("public",),
     Need.LINKS: ("links",),
+    Need.ANNOTATED_TEXT: ("annotated",),
+    Need.LABELLED: ("labelled",),
+    Need.MODEL: ("model",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -66,15 +74,23 @@ class Noise:
     Attributes:
         privacy: Mechanism, place and eta.
         clip: Largest norm of a released row, where longer ones are shortened to it.
+        etas: `[vocab, classes]` float64, each token's eta in a text of each class, under contributing-token
+            identification; one column where it does not depend on the class. `None`: the same eta for all.
     """
 
     privacy: PrivacySpec
     clip: float | None = None
+    etas: Tensor | None = field(default=None, compare=False)
 
     @classmethod
     def nothing(cls) -> Noise:
         """Releases as they are."""
         return cls(PrivacySpec.no_privacy())
+
+    @property
+    def key(self) -> Hashable:
+        """Tells it from others, for what is fitted to it."""
+        return self.privacy.model_dump_json(), self.clip, None if self.etas is None else _digest(self.etas)
 
 
 class PublicText:
@@ -105,6 +121,51 @@ class PublicText:
         return found
 
 
+class AnnotatedText(PublicText):
+    """Text that the attacker has and in which somebody marked entities.
+
+    Args:
+        tokens: Single texts.
+        tags: In each token's place the number of its tag; `UNMARKED` where it has none of its own, as a word's
+            pieces behind its first.
+        names: What the numbers mean, in the BIO scheme: `O`, `B-person`, `I-person`, …
+        source: Where it is from, for a report.
+
+    Raises:
+        DataError: Tags and tokens differ in shape.
+    """
+
+    def __init__(self, tokens: Tokens, *, tags: Tokens, names: tuple[str, ...], source: str) -> None:
+        super().__init__(tokens, source=source)
+        pairs = zip(tokens.segments, tags.segments, strict=False)
+        if len(tokens.segments) != len(tags.segments) or not all(torch.equal(a.lengths, b.lengths) for a, b in pairs):
+            raise DataError("Annotated text needs one tag for each token.", remedy="Tag the tokens as they are.")
+        self.tags = tags
+        self.names = names
+
+
+UNMARKED = -1
+"""In the place of a tag or a label that is not known, or that does not count."""
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labels that the attacker knows of some of the records.
+
+    Attributes:
+        labels: By source and number of a release `[rows]` int64; `UNMARKED` where it does not know.
+        classes: How many labels there are.
+    """
+
+    labels: Mapping[tuple[str, int], Tensor]
+    classes: int
+
+    def of(self, source: str, number: int, rows: int) -> Tensor:
+        """What it knows of a release's rows."""
+        known = self.labels.get((source, number))
+        return torch.full((rows,), UNMARKED, dtype=torch.int64) if known is None else known
+
+
 @dataclass(frozen=True, eq=False)
 class Knowledge:
     """What the attacker is granted beside the transcript.
@@ -123,6 +184,9 @@ class Knowledge:
         public: Text of the attacker's own.
         links: By source and number of a release, `[rows]` int64: which text each row is of, where texts are released
             several times. A vendor sees their lengths, and what they have in common.
+        annotated: The same with entities marked.
+        labelled: Labels of some of the records.
+        model: The vendor's own model, before any training.
     """
 
     cut: Cut
@@ -135,6 +199,20 @@ class Knowledge:
     noise: Noise | None = None
     public: PublicText | None = None
     links: Mapping[tuple[str, int], Tensor] | None = None
+    annotated: AnnotatedText | None = None
+    labelled: Labelled | None = None
+    model: PreTrainedModel | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """Tells it from others, for what is fitted under it: cut, weights, candidates and noise."""
+        parts = (self.table, self.candidates)
+        return (
+            self.cut.slug,
+            *(None if part is None else (tuple(part.shape), _digest(part)) for part in parts),
+            *(None if module is None else _weights(module) for module in (self.bottom, self.model)),
+            None if self.noise is None else self.noise.key,
+        )
 
     @cached_property
     def search(self) -> NeighbourSearch | None:
@@ -142,7 +220,7 @@ class Knowledge:
         if self.table is None:
             return None
         everything = torch.ones(len(self.table), dtype=torch.bool)
-        return NeighbourSearch(self.table, everything if self.candidates is None else self.candidates)
+        return NeighbourSearch(self.table.detach(), everything if self.candidates is None else self.candidates)
 
     def limited(self, needs: Collection[Need]) -> Knowledge:
         """The same without what is not needed."""
@@ -156,3 +234,14 @@ class Knowledge:
     def unprotected(self) -> Knowledge:
         """The same, of releases as they are."""
         return replace(self, noise=Noise.nothing())
+
+
+def _digest(tensor: Tensor) -> float:
+    """A number that changes with any element, and with their order."""
+    flat = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1).float()
+    columns, rows = (torch.arange(1, 1 + size).sin() for size in (flat.shape[1], len(flat)))
+    return float((flat @ columns.to(flat.device)) @ rows.to(flat.device))
+
+
+def _weights(module: torch.nn.Module) -> float:
+    return sum(_digest(parameter) for parameter in module.parameters())

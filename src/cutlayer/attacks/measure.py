@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.attacks.attack import ATTACKS
+from cutlayer.attacks.attack import ATTACKS, Attack
+from cutlayer.attacks.attributes import AttributeTruth
 from cutlayer.attacks.controls import Control, run_controls
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
+from cutlayer.attacks.scoring import Further
 from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Truth
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Cut, Proportion
@@ -31,6 +33,7 @@ class Measured(_Result):
         chance: The share that it would recover by chance.
         p_value: How probable as large a share is by chance; of this attack alone, not of all that were run.
         looks: The most releases of one text that it saw.
+        further: Other numbers of the same guesses.
         controls: What it did where the answer is known.
     """
 
@@ -40,6 +43,7 @@ class Measured(_Result):
     chance: float
     p_value: float
     looks: int
+    further: tuple[Further, ...] = ()
     controls: tuple[Control, ...]
 
     @property
@@ -91,7 +95,15 @@ class Examined:
     reading: Reading | None = None
 
 
-def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Examined:
+def examine(
+    attack: str,
+    transcript: Transcript,
+    *,
+    knowledge: Knowledge,
+    truth: Truth,
+    run: Attack | None = None,
+    controls: tuple[Control, ...] | None = None,
+) -> Examined:
     """Runs a registered attack on a transcript, checks it, and scores it.
 
     The attack is called with a view and nothing else; the truth is used to score its guesses and to
@@ -102,23 +114,21 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         transcript: What the vendor saw.
         knowledge: What else the attacker is granted.
         truth: What it was about.
+        run: The attack of that name in another strength; it is checked in this one.
+        controls: What its controls gave for traffic of the same form, under the same knowledge: they are not run again.
 
     Raises:
         ConfigError: There is no such attack.
         DataError: Transcript and truth do not belong together.
     """
-    run = ATTACKS[attack]
-    limit = run.tokens if isinstance(truth, TokenTruth) else None
-    if limit is not None and isinstance(truth, TokenTruth):
-        transcript, truth = truth.beginning(transcript, limit)
+    run = run or ATTACKS[attack]
+    if run.tokens is not None and isinstance(truth, TokenTruth):
+        transcript, truth = truth.beginning(transcript, run.tokens)
     try:
-        guesses = tuple(run(View(transcript, knowledge)))
-        reading = truth.read(guesses) if isinstance(truth, TokenTruth) else None
-        score = truth.score(guesses) if reading is None else reading.score
-        sample = truth.sample()
-        if limit is not None and isinstance(sample, TokenTruth):
-            sample = sample.limited(limit // 2)
-        controls = run_controls(run, sample, transcript, knowledge, looks=score.looks)
+        guesses = tuple(run(View(transcript, truth.granted(transcript, knowledge))))
+        score = truth.score(guesses)
+        if controls is None:
+            controls = run_controls(run, _sample(truth, run), transcript, knowledge, looks=score.looks)
     except Inapplicable as answer:
         return Examined(NotApplicable(attack=attack, reason=answer.reason))
     if not all(control.passed for control in controls):
@@ -130,9 +140,20 @@ def examine(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth:
         chance=score.chance,
         p_value=score.p_value,
         looks=score.looks,
+        further=score.further,
         controls=controls,
     )
-    return Examined(found, reading)
+    return Examined(found, score.reading)
+
+
+def _sample(truth: Truth, run: Attack) -> Truth:
+    """What an attack's controls are about: as much as it takes, and where it looks."""
+    sample = truth.sample()
+    if isinstance(sample, AttributeTruth):
+        return replace(sample, clue=run.clue)
+    if isinstance(sample, TokenTruth) and run.tokens is not None:
+        return sample.limited(run.tokens // 2)
+    return sample
 
 
 def measure(attack: str, transcript: Transcript, *, knowledge: Knowledge, truth: Truth) -> Outcome:

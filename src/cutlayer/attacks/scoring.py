@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 from scipy.special import betainc
 from torch import Tensor
 
 from cutlayer.core import DataError, Proportion
+
+if TYPE_CHECKING:
+    from cutlayer.attacks.truth import Reading
 
 LEVEL = 0.95
 """Of intervals."""
@@ -19,21 +26,50 @@ _SEED = 2026
 """Which texts a resample takes hides nothing, so an interval may repeat: the same run is told in the same way."""
 
 
+class Further(BaseModel):
+    """A number beside the share that was right, of the same guesses.
+
+    Attributes:
+        name: For machines: `auc`, `majority`, `mse`, `precision`.
+        title: For readers.
+        value: The number.
+        interval: 95 % of it, over resampled texts; `None` for what no guess changes.
+        n: Trials behind it.
+        unit: `share` (0 to 1), or what else it is in.
+        higher_is_leak: Whether more of it means that more leaks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    title: str
+    value: float
+    interval: tuple[float, float] | None = None
+    n: int
+    unit: str = "share"
+    higher_is_leak: bool = True
+
+
 @dataclass(frozen=True)
 class Score:
     """How guesses compare with the truth.
 
     Attributes:
-        hits: `[texts]` int64, right guesses about each text.
+        hits: `[texts]` int64, right guesses about each text; or about each group of texts that are not
+            independent, as those of one author.
         trials: `[texts]` int64, all of them.
         chance: The share that would be right if guesses had nothing to do with the truth.
         looks: The most looks that any one text gave.
+        further: Other numbers of the same guesses.
+        reading: What was read, token by token; `None` where guesses are no tokens.
     """
 
     hits: Tensor
     trials: Tensor
     chance: float
     looks: int
+    further: tuple[Further, ...] = ()
+    reading: Reading | None = None
 
     @property
     def success(self) -> Proportion:
@@ -84,13 +120,56 @@ def bootstrap(successes: Tensor, trials: Tensor) -> tuple[float, float]:
     """
     kept = trials > 0
     hits, counts = successes[kept].double().numpy(), trials[kept].double().numpy()
+    return _interval(hits[drawn].sum() / counts[drawn].sum() for drawn in _drawn(len(hits)))
+
+
+def bootstrap_of(statistic: Callable[[NDArray[np.float64]], float], groups: Tensor) -> tuple[float, float]:
+    """The 95 % percentile interval of a statistic of items: their groups are drawn with replacement.
+
+    Args:
+        statistic: Called with `[items]`, how often each item was drawn.
+        groups: `[items]` int64, the group of each.
+    """
+    of_item = groups.unique(return_inverse=True)[1].numpy()
+    count = 1 + int(of_item.max())
+    return _interval(
+        statistic(np.bincount(drawn, minlength=count)[of_item].astype(np.float64)) for drawn in _drawn(count)
+    )
+
+
+def _drawn(clusters: int) -> Iterator[NDArray[np.int64]]:
     rng = np.random.Generator(np.random.PCG64(_SEED))
-    shares = np.empty(_RESAMPLES)
-    for number in range(_RESAMPLES):
-        drawn = rng.integers(len(hits), size=len(hits))
-        shares[number] = hits[drawn].sum() / counts[drawn].sum()
-    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return (rng.integers(clusters, size=clusters) for _ in range(_RESAMPLES))
+
+
+def _interval(values: Iterator[float]) -> tuple[float, float]:
+    found = np.array(list(values))
+    found = found[np.isfinite(found)]
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def area_under_curve(scores: Tensor, positive: Tensor, weights: NDArray[np.float64] | None = None) -> float:
+    """How probable it is that a positive item scores higher than a negative one; ties count half.
+
+    Args:
+        scores: `[items]`, higher for items that are held to be positive.
+        positive: `[items]` bool.
+        weights: `[items]`, how often each item counts; once where it is left out.
+
+    Returns:
+        The area under the ROC curve, not a number where one kind is missing.
+    """
+    if weights is None:
+        weights = np.ones(len(scores))
+    values, places = torch.unique(scores, return_inverse=True)
+    at, true = places.numpy(), positive.numpy()
+    above = np.bincount(at[true], weights[true], minlength=len(values))
+    below = np.bincount(at[~true], weights[~true], minlength=len(values))
+    pairs = above.sum() * below.sum()
+    if not pairs:
+        return math.nan
+    return float((above * (below.cumsum() - below / 2)).sum() / pairs)
 
 
 def p_value(success: Proportion, chance: float) -> float:

@@ -6,31 +6,34 @@ texts and in the same form, but unprotected, pure noise, or shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self, cast
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.attacks.scoring import Score, chance_of_match
+from cutlayer.attacks.scoring import Further, Score, bootstrap, chance_of_match
+from cutlayer.attacks.simulate import boundary
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
-from cutlayer.models import Seq2SeqBottom
+from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 
-_TEXTS_AT_ONCE = 64
 CONTROL_ITEMS = 4096
 """Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
 
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
 
-_CONTROL = "control"
+ELSEWHERE = -1
+"""In the place of the record of a text that a record set does not hold."""
+CONTROL = "control"
+"""The job that control traffic is said to be of."""
 _OTHER_RUN = "Give the transcript of the same run."
 
 
@@ -66,6 +69,10 @@ class Truth(Protocol):
         """The share of items that an attack may guess at all."""
         ...
 
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """Knowledge with what an attacker is told of this truth itself: labels of some records."""
+        ...
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -79,6 +86,7 @@ class Reading:
         looks: `[items]` int64, how often.
         chance: The share of tokens that would be read by chance.
         texts: `[n]` int64, which of a run's texts these are.
+        further: Other numbers of the same guesses.
     """
 
     tokens: Tokens
@@ -88,6 +96,7 @@ class Reading:
     looks: Tensor
     chance: float
     texts: Tensor
+    further: tuple[Further, ...] = ()
 
     @property
     def owners(self) -> Tensor:
@@ -97,7 +106,8 @@ class Reading:
     @property
     def score(self) -> Score:
         """The share of tokens that was read."""
-        return Score(self.per_text(self.right), self.per_text(self.seen), self.chance, int(self.looks.max()))
+        right, seen = self.per_text(self.right), self.per_text(self.seen)
+        return Score(right, seen, self.chance, int(self.looks.max()), self.further, reading=self)
 
     def per_text(self, items: Tensor) -> Tensor:
         """`[texts]` int64: how many of a text's tokens are marked in `items` `[items]` bool."""
@@ -111,6 +121,9 @@ class TokenTruth:
     A token counts as recovered if any look at its text recovers it: "the union of the results of
     performing E attacks" (SAP, Appendix A). Only texts that the transcript shows are counted.
 
+    Guesses may be rows `[width]` in the place of ids: each counts as the nearest row's token, and how far rows are from
+    the true ones is told beside.
+
     Attributes:
         tokens: Content tokens of `n` texts.
         records: By record set, `[n]` int64: the number of the record that holds each text, counted
@@ -118,6 +131,7 @@ class TokenTruth:
         steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
         skipped: First tokens of each text that are not counted.
         texts: `[n]` int64, which of a run's texts these are; `None` for all of them.
+        search: The table that guessed rows are rows of; not needed for guesses that are ids.
     """
 
     tokens: Tokens
@@ -125,6 +139,7 @@ class TokenTruth:
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     skipped: int = 0
     texts: Tensor | None = None
+    search: NeighbourSearch | None = None
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -138,7 +153,8 @@ class TokenTruth:
         """What guesses make of the texts, token by token.
 
         Raises:
-            DataError: Guesses and texts differ in shape: transcript and truth do not belong together.
+            DataError: Guesses and texts differ in shape: transcript and truth do not belong together. Or rows were
+                guessed, and there is no table to compare them with.
         """
         truth, places = _flat(self.tokens), _places(self.tokens)
         within = _within(self.tokens)
@@ -149,8 +165,13 @@ class TokenTruth:
         read = torch.full_like(truth, UNREAD)
         guessed: list[Tensor] = []
         guessed_at: list[Tensor] = []
+        distances: list[tuple[Tensor, Tensor, Tensor]] = []
         for looked_at, guess in self._aligned(places, guesses):
             items, values = _flat(looked_at), _flat(guess)
+            if values.is_floating_point():
+                search = self._searched()
+                distances.append((items, *_differences(values, search.table[truth[items]])))
+                values = search.nearest(values.double())
             hit = truth[items] == values
             # a look that reads a token counts, whatever others make of it; of those that do not, the first is shown
             shown = hit | (looks[items] == 0)
@@ -179,7 +200,48 @@ class TokenTruth:
             looks=looks,
             chance=chance,
             texts=everything if self.texts is None else self.texts,
+            further=self._far(distances, seen) if distances else (),
         )
+
+    def _searched(self) -> NeighbourSearch:
+        if self.search is None:
+            raise DataError("Rows were guessed, and the truth has no table to compare them with.", remedy="Give one.")
+        return self.search
+
+    def _far(self, distances: list[tuple[Tensor, Tensor, Tensor]], seen: Tensor) -> tuple[Further, ...]:
+        """How far guessed rows are from the true ones, over all looks."""
+        items, errors, likenesses = (torch.cat(column) for column in zip(*distances, strict=True))
+        counted = seen[items]
+        owner = _owners(self.tokens)[items[counted]]
+        none = torch.zeros(len(self.tokens), dtype=torch.float64)
+        trials = none.index_add(0, owner, torch.ones(len(owner), dtype=torch.float64))
+        told = []
+        for name, title, values, leaks in (
+            ("mse", "mean squared distance of guessed rows from the true ones", errors, False),
+            ("cosine", "cosine between guessed and true rows", likenesses, True),
+        ):
+            sums = none.index_add(0, owner, values[counted])
+            told.append(
+                Further(
+                    name=name,
+                    title=title,
+                    value=float(sums.sum() / trials.sum()),
+                    interval=bootstrap(sums, trials),
+                    n=len(owner),
+                    unit=name,
+                    higher_is_leak=leaks,
+                )
+            )
+        rows = self._searched().table[_flat(self.tokens)[items[counted]]]
+        spread = Further(
+            name="mse_blind",
+            title="mean squared distance of the mean row: what needs no look at all",
+            value=float((rows - rows.mean(0)).square().sum(1).mean()),
+            n=len(owner),
+            unit="mse",
+            higher_is_leak=False,
+        )
+        return (*told, spread)
 
     def _aligned(self, places: Tokens, guesses: Iterable[Guess]) -> Iterable[tuple[Tokens, Tokens]]:
         """Guesses beside the places in the truth that they are about."""
@@ -237,7 +299,8 @@ class TokenTruth:
     def sample(self) -> TokenTruth:
         """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""
         stride = -(-self.tokens.total // CONTROL_ITEMS)
-        return TokenTruth(self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1))), skipped=self.skipped)
+        some = self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1)))
+        return TokenTruth(some, skipped=self.skipped, search=self.search)
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -249,18 +312,21 @@ class TokenTruth:
         frames = []
         for step in range(1, looks + 1):
             tokens = _altered(self.tokens, kind, knowledge, rng)
-            payload = _as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
-            bf16 = isinstance(form, Rows) and form.packed.values.dtype is torch.bfloat16
-            tensors = pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
-            frames.append(_frame(Direction.UP, step, tensors))
-        steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
-        return Transcript(lambda: frames), TokenTruth(self.tokens, steps=steps, skipped=self.skipped)
+            payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
+            frames.append(sent(Direction.UP, step, packed(payload, form)))
+        steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
+        truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
+        return Transcript(lambda: frames), truth
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of tokens that are candidates."""
         if knowledge.candidates is None:
             return 1.0
         return float(knowledge.candidates[_flat(self.tokens)].double().mean())
+
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """The same knowledge: of its tokens nothing is told."""
+        return knowledge
 
 
 @dataclass(frozen=True)
@@ -283,17 +349,10 @@ class LabelTruth:
         Raises:
             DataError: Guesses and steps differ in length: transcript and truth do not belong together.
         """
-        texts, guessed = [], []
-        for source, number, guess in guesses:
-            kind, _, name = source.partition("/")
-            if kind == "job" and (name, number) in self.steps and isinstance(guess, Tensor):
-                if len(guess) != len(self.steps[name, number]):
-                    raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=_OTHER_RUN)
-                texts.append(self.steps[name, number])
-                guessed.append(guess)
-        if not texts:
+        found = list(by_text(guesses, {}, self.steps))
+        if not found:
             raise DataError("The transcript shows none of the steps that the truth names.", remedy=_OTHER_RUN)
-        rows, values = torch.cat(texts), torch.cat(guessed)
+        rows, values = (torch.cat(column) for column in zip(*found, strict=True))
         right = self.labels[rows] == values
         looks = torch.bincount(rows, minlength=len(self.labels))
         chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
@@ -317,18 +376,66 @@ class LabelTruth:
         if kind is Traffic.NOISE:
             gradient = torch.randn(gradient.shape, generator=rng)
         frames = [
-            _frame(Direction.DOWN, 1, {"output": output}),
-            _frame(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
+            sent(Direction.DOWN, 1, {"output": output}),
+            sent(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
         ]
-        steps = {(_CONTROL, 1): torch.arange(len(labels))}
+        steps = {(CONTROL, 1): torch.arange(len(labels))}
         return Transcript(lambda: frames), LabelTruth(self.labels, self.num_labels, steps)
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
         return 1.0
 
+    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
+        """The same knowledge: of its labels nothing is told."""
+        return knowledge
+
+
+# ---------------------------------------------------------------- where texts were released
+
+
+def by_text(
+    guesses: Iterable[Guess], records: Mapping[str, Tensor], steps: Mapping[tuple[str, int], Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Guesses with a row a text, beside the texts that they are about.
+
+    Args:
+        guesses: Tensors of as many rows as texts were released.
+        records: By record set, `[n]` int64: the record that holds each text, `ELSEWHERE` if none does.
+        steps: By job and step, `[rows]` int64: each row's text.
+
+    Yields:
+        Texts `[m]` int64 and guesses `[m, ...]`.
+
+    Raises:
+        DataError: Guesses and releases differ in length: transcript and truth do not belong together.
+    """
+    shards: dict[str, dict[int, Tensor]] = {}
+    for source, number, guess in guesses:
+        kind, _, name = source.partition("/")
+        if not isinstance(guess, Tensor):
+            continue
+        if kind == "record-set" and name in records:
+            shards.setdefault(name, {})[number] = guess
+        elif kind == "job" and (name, number) in steps:
+            if len(guess) != len(steps[name, number]):
+                raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=_OTHER_RUN)
+            yield steps[name, number], guess
+    for name, found in shards.items():
+        held = torch.cat([found[number] for number in sorted(found)])
+        if sorted(found) != list(range(len(found))) or int(records[name].max()) >= len(held):
+            raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
+        texts = (records[name] != ELSEWHERE).nonzero()[:, 0]
+        yield texts, held[records[name][texts]]
+
 
 # ---------------------------------------------------------------- tokens, flat
+
+
+def _differences(guessed: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distance and cosine `[n]` of rows `[n, width]`, float64."""
+    errors = (guessed.float() - true).square().sum(1).double()
+    return errors, torch.nn.functional.cosine_similarity(guessed.float(), true.float()).double()
 
 
 def _flat(tokens: Tokens) -> Tensor:
@@ -384,8 +491,22 @@ def _fitting(places: Tokens, guess: Tokens) -> tuple[Tokens, Tokens]:
 # ---------------------------------------------------------------- control traffic
 
 
-def _frame(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
-    return SeenFrame(direction, routes.STEP, {"job": _CONTROL, "step": step}, lambda: tensors)
+def sent(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
+    """A step's frame of control traffic."""
+    return SeenFrame(direction, routes.STEP, {"job": CONTROL, "step": step}, lambda: tensors)
+
+
+def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
+    """A release's tensors, rows in the element type of another release's."""
+    bf16 = isinstance(like, Rows) and like.packed.values.dtype is torch.bfloat16
+    return pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
+
+
+def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
+    """Ids that control texts are made of: the candidates, or the table's, or all up to the largest known."""
+    if knowledge.candidates is not None:
+        return knowledge.candidates.nonzero()[:, 0]
+    return torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + largest)
 
 
 def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:
@@ -393,30 +514,14 @@ def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Gen
     if kind is Traffic.SHUFFLED:
         values = values[torch.randperm(len(values), generator=rng)]
     elif kind is Traffic.NOISE:
-        if knowledge.candidates is not None:
-            allowed = knowledge.candidates.nonzero()[:, 0]
-        else:
-            allowed = torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + int(values.max()))
+        allowed = vocabulary(knowledge, largest=int(values.max()))
         values = allowed[torch.randint(len(allowed), values.shape, generator=rng)]
     return _unflat(values, tokens)
 
 
-def _as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Payload:
+def as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Rows:
     """The boundary rows of tokens as the handed-out bottom makes them; for noise, rows of nothing but noise."""
-    if knowledge.table is None or knowledge.template is None:
-        raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table to search.")
-    blocks = knowledge.bottom if knowledge.cut.bottom else None
-    if knowledge.cut.bottom and (blocks is None or isinstance(blocks, Seq2SeqBottom)):
-        raise Inapplicable("Rows of hidden states were sent, and the attacker was granted no bottom that makes them.")
-    made = []
-    for texts in torch.arange(len(tokens)).split(_TEXTS_AT_ONCE):
-        some = tokens.select(texts)
-        # with a table, a batch is made of rows
-        inputs = knowledge.template.assemble(some, table=knowledge.table)
-        with torch.no_grad():
-            hidden = cast(Tensor, inputs.inputs_embeds) if blocks is None else blocks(inputs)
-        made.append(knowledge.template.unpad(hidden, some))
-    rows = Rows.concatenate(made)
+    rows = boundary(tokens, knowledge)
     if kind is not Traffic.NOISE:
         return rows
     values = rows.packed.values

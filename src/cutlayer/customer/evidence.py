@@ -101,6 +101,7 @@ class Evidence:
             truth = TokenTruth(data.tokens, steps=steps)
         labels = LabelTruth(rows.labels, len(rows.names), steps) if isinstance(rows, Labelled) else None
         knowledge = granted(spec, archive)
+        truth = replace(truth, search=knowledge.search)
         if spec.train_bottom is TrainBottom.REDRAW:
             links = {(f"job/{job}", step): texts for (job, step), texts in steps.items()}
             knowledge = replace(knowledge, links=links)

@@ -5,5 +5,14 @@ from cutlayer.data.labels import LabelNames
 from cutlayer.data.read import read_dataset
 from cutlayer.data.sample import sample_path
 from cutlayer.data.tokenise import tokenise
+from cutlayer.data.words import NO_TAG, tokenise_words
 
-__all__ = ["Dataset", "LabelNames", "read_dataset", "sample_path", "tokenise"]
+__all__ = [
+    "NO_TAG",
+    "Dataset",
+    "LabelNames",
+    "read_dataset",
+    "sample_path",
+    "tokenise",
+    "tokenise_words",
+]

@@ -104,6 +104,14 @@ class UtilityImportance:
             return self.spec.c0
         return (float(self.scores.max()) + float(self.scores.min())) / 2
 
+    def etas(self, *, eta0: float) -> Tensor:
+        """eta of every token in a text of every class, `[vocabulary, labels]` float64, eq. (6).
+
+        Args:
+            eta0: The basic privacy parameter.
+        """
+        return 2 * eta0 * torch.sigmoid(self.scores - self.c0)
+
     def eta(self, tokens: Tokens, labels: Tensor | None, *, eta0: float) -> tuple[Tensor, ...]:
         """eta of every token, eq. (6).
 

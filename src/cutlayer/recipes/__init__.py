@@ -1,8 +1,20 @@
 """Recipes: each paper's experiments as settings of the one road, with the paper's figures beside ours."""
 
 from cutlayer.recipes.generation import NoisyGeneration
+from cutlayer.recipes.inference import Inference
 from cutlayer.recipes.recipe import RECIPES, Order, Recipe, Report, Size, data_folder
 from cutlayer.recipes.sap import Sap
 from cutlayer.recipes.unsplit import SplitStudy
 
-__all__ = ["RECIPES", "NoisyGeneration", "Order", "Recipe", "Report", "Sap", "Size", "SplitStudy", "data_folder"]
+__all__ = [
+    "RECIPES",
+    "Inference",
+    "NoisyGeneration",
+    "Order",
+    "Recipe",
+    "Report",
+    "Sap",
+    "Size",
+    "SplitStudy",
+    "data_folder",
+]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutlayer.attacks import clustered
-from cutlayer.attacks.scoring import bootstrap, chance_of_match, p_value
+from cutlayer.attacks.scoring import area_under_curve, bootstrap, bootstrap_of, chance_of_match, p_value
 from cutlayer.core import DataError, Proportion
 from tests.unit.attacks.worlds import generator
 
@@ -120,3 +120,31 @@ def test_a_leak_is_called_one():
     assert p_value(Proportion.of(1000, 1000), 0.01) == 0
     # Binomial(20, 1/2): P(X >= 15) = 0.0207
     assert p_value(Proportion.of(15, 20), 0.5) == pytest.approx(0.0207, abs=1e-4)
+
+
+def test_the_area_under_the_curve_counts_pairs():
+    scores = torch.tensor([0.1, 0.2, 0.2, 0.3, 0.9])
+    positive = torch.tensor([False, True, False, False, True])
+    # of six pairs: the best beats all three, the other one beats one, ties one and loses one
+    assert area_under_curve(scores, positive) == pytest.approx(4.5 / 6)
+    assert area_under_curve(-scores, positive) == pytest.approx(1.5 / 6)
+    assert area_under_curve(torch.zeros(5), positive) == 0.5
+    assert math.isnan(area_under_curve(scores, torch.ones(5, dtype=torch.bool)))
+
+
+def test_items_that_count_twice_are_as_if_they_stood_there_twice():
+    rng = generator(2)
+    scores, positive = torch.randn(30, generator=rng), torch.rand(30, generator=rng) < 0.4
+    times = torch.randint(0, 4, (30,), generator=rng)
+    repeated = area_under_curve(scores.repeat_interleave(times), positive.repeat_interleave(times))
+    assert area_under_curve(scores, positive, times.double().numpy()) == pytest.approx(repeated)
+
+
+def test_an_interval_of_a_mean_is_that_of_a_share():
+    rng = generator(4)
+    groups = torch.randint(50, (400,), generator=rng)
+    right = (torch.rand(400, generator=rng) < 0.3).long()
+    values = right.double().numpy()
+    hits, trials = (torch.bincount(groups, weights=each.double()) for each in (right, torch.ones(400)))
+    found = bootstrap_of(lambda weights: float((weights * values).sum() / weights.sum()), groups)
+    assert found == pytest.approx(bootstrap(hits, trials))

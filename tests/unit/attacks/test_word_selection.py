@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -9,6 +10,7 @@ from cutlayer.attacks import (
     Inapplicable,
     Knowledge,
     Measured,
+    NearestNeighbour,
     SeenFrame,
     TokenTruth,
     Transcript,
@@ -59,14 +61,31 @@ def test_rows_behind_blocks_are_read(family):
     assert truth.score(WordSelection(SPEC)(View(shown, known))).success.value > 0.95
 
 
-def test_one_step_reads_little():
-    """What it reads it finds by moving: not by looking rows up."""
+def test_it_searches_through_the_weights_that_were_handed_out():
+    """Behind a block that mixes words, rows are nobody's neighbours, and another block's weights lead nowhere."""
     known = knowledge("bert")
+    bottoms = [_mixing(known.bottom, seed) for seed in (0, 1)]
     tokens = worlds.language_texts(20, seed=4)
     truth = TokenTruth(tokens, records={RECORD_SET: torch.arange(20)})
-    far = truth.score(WordSelection(WordSelectionSpec(steps=60))(View(released(tokens, known.bottom), known)))
-    near = truth.score(WordSelection(WordSelectionSpec(steps=1))(View(released(tokens, known.bottom), known)))
-    assert near.success.value < far.success.value
+    shown = released(tokens, bottoms[0])
+    right, wrong = (
+        truth.score(WordSelection(SPEC)(View(shown, dataclasses.replace(known, bottom=bottom)))).success.value
+        for bottom in bottoms
+    )
+    as_embeddings = dataclasses.replace(known, cut=Cut(bottom=0))
+    nearest = truth.score(NearestNeighbour()(View(shown, as_embeddings))).success.value
+    assert right > 0.9
+    assert wrong < 0.5
+    assert nearest < 0.5
+
+
+def _mixing(bottom, seed):
+    other, rng = copy.deepcopy(bottom), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            if parameter.dim() == 2 and "embeddings" not in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=rng) * 0.2)
+    return other
 
 
 def test_it_is_measured_on_the_first_texts_alone():

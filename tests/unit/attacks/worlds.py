@@ -103,6 +103,37 @@ def boundary(tokens, template, *, seed=0, width=HIDDEN):
     return Rows(Ragged(torch.randn(int(lengths.sum()), width, generator=generator(seed)), lengths.sum(1)), lengths)
 
 
+def reading_model():
+    """A random encoder whose table tells tokens apart better than its positions do."""
+    config = zoo.configuration("bert", hidden_size=HIDDEN, intermediate_size=64, num_hidden_layers=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = model_class(config, Head.CLASSIFICATION).from_config(config).eval().requires_grad_(False)
+    model.bert.embeddings.word_embeddings.weight.normal_(generator=generator(1))
+    return model
+
+
+TAGS = ("O", "B-name", "I-name")
+
+
+def named_texts(texts, *, seed=0):
+    """Texts of a tiny model's ids, some of which are names of two tokens, with the tag of each."""
+    rng = generator(seed)
+    ids, tags = [], []
+    for _ in range(texts):
+        own, told = [], []
+        for _ in range(int(torch.randint(4, 9, (), generator=rng))):
+            if float(torch.rand((), generator=rng)) < 0.2:
+                own += [int(torch.randint(10, 18, (), generator=rng)), int(torch.randint(18, 24, (), generator=rng))]
+                told += [1, 2]
+            else:
+                own.append(int(torch.randint(24, zoo.VOCAB, (), generator=rng)))
+                told.append(0)
+        ids.append(own)
+        tags.append(told)
+    return Tokens((Ragged.from_lists(ids),)), Tokens((Ragged.from_lists(tags),))
+
+
 @dataclass
 class Silent:
     """A vendor that only answers with what it was told to answer: by step, and queries in order."""

@@ -15,8 +15,10 @@ from torch import Tensor
 from cutlayer.attacks import (
     ATTACKS,
     Attack,
+    Clue,
     Examined,
     Measured,
+    Need,
     NotApplicable,
     PublicText,
     Question,
@@ -137,7 +139,11 @@ def _run(evidence: Evidence, budget: float | None, progress: Progress) -> tuple[
 def _applicable(evidence: Evidence) -> Iterator[tuple[str, Attack]]:
     """Attacks on questions that this run poses, the quick ones first."""
     asked = {Question.WORDS} | ({Question.LABEL} if evidence.labels is not None else set())
-    names = [name for name in ATTACKS if ATTACKS[name].question in asked]
+    names = [
+        name
+        for name, attack in ((name, ATTACKS[name]) for name in ATTACKS)
+        if attack.question in asked and not attack.needs & {Need.LABELLED} and attack.clue is not Clue.SURVIVAL
+    ]
     for name in sorted(names, key=lambda each: (each not in _QUICK, each)):
         yield name, ATTACKS[name]
 

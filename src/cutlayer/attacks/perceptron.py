@@ -1,0 +1,135 @@
+"""A perceptron with one hidden layer, and the loop that fits it: what several attacks learn with.
+
+Everything that is drawn comes from generators that the caller seeds, so the same text gives the same attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How something is fitted: an attack's strength, and what it costs.
+
+    Attributes:
+        passes: Over the data.
+        batch: Items of a step.
+        learning_rate: Of AdamW, at the beginning; it falls linearly to zero.
+        weight_decay: Decoupled.
+        dropout: Share of hidden units that are left out at each step.
+        seed: Draws weights, order and dropout.
+    """
+
+    passes: int = 10
+    batch: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    dropout: float = 0.0
+    seed: int = 0
+
+    def generator(self) -> torch.Generator:
+        """The generator that all of it is drawn from."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+class Perceptron(nn.Module):
+    """Features, standardised, through a hidden layer of rectified units.
+
+    Args:
+        features: `[n, f]`, what it is fitted on; for mean and spread.
+        hidden: Units of the hidden layer.
+        outputs: Numbers that it gives.
+        dropout: Share of hidden units that are left out while it is fitted.
+        generator: Draws weights and dropout.
+    """
+
+    def __init__(
+        self, features: Tensor, *, hidden: int, outputs: int, dropout: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self._mean = features.mean(0)
+        # one scale for all: to blow up what hardly varies would make noise of it
+        self._scale = (features - self._mean).square().mean().sqrt().clamp(min=1e-6)
+        self._dropout = dropout
+        self._generator = generator
+        self._inner = _linear(features.shape[1], hidden, generator)
+        self._outer = _linear(hidden, outputs, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Outputs `[n, outputs]` for features `[n, f]`."""
+        inner = torch.relu(self._inner((features.float() - self._mean) / self._scale))
+        if self.training and self._dropout:
+            kept = torch.rand(inner.shape, generator=self._generator) >= self._dropout
+            inner = inner * kept / (1 - self._dropout)
+        outer: Tensor = self._outer(inner)
+        return outer
+
+
+def minimise(
+    parameters: Iterable[nn.Parameter],
+    loss: Callable[[Tensor], Tensor],
+    *,
+    count: int,
+    fitting: Fitting,
+    generator: torch.Generator,
+    batches: Callable[[Tensor], Iterator[Tensor]] | None = None,
+) -> None:
+    """Fits parameters by AdamW.
+
+    Args:
+        parameters: What is fitted.
+        loss: The loss of the items at `[m]` int64.
+        count: How many items there are.
+        fitting: How.
+        generator: Draws the order.
+        batches: Cuts an order `[count]` into batches; `fitting.batch` at a time where it is left out.
+    """
+    fitted = list(parameters)
+    optimiser = torch.optim.AdamW(fitted, lr=fitting.learning_rate, weight_decay=fitting.weight_decay)
+    for done in range(fitting.passes):
+        order = torch.randperm(count, generator=generator)
+        for number, items in enumerate(parts := list(batches(order) if batches else order.split(fitting.batch))):
+            left = 1 - (done + number / len(parts)) / fitting.passes
+            optimiser.param_groups[0]["lr"] = fitting.learning_rate * left
+            optimiser.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss(items), inputs=fitted)
+            optimiser.step()
+
+
+def fit_classifier(features: Tensor, targets: Tensor, *, classes: int, hidden: int, fitting: Fitting) -> Perceptron:
+    """A perceptron that tells classes apart, by cross-entropy.
+
+    Args:
+        features: `[n, f]`.
+        targets: `[n]` int64.
+        classes: How many there are.
+        hidden: Units of the hidden layer.
+        fitting: How it is fitted.
+
+    Returns:
+        Gives a score for each class.
+    """
+    generator = fitting.generator()
+    net = Perceptron(features, hidden=hidden, outputs=classes, dropout=fitting.dropout, generator=generator)
+    minimise(
+        net.parameters(),
+        lambda items: nn.functional.cross_entropy(net(features[items]), targets[items]),
+        count=len(features),
+        fitting=fitting,
+        generator=generator,
+    )
+    return net.eval().requires_grad_(False)
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    bound = inputs**-0.5
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer

@@ -1,0 +1,199 @@
+"""Releases of the attacker's own: public text, privatized as the customer's is, with noise of the attacker's own.
+
+The vendor knows the mechanism and its parameters, and owns the bottom that it handed out. So it can make as many
+pairs of a text and its release as it likes, and learn from them what a release tells. It never has a draw of the
+customer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
+from cutlayer.attacks.view import Transcript
+from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
+from cutlayer.models import Bottom
+from cutlayer.privacy.mechanisms import MECHANISMS, round_to_lattice
+
+_NUMBERS = 2**22
+"""float64 numbers of noise that are held at a time."""
+_POSITIONS = 2**13
+"""Padded positions that go through the bottom at a time."""
+
+
+def simulate(
+    tokens: Tokens,
+    knowledge: Knowledge,
+    *,
+    rows: torch.dtype | None,
+    rng: np.random.Generator,
+    classes: Tensor | None = None,
+) -> Payload:
+    """Releases public text as the customer releases its own.
+
+    Working memory does not grow with the number of texts; what is returned does.
+
+    Args:
+        tokens: Texts, as ids.
+        knowledge: Noise; the table, for noise at the tokens; template, and the bottom where it has blocks, for rows.
+        rows: Element type in which rows are sent; `None` where ids are. See `released_as`.
+        rng: Draws the noise. It hides nothing, so it may be seeded.
+        classes: `[n]` int64, the class of each text, where eta depends on it; drawn where it is left out.
+
+    Returns:
+        Token ids, or boundary rows of the element type `rows`.
+
+    Raises:
+        Inapplicable: Something that is needed was not granted.
+    """
+    noise = knowledge.noise
+    if noise is None:
+        raise Inapplicable("The attacker was not told how releases are privatized.")
+    mechanism, at_tokens = noise.privacy.mechanism, noise.privacy.place is Place.TOKENS
+    if mechanism == "text-to-text":
+        tokens = _replaced(tokens, knowledge, noise, rng, classes)
+    if rows is None:
+        return tokens
+    if mechanism == "vector" and at_tokens:
+        tokens = _noisy(tokens, knowledge, noise, rng, classes)
+    made = boundary(tokens, knowledge)
+    if mechanism == "vector" and not at_tokens:
+        made = Rows(made.packed.with_values(_on_rows(made.packed.values, noise, rng)), made.segment_lengths)
+    return Rows(made.packed.with_values(made.packed.values.to(rows)), made.segment_lengths)
+
+
+def released_as(transcript: Transcript) -> torch.dtype | None:
+    """Element type of the rows that were sent, `None` for ids; by the first release.
+
+    Raises:
+        Inapplicable: Nothing was released.
+    """
+    first = next(transcript.releases(), None)
+    if first is None:
+        raise Inapplicable("The transcript holds no released text.")
+    return first.payload.packed.values.dtype if isinstance(first.payload, Rows) else None
+
+
+def boundary(tokens: Tokens, knowledge: Knowledge) -> Rows:
+    """Boundary rows of texts, without any noise on them, as the handed-out bottom makes them.
+
+    Args:
+        tokens: Ids, or rows in the place of tokens.
+        knowledge: Template and table, and the bottom where it has blocks.
+
+    Raises:
+        Inapplicable: Something that is needed was not granted.
+    """
+    table, template = knowledge.table, knowledge.template
+    if table is None or template is None:
+        raise Inapplicable("Boundary rows were sent, and the attacker was granted no embedding table to make any.")
+    blocks = knowledge.bottom if knowledge.cut.bottom else None
+    if knowledge.cut.bottom and not isinstance(blocks, Bottom):
+        raise Inapplicable("Rows of hidden states were sent, and the attacker was granted no bottom that makes them.")
+    lengths = template.segment_lengths(tokens).sum(1)
+    values: list[Tensor] = [torch.empty(0)] * len(tokens)
+    with torch.no_grad():
+        for texts in batches(lengths, _POSITIONS):
+            some = tokens.select(texts)
+            inputs = template.assemble(some, table=table)
+            hidden = inputs.inputs_embeds if blocks is None else blocks(inputs)
+            if hidden is None:
+                raise TypeError("with a table, a batch is made of rows")
+            for text, piece in zip(texts.tolist(), template.unpad(hidden.float(), some).packed.split(), strict=True):
+                values[text] = piece
+    return Rows(Ragged(torch.cat(values), lengths), template.segment_lengths(tokens))
+
+
+def batches(lengths: Tensor, positions: int) -> Iterator[Tensor]:
+    """Texts of like length together, in batches of so many padded positions, or of one text.
+
+    Args:
+        lengths: `[n]` int64.
+        positions: Most positions of a batch.
+
+    Yields:
+        Numbers of texts.
+    """
+    order = lengths.argsort(descending=True, stable=True)
+    start = 0
+    while start < len(order):
+        size = max(1, positions // max(1, int(lengths[order[start]])))
+        yield order[start : start + size]
+        start += size
+
+
+def _replaced(
+    tokens: Tokens, knowledge: Knowledge, noise: Noise, rng: np.random.Generator, classes: Tensor | None
+) -> Tokens:
+    search = knowledge.search
+    if search is None:
+        raise Inapplicable("Tokens are replaced by neighbours, and the attacker was granted no embedding table.")
+    return _each(tokens, search.table, noise, rng, classes, search.nearest)
+
+
+def _noisy(
+    tokens: Tokens, knowledge: Knowledge, noise: Noise, rng: np.random.Generator, classes: Tensor | None
+) -> Tokens:
+    if knowledge.table is None:
+        raise Inapplicable("Noise is added to rows of the embedding table, which the attacker was not granted.")
+    return _each(tokens, knowledge.table, noise, rng, classes, lambda noisy: _shortened(noisy, noise))
+
+
+def _each(
+    tokens: Tokens,
+    table: Tensor,
+    noise: Noise,
+    rng: np.random.Generator,
+    classes: Tensor | None,
+    finish: Callable[[Tensor], Tensor],
+) -> Tokens:
+    """What `finish` makes of each token's noisy row."""
+    columns = 1 if noise.etas is None else noise.etas.shape[1]
+    if classes is None:
+        classes = torch.from_numpy(rng.integers(columns, size=len(tokens)))
+    elif columns == 1:
+        classes = torch.zeros_like(classes)
+    sides = []
+    for segment in tokens.segments:
+        etas = _constant(noise, len(segment.values))
+        if noise.etas is not None:
+            etas = noise.etas[segment.values, classes.repeat_interleave(segment.lengths)].double()
+        parts = [slice(0), *_parts(len(segment.values), table.shape[1])]  # a segment may be empty everywhere
+        made = (finish(_draw(table[segment.values[part]], etas[part], rng)) for part in parts)
+        sides.append(segment.with_values(torch.cat(list(made))))
+    return Tokens(tuple(sides))
+
+
+def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
+    """Boundary rows `[n, width]` with noise on each."""
+    made = torch.empty(clean.shape)
+    for part in _parts(*clean.shape):
+        some = clean[part]
+        made[part] = _shortened(_draw(some, _constant(noise, len(some)), rng), noise)
+    return made
+
+
+def _parts(count: int, width: int) -> Iterator[slice]:
+    step = max(1, _NUMBERS // width)
+    return (slice(start, start + step) for start in range(0, count, step))
+
+
+def _constant(noise: Noise, count: int) -> Tensor:
+    return torch.full((count,), noise.privacy.eta, dtype=torch.float64)
+
+
+def _draw(rows: Tensor, etas: Tensor, rng: np.random.Generator) -> Tensor:
+    """Noisy rows, float64 on the lattice."""
+    drawn = MECHANISMS["d-chi"].noise(etas=etas.numpy(), width=rows.shape[1], rng=rng)
+    return round_to_lattice(torch.from_numpy(drawn).add_(rows.detach().double()))
+
+
+def _shortened(noisy: Tensor, noise: Noise) -> Tensor:
+    """In single precision, and no longer than is allowed."""
+    if noise.clip is not None:
+        noisy = noisy * (noise.clip / noisy.norm(dim=1, keepdim=True).clamp(min=noise.clip))
+    return noisy.float()

@@ -1,0 +1,122 @@
+"""What would cross: texts released by a customer's own road, through its gate, to a shelf in the place of a vendor.
+
+No attack here asks a vendor anything, so none is started. Everything before it is the road itself: session, privatizer,
+ledger, gate, frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cutlayer.attacks import Knowledge, Noise, Transcript
+from cutlayer.core import Cut, Tokens
+from cutlayer.customer import Gate, Home, Progress, RunSpec, Texts, TrainBottom, TrainSpec
+from cutlayer.customer.finetune import build_session
+from cutlayer.customer.handout import local_archive
+from cutlayer.customer.upload import upload
+from cutlayer.privacy import PrivacySpec
+from cutlayer.wire import Form, Frame, Reply, WireType, routes
+from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec
+from cutlayer.wire.transports import RecordingTransport
+
+
+class Shelf:
+    """Takes every frame, and keeps none."""
+
+    peer = "nobody"
+
+    def send(self, frame: Frame) -> Reply:
+        """Answers as a vendor that holds nothing yet."""
+        if frame.route is not routes.RECORD_SET_PUT or not isinstance(frame.control, RecordSetSpec):
+            return Reply()
+        name = str(frame.where["record_set"])
+        return Reply(control=RecordSetInfo(record_set=name, spec=frame.control, shards=(), sealed=False, records=0))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """Sets of texts as they crossed at one eta.
+
+    Attributes:
+        transcript: All of them.
+        records: By set, `[n]` int64: the record that holds each text.
+        replaced: By set, the share of tokens that the draw replaced.
+        knowledge: What the vendor knows of how they were made.
+    """
+
+    transcript: Transcript
+    records: Mapping[str, Tensor]
+    replaced: Mapping[str, float]
+    knowledge: Knowledge
+
+    def only(self, names: Collection[str]) -> Transcript:
+        """The transcript of some sets."""
+        wanted = {identifier(name) for name in names}
+        return Transcript(lambda: (frame for frame in self.transcript if frame.where.get("record_set") in wanted))
+
+
+def identifier(name: str) -> str:
+    """A record set's identifier on the wire."""
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def release(
+    texts: Mapping[str, Tokens], *, eta: float, model: str, home: Home, folder: Path, progress: Progress
+) -> Released:
+    """Releases sets of texts with text-to-text privatization, as a run with a frozen embedding layer does.
+
+    Args:
+        texts: Sets of texts, by name.
+        eta: Privacy parameter; infinite for no privacy.
+        model: An embedded model's name, a local folder or a hub id.
+        home: The customer's folder: its secret fixes the noise.
+        folder: Where the transcript is recorded; what it held is removed.
+        progress: Where to show progress.
+    """
+    privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
+    spec = RunSpec(
+        privacy=privacy,
+        train=TrainSpec(),
+        model="local",
+        bottom=0,
+        train_bottom=TrainBottom.FROZEN,
+        wire_type=WireType.BF16,
+        budget=None,
+        seed=0,
+    )
+    archive = local_archive(home, model, spec.cut)
+    session = build_session(archive, home, spec, None, None, torch.device("cpu"))
+    shutil.rmtree(folder, ignore_errors=True)
+    recorder = RecordingTransport(Shelf(), folder)
+    gate = Gate(recorder, home.ledger, run=folder.name, vocab_size=archive.manifest.vocab_size)
+    form = spec.form
+    kind = RecordSetSpec(model="local", cut=spec.cut, form=form, segments=1, wire_type=spec.wire_type)
+    records, replaced = {}, {}
+    for name, tokens in texts.items():
+        done = upload(
+            session, gate, Texts(tokens), record_set=identifier(name), spec=kind,
+            width=1, progress=progress, stage=f"release {name}",
+        )  # fmt: skip
+        records[name] = torch.tensor(done.record_of)
+        replaced[name] = (done.replaced or 0) / max(1, done.tokens)
+    recorder.close()
+    knowledge = Knowledge(
+        cut=Cut(bottom=None) if form is Form.IDS else spec.cut,
+        table=None if archive.table is None else archive.table.detach(),
+        # without noise a row of any token may have left, one for unknown words too
+        candidates=None if math.isinf(eta) else archive.candidates,
+        template=archive.template,
+        noise=Noise(privacy),
+    )
+    return Released(Transcript.recorded(folder), records, replaced, knowledge)
