@@ -50,18 +50,20 @@ def check_privacy_loss(
         return without_meaning(name, asks, "The mechanism claims nothing.")
     if not samples:
         return without_meaning(name, asks, "It was not asked.")
-    # events, which input is the likelier, from above or below, and two bounds each
-    alpha = ALPHA / (len(widths) * 2 * 5 * 2 * 2 * 2)
     best: dict[int, float] = {}
     for width in widths:
-        for step in _steps(width, 1 / claim.budget):
+        steps = _steps(width, 1 / claim.budget)
+        for step in steps:
             here, there = (
                 Draws.of(mechanism, width=width, etas=[1.0], samples=samples, rng=rng).noise + shift
                 for shift in (np.zeros(width), step)
             )
             # as they are released: the last bits of a float would give an input away
             outputs = [np.rint(rows / LATTICE) * LATTICE for rows in (here, there)]
-            for event in _events(Stated(mechanism, width, 1.0), step):
+            events = _events(Stated(mechanism, width, 1.0), step)
+            # each event from above and from below, with either input as the likelier, and two bounds each
+            alpha = ALPHA / (len(widths) * len(steps) * len(events) * 2 * 2 * 2)
+            for event in events:
                 with np.errstate(invalid="ignore"):  # two outputs that are impossible both
                     first, second = (np.nan_to_num(event(rows)) for rows in outputs)
                 best[width] = max(best.get(width, 0.0), _certified(first, second, alpha=alpha))
