@@ -14,6 +14,19 @@ from cutlayer.privacy import MECHANISMS
 Install = Callable[..., None]
 """install(package, source, *, version="1.2", **names): `names` are mechanisms, each with the object that is one."""
 
+FAINT = """
+from cutlayer.privacy import DChi
+
+
+class Faint(DChi):
+    def noise(self, *, etas, width, rng):
+        return super().noise(etas=10 * etas, width=width, rng=rng)
+
+
+NOISE = Faint()
+"""
+"""A mechanism of a tenth of d_chi noise."""
+
 
 @contextmanager
 def installing(folder: Path) -> Iterator[Install]:
