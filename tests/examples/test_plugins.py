@@ -147,13 +147,26 @@ def test_the_attack_is_found_and_measured_with_its_controls(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("packages")
-def test_the_attack_stands_in_an_audit(
+def test_the_attack_stands_in_an_audit_of_the_mechanism(
     run: Run,  # noqa: F811
     notes: Path,
     tmp_path: Path,
     tiny_model: Path,  # noqa: F811
 ) -> None:
-    options = ("--eta", 40, "--mechanism", "vector", "--model", tiny_model, "--public", notes, "--home", tmp_path)
+    options = (
+        "--eta",
+        40,
+        "--mechanism",
+        "vector",
+        "--noise",
+        "laplace",
+        "--model",
+        tiny_model,
+        "--public",
+        notes,
+        "--home",
+        tmp_path,
+    )
     audited = run("audit", "--data", notes, "--out", tmp_path / "report", *options, "--json")
     assert audited.code == 0, audited.err
     attacks = {attack["name"]: attack for attack in audited.result["attacks"]}
@@ -163,4 +176,9 @@ def test_the_attack_stands_in_an_audit(
     assert mine["needs"] == ["the embedding table"]
     assert mine["reference"].endswith("(plug-in of cutlayer-smallest-angle 0.1.0)")
     assert mine["value"] == pytest.approx(paper["value"], abs=0.1)
-    assert "the row of the embedding table at the smallest angle" in (tmp_path / "report/report.html").read_text()
+    assert attacks["maximum-posterior"]["status"] == "not applicable", "it knows no likelihood but d_chi noise's"
+    assert audited.result["settings"]["noise"] == "laplace"
+    assert audited.result["guarantee"]["claimed_by"] == "cutlayer-laplace 0.1.0"
+    page = (tmp_path / "report/report.html").read_text()
+    assert "the row of the embedding table at the smallest angle" in page
+    assert "Drawn by the plug-in laplace" in page

@@ -237,6 +237,7 @@ def _settings(
         bottom_blocks=spec.bottom,
         blocks=blocks,
         mechanism=spec.privacy.mechanism,
+        noise=spec.privacy.noise,
         eta=spec.privacy.eta,
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,

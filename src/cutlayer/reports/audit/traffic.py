@@ -64,6 +64,7 @@ def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Prog
             texts,
             eta=spec.privacy.eta,
             mechanism=spec.privacy.mechanism,
+            noise=spec.privacy.noise,
             place=spec.privacy.place if spec.privacy.mechanism == "vector" else Place.TOKENS,
             cti=spec.privacy.cti or False,
             bottom=spec.bottom,
