@@ -153,21 +153,9 @@ def test_the_attack_stands_in_an_audit_of_the_mechanism(
     tmp_path: Path,
     tiny_model: Path,  # noqa: F811
 ) -> None:
-    options = (
-        "--eta",
-        40,
-        "--mechanism",
-        "vector",
-        "--noise",
-        "laplace",
-        "--model",
-        tiny_model,
-        "--public",
-        notes,
-        "--home",
-        tmp_path,
-    )
-    audited = run("audit", "--data", notes, "--out", tmp_path / "report", *options, "--json")
+    privacy = ("--eta", 40, "--mechanism", "vector", "--noise", "laplace")
+    attacker = ("--model", tiny_model, "--public", notes, "--home", tmp_path)
+    audited = run("audit", "--data", notes, "--out", tmp_path / "report", *privacy, *attacker, "--json")
     assert audited.code == 0, audited.err
     attacks = {attack["name"]: attack for attack in audited.result["attacks"]}
     mine, paper = attacks["smallest-angle"], attacks["nearest-neighbour"]
