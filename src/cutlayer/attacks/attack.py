@@ -62,6 +62,8 @@ class Clue(StrEnum):
     """In how long texts are."""
     SURVIVAL = "survival"
     """In which tokens the noise left as they were."""
+    GRADIENTS = "gradients"
+    """In what training sends back, step by step."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Attack:
             broken. Less than all where even a sound attack misses some: behind many blocks.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
+        costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
         clue: Of an attack on a label or an attribute, where it looks.
     """
 
@@ -88,6 +91,7 @@ class Attack:
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
     tokens: int | None = None
+    costly: bool = False
     clue: Clue = Clue.WORDS
 
     def __call__(self, view: View) -> Guesses:

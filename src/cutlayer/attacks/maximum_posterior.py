@@ -208,7 +208,7 @@ def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPo
         )
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
-    held = _held_out(texts, spec.tuning_tokens)
+    held = _held_out(texts, spec.tuning_tokens, alike=_kept_texts(public))
     own = texts.select(held)
     fitted = Bigram(texts.select(_others(len(texts), held)), allowed=allowed)
     seen = texts.values.unique()
@@ -261,10 +261,18 @@ def _draw_rows(
     return _Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
 
 
-def _held_out(texts: Ragged, tokens: int) -> Tensor:
-    """Texts spread evenly over all, of about so many tokens, a tenth at most."""
-    stride = max(10, len(texts.values) // tokens)
-    return torch.arange(0, len(texts), stride)
+def _held_out(texts: Ragged, tokens: int, *, alike: int) -> Tensor:
+    """Texts of about so many tokens: a tenth of all at most, or half of the first ones that are alike."""
+    if alike:
+        some = texts.select(torch.arange(alike))
+        return torch.arange(0, alike, max(2, len(some.values) // tokens))
+    return torch.arange(0, len(texts), max(10, len(texts.values) // tokens))
+
+
+def _kept_texts(public: PublicText) -> int:
+    """How many of the texts that are alike have tokens: empty ones are left out."""
+    (side, *_) = public.tokens.segments
+    return int((side.lengths[: public.alike] > 0).sum())
 
 
 def _others(count: int, chosen: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
 from cutlayer.attacks.view import View
 
 
@@ -31,5 +31,6 @@ ATTACKS.add("output-gradient")(
         title="labels, from the gradients of the outputs",
         question=Question.LABEL,
         reference="this project; d loss / d logits of a cross-entropy",
+        clue=Clue.GRADIENTS,
     )
 )

@@ -114,6 +114,35 @@ def audit(
             rich_help_panel=DATA,
         ),
     ] = None,
+    secret_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret-column",
+            metavar="NAME",
+            help="A column of what nobody may find out, for example the author's gender. Repeatable.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            "--group-column",
+            metavar="NAME",
+            help="The column of who wrote a text: the attacker knows all texts of one person, or none.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    known: Annotated[
+        float,
+        typer.Option(
+            "--known",
+            metavar="SHARE",
+            help="Share of your records that the attacker knows in full, labels too. It is scored on the others.",
+            rich_help_panel=ATTACKER,
+        ),
+    ] = 0.2,
     public: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +162,16 @@ def audit(
             parser=_parse_budget,
             metavar="TIME",
             help="Time that attacks may take, for example 5m. The report says what was left out for it.",
+            show_default=False,
+            rich_help_panel=ATTACKER,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attack",
+            metavar="NAME",
+            help="Run this attack alone. Repeatable. Default: all that apply.",
             show_default=False,
             rich_help_panel=ATTACKER,
         ),
@@ -161,13 +200,22 @@ def audit(
     limits = _limits(fail_over or [])
     output = Output(as_json=as_json)
     from cutlayer import customer
+    from cutlayer.attacks import ATTACKS
+    from cutlayer.core import checked
+    from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.customer.prepare import Corpora
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
     from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
     from cutlayer.reports.audit import audit as attack
 
-    read = partial(read_dataset, text_column=text_column, label_column=label_column)
+    for name in only or ():
+        ATTACKS[name]  # names those that there are, before anything is run
+    secret = tuple(dict.fromkeys(secret_column or []))
+    with checked():
+        attacker = AttackerSpec(known=known, group=group_column, secret=secret, seed=seed)
+    columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
+    read = partial(read_dataset, text_column=text_column, label_column=label_column, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
@@ -184,10 +232,10 @@ def audit(
                 learning_rate=learning_rate,
                 seed=seed,
             )
-            evidence = local_evidence(texts, spec, Path(temporary), progress)
+            evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
         else:
             others = (None if file is None else read(file) for file in (dev, test))
-            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder)
+            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder, attacker=attacker)
         archive = evidence.archive
         own = public_text(
             public,
@@ -203,6 +251,7 @@ def audit(
             public=own,
             recorded=transcript is not None,
             budget=budget,
+            only=only,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),

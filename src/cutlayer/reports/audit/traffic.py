@@ -13,7 +13,7 @@ from pathlib import Path
 from cutlayer import vendor
 from cutlayer.core import Cut, Place, Spec
 from cutlayer.customer import Client, Home, Progress, TrainBottom, TrainSpec
-from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset
@@ -42,7 +42,9 @@ class LocalSpec(Spec):
     seed: int = 0
 
 
-def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress) -> Evidence:
+def local_evidence(
+    texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress, *, attacker: AttackerSpec
+) -> Evidence:
     """Fine-tunes on texts with labels against a vendor in this process, and returns what that showed.
 
     Args:
@@ -50,6 +52,7 @@ def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Prog
         spec: What is audited.
         folder: Where vendor, customer and run are kept; the caller removes it.
         progress: Where to show progress.
+        attacker: What the attacker is taken to know of the texts.
 
     Raises:
         ConfigError: Settings that have no meaning together.
@@ -75,10 +78,10 @@ def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Prog
             progress=progress,
         )
         archive = local_archive(client.home, spec.model, Cut(bottom=spec.bottom))
-        return Evidence.of(folder / "run", given, archive, home=client.home)
+        return Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
 
 
-def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evidence:
+def recorded_evidence(given: Corpora, run: Path, model: str, home: Home, *, attacker: AttackerSpec) -> Evidence:
     """What a run that was showed.
 
     Args:
@@ -86,10 +89,11 @@ def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evid
         run: Its folder (`finetune --out`).
         model: The vendor's model: `starter`, a local folder or a hub id.
         home: The folder of the customer that ran it.
+        attacker: What the attacker is taken to know of the texts.
 
     Raises:
         ConfigError: The folder holds no finished run.
         DataError: The run was over other data.
     """
     archive = local_archive(home, model, Evidence.settings(run).cut)
-    return Evidence.of(run, given, archive, home=home)
+    return Evidence.of(run, given, archive, home=home, attacker=attacker)
