@@ -155,7 +155,9 @@ def test_the_attack_stands_in_an_audit_of_the_mechanism(
 ) -> None:
     privacy = ("--eta", 40, "--mechanism", "vector", "--noise", "laplace")
     attacker = ("--model", tiny_model, "--public", notes, "--home", tmp_path)
-    audited = run("audit", "--data", notes, "--out", tmp_path / "report", *privacy, *attacker, "--json")
+    named = ("smallest-angle", "nearest-neighbour", "maximum-posterior")
+    chosen = [word for name in named for word in ("--attack", name)]
+    audited = run("audit", "--data", notes, "--out", tmp_path / "report", *privacy, *attacker, *chosen, "--json")
     assert audited.code == 0, audited.err
     attacks = {attack["name"]: attack for attack in audited.result["attacks"]}
     mine, paper = attacks["smallest-angle"], attacks["nearest-neighbour"]
