@@ -10,6 +10,7 @@ from cutlayer.attacks.entities import EntityTruth
 from cutlayer.attacks.entity_tagger import EntityTagger
 from cutlayer.attacks.float_support import FloatSupport
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec
 from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
@@ -25,7 +26,7 @@ from cutlayer.attacks.measure import (
     measure_label_recovery,
 )
 from cutlayer.attacks.mlp_inversion import MlpInversion
-from cutlayer.attacks.nearest_neighbour import NearestNeighbour
+from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import OutputGradient
 from cutlayer.attacks.perceptron import Fitting
@@ -73,6 +74,8 @@ __all__ = [
     "Knowledge",
     "LabelTruth",
     "Labelled",
+    "LearnedInversion",
+    "LearnedInversionSpec",
     "LengthClassifier",
     "LengthTruth",
     "Lengths",
@@ -115,6 +118,7 @@ __all__ = [
     "WordSelection",
     "WordSelectionSpec",
     "clustered",
+    "content_tokens",
     "examine",
     "greedy_texts",
     "measure",

@@ -32,7 +32,7 @@ from cutlayer.attacks.nearest_neighbour import content_tokens
 from cutlayer.attacks.prior import Bigram, single_texts
 from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
-from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.mechanisms import DChi, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 
@@ -202,6 +202,10 @@ def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPo
         return _Reader(Unchanged(), Bigram(texts, allowed=known), Tuned.untried(), spec.candidates, rounded)
     if noise.privacy.cti is not None or noise.privacy.place is Place.ACTIVATIONS:
         raise Inapplicable("The attacker does not know each token's eta.")
+    if mechanism == "vector" and noise.privacy.noise != DChi.name:
+        raise Inapplicable(
+            f"It reads noisy rows by the likelihood of d_chi noise, and theirs is {noise.privacy.noise}."
+        )
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
     held = _held_out(texts, spec.tuning_tokens, alike=_kept_texts(public))
@@ -229,9 +233,10 @@ def _draw_released(
     ids: Tensor, search: NeighbourSearch, prior: Bigram, noise: Noise, spec: MaximumPosteriorSpec, *, sources: Tensor
 ) -> _Drawn:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
-    eta = noise.privacy.eta
-    channel = Channel(search, Pairs.drawn(spec.pairs, search, prior.unigram, eta=eta, rng=rng), eta=eta)
-    observed = draw_ids(ids, search, eta=eta, rng=rng)
+    mechanism, eta = find_mechanism(noise.privacy.noise), noise.privacy.eta
+    pairs = Pairs.drawn(spec.pairs, search, prior.unigram, mechanism=mechanism, eta=eta, rng=rng)
+    channel = Channel(search, pairs, eta=eta)
+    observed = draw_ids(ids, search, mechanism=mechanism, eta=eta, rng=rng)
 
     def emission(shrinkage: float, prior: Bigram) -> Emission:
         return Released(channel.shrunk(shrinkage), prior.unigram, sources)

@@ -15,7 +15,7 @@ from cutlayer.privacy.entries import (
     VendorSummary,
 )
 from cutlayer.privacy.ledger import Ledger
-from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
+from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
 from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer
 from cutlayer.privacy.randomness import generator
@@ -38,6 +38,7 @@ __all__ = [
     "MechanismSummary",
     "NeighbourSearch",
     "NoPrivacy",
+    "PluggedIn",
     "PrivacySpec",
     "Privatizer",
     "Release",
@@ -52,6 +53,7 @@ __all__ = [
     "VendorSummary",
     "WorstCase",
     "build_privatizer",
+    "find_mechanism",
     "generator",
     "largest_distance",
     "table_fingerprint",

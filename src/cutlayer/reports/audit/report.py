@@ -208,7 +208,7 @@ def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
         "title": run.attack.title,
         "question": run.question,
         "asked": f"Which value of {run.column} does each text have?" if run.column else question.asked,
-        "reference": run.attack.reference,
+        "reference": _reference(run),
         "needs": tuple(sorted(need.value for need in run.attack.needs)),
         "seconds": run.seconds,
     }
@@ -237,6 +237,12 @@ def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
     )
 
 
+def _reference(run: _Ran) -> str:
+    """Where an attack is from, and of which package it is where that is not cutlayer."""
+    origin = ATTACKS.origin(run.name)
+    return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"
+
+
 def _settings(
     evidence: Evidence, source: str, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
 ) -> AuditSettings:
@@ -250,6 +256,7 @@ def _settings(
         bottom_blocks=spec.bottom,
         blocks=blocks,
         mechanism=spec.privacy.mechanism,
+        noise=spec.privacy.noise,
         eta=spec.privacy.eta,
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,

@@ -71,6 +71,7 @@ def local_evidence(
         common: dict[str, Any] = {
             "eta": spec.privacy.eta,
             "mechanism": spec.privacy.mechanism,
+            "noise": spec.privacy.noise,
             "place": spec.privacy.place,
             "bottom": spec.bottom,
             "training": spec.training,
