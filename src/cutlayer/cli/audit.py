@@ -34,7 +34,7 @@ from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
     from cutlayer.reports.audit import LocalSpec
-    from cutlayer.reports.schema import AuditReport
+    from cutlayer.reports.schema import AuditReport, Student
 
 ATTACKER = "The attacker"
 OVER = 10
@@ -249,7 +249,14 @@ def audit(
     from cutlayer.customer.prepare import Corpora
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
-    from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
+    from cutlayer.reports.audit import (
+        METRICS,
+        local_answers,
+        local_evidence,
+        public_text,
+        recorded_evidence,
+        train_students,
+    )
     from cutlayer.reports.audit import audit as attack
 
     for name in only or ():
@@ -262,6 +269,7 @@ def audit(
     read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
+    students: tuple[Student, ...] = ()
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
         if transcript is None:
             spec = _local(
@@ -280,6 +288,11 @@ def audit(
                 seed=seed,
             )
             evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
+            if objective == "classification":
+                answers = local_answers(texts, evidence.result.adapter_id, Path(temporary), progress)
+                students = train_students(
+                    texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed
+                )
         else:
             others = (None if file is None else read(file) for file in (dev, test))
             evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder, attacker=attacker)
@@ -299,6 +312,7 @@ def audit(
             recorded=transcript is not None,
             budget=budget,
             only=only,
+            students=students,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),

@@ -19,7 +19,7 @@ from cutlayer.data import Dataset, tokenise
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.privatizers import text_to_text
 from cutlayer.reports import read_audit, render, write_audit
-from cutlayer.reports.audit import LocalSpec, audit, local_evidence
+from cutlayer.reports.audit import LocalSpec, audit, local_answers, local_evidence, train_students
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 
@@ -64,7 +64,14 @@ def test_a_report_answers_every_question_of_a_run(
     signed = Dataset(texts.texts, texts.labels, {"author": written_by})
     attacker = AttackerSpec(known=0.3, secret=("author",))
     evidence = evidence_of(tiny_model, tmp_path / "run", signed, attacker=attacker)
-    report = report_on(evidence, tiny_model, only=QUICK)
+    answers = local_answers(signed, evidence.result.adapter_id, tmp_path / "run", Silent())
+    students = train_students(
+        signed, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=0
+    )
+    report = report_on(evidence, tiny_model, only=QUICK, students=students)
+    assert len(answers) == len(texts)
+    assert set(answers) <= set(texts.labels or ())
+    assert bool(students) == (len(set(answers)) > 1)
     by_name = {each.name: each for each in report.attacks}
     assert {each.question for each in report.strongest} == {"words", "label", "attribute:author", "length"}
     assert report.settings.attacker_labels == evidence.known_records > 0
@@ -80,6 +87,7 @@ def test_a_report_answers_every_question_of_a_run(
         assert (each.ci is None) == (each.value is None)
     assert report.settings.texts == len(evidence.texts)
     assert report.vendor is not None
+    assert report.vendor.students == students
     assert report.vendor.share == pytest.approx(sum(part.share for part in report.vendor.handed if part.handed_out))
     assert report.stand_out == ()
     assert len(report.examples) == 4

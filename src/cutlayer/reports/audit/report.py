@@ -31,7 +31,7 @@ from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.metrics import by_class, exact_texts, holm, token_kinds
-from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, TokenClass
+from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
@@ -69,6 +69,7 @@ def audit(
     recorded: bool,
     budget: float | None,
     only: Collection[str] | None = None,
+    students: tuple[Student, ...] = (),
     shown: int,
     seed: int,
     repeat: tuple[str, ...],
@@ -84,6 +85,7 @@ def audit(
         budget: Seconds that attacks may take; those that are left over are not run, and the report says so.
             `None` for as long as they take.
         only: Names of the attacks to run; `None` for all.
+        students: Copies of the tuned model that were tried, for the vendor's page.
         shown: Examples on page one.
         seed: From which examples are chosen.
         repeat: Command lines that make the report again.
@@ -103,7 +105,7 @@ def audit(
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
-    page = vendor_page(evidence, source)
+    page = vendor_page(evidence, source, students)
     blocks = sum("block" in part.name for part in page.handed)
     settings = _settings(
         evidence, source, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran)

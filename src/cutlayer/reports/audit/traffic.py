@@ -64,10 +64,8 @@ def local_evidence(
         DataError: Texts that cannot be trained on.
     """
     vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0, max_tail=spec.tail)
-    key = vendor.keys.create(folder / "vendor", "audit")
-    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
     given = Corpora(texts, None, None)
-    with closing(Client(transport=transport, home=folder / "customer")) as client:
+    with closing(_client(folder)) as client:
         common: dict[str, Any] = {
             "eta": spec.privacy.eta,
             "mechanism": spec.privacy.mechanism,
@@ -88,6 +86,26 @@ def local_evidence(
             cut = Cut(bottom=spec.bottom)
         archive = local_archive(client.home, spec.model, cut)
         return Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
+
+
+def local_answers(texts: Dataset, adapter: str, folder: Path, progress: Progress) -> tuple[str, ...]:
+    """What the tuned model of a local run says of texts: queries of the customer's, answered by the vendor.
+
+    Args:
+        texts: What is asked about.
+        adapter: The adapter that the run made.
+        folder: Where vendor, customer and run are, as `local_evidence` was given it.
+        progress: Where to show progress.
+    """
+    with closing(_client(folder)) as client:
+        return tuple(answer.label for answer in client.predict(adapter, texts, progress=progress))
+
+
+def _client(folder: Path) -> Client:
+    """The local run's customer, at its vendor."""
+    key = vendor.keys.create(folder / "vendor", "audit")
+    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
+    return Client(transport=transport, home=folder / "customer")
 
 
 def recorded_evidence(given: Corpora, run: Path, model: str, home: Home, *, attacker: AttackerSpec) -> Evidence:
