@@ -413,7 +413,7 @@ WORLDS = {
             lambda folder, kind: learnt_world(folder, kind, form="rows"),
             lambda folder, kind: learnt_world(folder, kind, form="rows", segments=2),
         ]
-        for name in ("mlp-inversion", "autoencoder-inversion")
+        for name in ("mlp-inversion", "autoencoder-inversion", "learned-inversion")
     },
     "attribute-mlp": [
         lambda folder, kind: attribute_world(folder, kind, form="ids"),

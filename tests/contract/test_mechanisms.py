@@ -1,4 +1,4 @@
-"""Every mechanism draws the noise that it states, and every planted fault is caught by the same checker."""
+"""Every mechanism does what it states, and every planted fault is caught by a check that is named for it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from cutlayer.core import Claim, ConfigError, PrivacyError, Ragged, Tokens
+from cutlayer.core import Claim, ConfigError, ConformanceError, PrivacyError, Ragged, Tokens
 from cutlayer.privacy import (
     LATTICE,
     MECHANISMS,
     CustomerSecret,
     DChi,
     Mechanism,
+    NeighbourSearch,
     PrivacySpec,
     build_privatizer,
 )
-from tests.contract.noise_checks import (
-    Array,
-    Sampler,
-    failures,
-    off_lattice,
-    privacy_loss_bound,
-    shared_rows,
-    stream,
-    tokens_named_by_their_floats,
+from cutlayer.reports import Replacement, TokenSample, check_mechanism
+from cutlayer.reports.conformance.density import check_ratio
+from cutlayer.reports.conformance.loss import LOSS_WIDTHS, check_privacy_loss
+from cutlayer.reports.conformance.replacement import check_replacement
+from tests.contract.noise_checks import Array, off_lattice, shared_rows, stream, tokens_named_by_their_floats
+from tests.contract.planted import (
+    FAULTS,
+    TRUE_ONES,
+    ClaimingBall,
+    ClaimingGaussian,
+    Overclaiming,
+    Planted,
+    WrongDensity,
+    forgets_eta,
+    times,
 )
 
 TRUE = DChi().noise
-LOSS_WIDTHS = (1, 2, 4)
 LOSS_DRAWS = 400_000
 
 
@@ -43,114 +49,134 @@ def mechanisms() -> list[Mechanism]:
     return [MECHANISMS[name] for name in MECHANISMS]
 
 
-# ---------------------------------------------------------------- planted faults
+def loss_of(mechanism: Mechanism, width: int) -> float:
+    found = check_privacy_loss(mechanism, samples=LOSS_DRAWS, rng=stream(2000 + width), widths=(width,))
+    assert found.statistic is not None
+    assert found.passed is (found.statistic <= 1)
+    return found.statistic
 
 
-def cube(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    """A radius per coordinate, as in public code: √(width / 3) times too large, and no sphere."""
-    radius = rng.standard_gamma(width, (len(etas), width)) / etas[:, None]
-    return radius * rng.uniform(-1, 1, (len(etas), width))
-
-
-def shared_radius(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    """One radius for the whole batch."""
-    unit = rng.standard_normal((len(etas), width))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    return unit * rng.standard_gamma(width) / etas[:, None]
-
-
-def eta_off_by_one_percent(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    return TRUE(etas=etas * 1.01, width=width, rng=rng)
-
-
-def gamma_of_one_less(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    noise = TRUE(etas=etas, width=width, rng=rng)
-    wrong = rng.standard_gamma(max(width - 1, 0.5), len(etas)) / etas
-    return noise * (wrong / np.linalg.norm(noise, axis=1))[:, None]
-
-
-def gaussian(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    """The right variance, the wrong tail."""
-    return rng.standard_normal((len(etas), width)) * np.sqrt(width + 1) / etas[:, None]
-
-
-def independent_laplace(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    return rng.laplace(0, 1, (len(etas), width)) / etas[:, None]
-
-
-def cube_direction(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    """The right radius, but directions that crowd into the corners."""
-    corner = rng.uniform(-1, 1, (len(etas), width))
-    corner /= np.linalg.norm(corner, axis=1, keepdims=True)
-    return corner * (rng.standard_gamma(width, len(etas)) / etas)[:, None]
-
-
-def repeated_halves(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    half = TRUE(etas=etas[: len(etas) // 2], width=width, rng=rng)
-    return np.concatenate([half, half])
-
-
-def forgets_tokens(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-    """The first token's eta for all."""
-    return TRUE(etas=np.full_like(etas, etas[0]), width=width, rng=rng)
-
-
-FAULTS: list[Sampler] = [
-    cube,
-    shared_radius,
-    eta_off_by_one_percent,
-    gamma_of_one_less,
-    gaussian,
-    independent_laplace,
-    cube_direction,
-    repeated_halves,
-    forgets_tokens,
-]
-
-
-# ---------------------------------------------------------------- distribution
+# ---------------------------------------------------------------- what it states
 
 
 @pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
-def test_noise_has_the_stated_distribution(mechanism: Mechanism) -> None:
-    assert failures(mechanism.noise) == []
+def test_a_mechanism_does_what_it_states(mechanism: Mechanism) -> None:
+    told = check_mechanism(mechanism, rng=stream(1))
+    assert told.failed == ()
+    assert told.passed
+    loss = next(check for check in told.checks if check.name == "privacy loss")
+    assert 0.5 < (loss.statistic or 0) <= 1, "the bound is no empty one"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_planted_sampler_is_caught(fault: Sampler) -> None:
-    assert failures(fault) != []
+@pytest.mark.slow  # 20 whole runs
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+def test_a_true_mechanism_passes_whatever_the_generator(mechanism: Mechanism) -> None:
+    failed = [(seed, check_mechanism(mechanism, rng=stream(seed)).failed) for seed in range(100, 120)]
+    assert [(seed, names) for seed, names in failed if names] == []
 
 
-@pytest.mark.parametrize(("factor", "width"), [(2 / 3, 8), (3 / 2, 8), (2 / 3, 384), (3 / 2, 384)])
-def test_other_scales_are_caught(factor: float, width: int) -> None:
-    def scaled(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-        return TRUE(etas=etas, width=width, rng=rng) * factor
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault: str) -> None:
+    draw, expected = FAULTS[fault]
+    told = check_mechanism(Planted(draw), rng=stream(1), widths=(1, 2, 384), samples=2000, loss_samples=0)
+    assert set(expected) - {"privacy loss"} <= set(told.failed)
+    assert not told.passed
+    with pytest.raises(ConformanceError, match="does not do what it states"):
+        told.require()
 
-    assert any(f"width {width}:" in failure for failure in failures(scaled))
+
+@pytest.mark.parametrize("name", TRUE_ONES)
+def test_true_noise_of_another_kind_passes(name: str) -> None:
+    told = check_mechanism(TRUE_ONES[name], rng=stream(1), widths=(1, 2, 3, 8), loss_samples=40_000)
+    assert told.failed == ()
+    asked = {check.name for check in told.checks if check.passed}
+    assert {"radius", "mean direction", "cosines", "normaliser", "density", "scale"} <= asked
+
+
+@pytest.mark.parametrize(("factor", "width"), [(2 / 3, 8), (3 / 2, 8), (2 / 3, 384), (3 / 2, 384), (1.01, 384)])
+def test_other_scales_are_caught_at_each_width(factor: float, width: int) -> None:
+    told = check_mechanism(Planted(times(factor)), rng=stream(1), widths=(width,), loss_samples=0)
+    assert {"radius", "density"} <= set(told.failed)
+
+
+# ---------------------------------------------------------------- what events show
 
 
 @pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("width", LOSS_WIDTHS)
 def test_no_event_shows_more_than_eta_times_distance(mechanism: Mechanism, width: int) -> None:
-    bound = privacy_loss_bound(mechanism.noise, width=width, n=LOSS_DRAWS)
-    assert 0.5 < bound <= 1
+    assert 0.5 < loss_of(mechanism, width) <= 1
 
 
 @pytest.mark.parametrize(
     ("fault", "width"),
-    [(cube, 1), (gamma_of_one_less, 2), (gamma_of_one_less, 4), (gaussian, 1)],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    [
+        ("radius per coordinate", 1),
+        ("Gamma(width - 1)", 2),
+        ("Gamma(width - 1)", 4),
+        ("Gaussian", 1),
+        ("cube directions", 4),
+        ("independent Laplace", 2),
+        ("independent Laplace", 4),
+        *(("eta off by 1.3", width) for width in LOSS_WIDTHS),
+        ("eta off by 3/2", 4),
+    ],
 )
-def test_a_planted_privacy_loss_is_certified(fault: Sampler, width: int) -> None:
-    assert privacy_loss_bound(fault, width=width, n=LOSS_DRAWS) > 1
+def test_a_planted_privacy_loss_is_certified(fault: str, width: int) -> None:
+    draw, expected = FAULTS[fault]
+    assert "privacy loss" in expected
+    assert loss_of(Planted(draw), width) > 1
 
 
-def test_an_eta_that_is_too_large_is_certified() -> None:
-    def louder(*, etas: Array, width: int, rng: np.random.Generator) -> Array:
-        return TRUE(etas=etas * 1.3, width=width, rng=rng)
+def test_a_promise_of_too_little_loss_is_refuted() -> None:
+    assert check_privacy_loss(Overclaiming(), samples=LOSS_DRAWS, rng=stream(3), widths=(1,)).passed is False
+    ratio = check_ratio(Overclaiming(), etas=(3.0,), widths=(1, 384), rng=stream(3))
+    assert ratio.passed is False
+    assert ratio.statistic == pytest.approx(1.3)
 
-    for width in LOSS_WIDTHS:
-        assert privacy_loss_bound(louder, width=width, n=LOSS_DRAWS) > 1
+
+@pytest.mark.parametrize("mechanism", [ClaimingGaussian(), ClaimingBall()], ids=["Gaussian", "ball"])
+def test_a_promise_that_noise_of_this_kind_cannot_keep_is_refuted(mechanism: Mechanism) -> None:
+    told = check_mechanism(mechanism, rng=stream(1), widths=(1, 2, 8), loss_samples=LOSS_DRAWS // 4)
+    assert set(told.failed) == {"ratio", "privacy loss"}
+
+
+def test_a_density_that_is_none_is_seen() -> None:
+    told = check_mechanism(WrongDensity(), rng=stream(1), loss_samples=0)
+    assert "normaliser" in told.failed
+
+
+# ---------------------------------------------------------------- tokens replaced
+
+
+def tokens() -> TokenSample:
+    search = NeighbourSearch(_table(300, 12), torch.arange(300) >= 5)
+    return TokenSample(search, torch.arange(5, 300).repeat(4))
+
+
+@pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
+def test_fewer_tokens_are_replaced_as_eta_grows(mechanism: Mechanism) -> None:
+    told = check_mechanism(mechanism, rng=stream(1), widths=(1,), samples=1000, loss_samples=0, tokens=tokens())
+    assert told.failed == ()
+    etas, shares = zip(*((point.eta, point.replaced) for point in told.replacement), strict=True)
+    assert etas[-1] == pytest.approx(16 * etas[0], rel=0.01)
+    assert shares[0] > 0.95 > 0.6 > shares[-1]
+    assert all(point.ci[0] <= point.replaced <= point.ci[1] for point in told.replacement)
+
+
+def test_an_eta_that_changes_nothing_is_caught_by_what_is_replaced() -> None:
+    planted = Planted(forgets_eta)
+    told = check_mechanism(planted, rng=stream(1), widths=(1,), samples=1000, loss_samples=0, tokens=tokens())
+    assert "replacement" in told.failed
+
+
+@pytest.mark.parametrize(
+    ("shares", "passed"),
+    [((0.9, 0.5, 0.1), True), ((0.9, 0.1, 0.5), False), ((0.1, 0.5, 0.9), False), ((0.5, 0.5, 0.5), False), ((), None)],
+)
+def test_what_is_replaced_must_fall(shares: tuple[float, ...], passed: bool | None) -> None:
+    curve = [Replacement(eta=10.0 + at, replaced=share, ci=(0, 1), n=1000) for at, share in enumerate(shares)]
+    assert check_replacement(curve).passed is passed
 
 
 # ---------------------------------------------------------------- the claim and the density

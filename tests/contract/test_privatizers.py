@@ -142,6 +142,23 @@ def test_mechanisms_do_not_share_draws() -> None:
     assert len({release.contents[0] for release in releases}) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "identity", "unit"),
+    [
+        ("none", "05178d41da069853434235f6f752cdd9", "none"),
+        ("text-to-text", "5ba44acb81d9f52bf95fceb2b557c5ae", "1/distance in table sha256:t"),
+        ("vector", "1ff4bb522080c33b977c1a89c0899531", "1/distance in table sha256:t"),
+        ("vector at activations", "4fecd6d011d59db8ce14488c626d9c3f", "1/distance in hidden rows of sha256:m/2"),
+    ],
+)
+def test_names_of_draws_outlive_versions(name: str, identity: str, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first version named them: under other names all texts would be drawn, and charged, again."""
+    monkeypatch.setattr(privatizer_module, "stream_fingerprint", lambda: b"fixed")
+    release = build(SPECS[name]).tokens(texts([7, 8, 9]), labels=None)
+    assert (release.identities[0].hex(), release.unit) == (identity, unit)
+    assert release.mechanism == SPECS[name].mechanism
+
+
 def test_an_identity_changes_with_the_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     before = released(build(SPECS["vector"]), texts([7])).identities
     monkeypatch.setattr(privatizer_module, "stream_fingerprint", lambda: b"another numpy")

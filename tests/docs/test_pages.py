@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from cutlayer.cli.audit import OVER
 from cutlayer.cli.reference import commands, page
 from cutlayer.core import errors
 from cutlayer.customer import Client, FinetuneResult, LanguageResult, TrainSpec
@@ -18,7 +19,7 @@ from cutlayer.vendor.settings import Limits, VendorSettings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 SETTINGS = (DOCS / "reference/settings.md").read_text()
 
 
@@ -104,6 +105,9 @@ def test_every_error_has_its_exit_code_on_the_page() -> None:
         if isinstance(kind, type) and issubclass(kind, errors.CutlayerError):
             row = next((line for line in text.splitlines() if f"`{kind.__name__}`" in line and line[0] == "|"), "")
             assert row.startswith(f"| {kind.exit_code} |"), f"{kind.__name__} {kind.exit_code}"
+    codes = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
+    assert len(codes) == len(set(codes)), "an exit code means one thing"
+    assert str(OVER) in codes
 
 
 def test_the_python_page_names_what_a_client_can_do_and_what_a_result_holds() -> None:

@@ -12,6 +12,7 @@ from cutlayer.attacks.float_support import FloatSupport
 from cutlayer.attacks.gradient_norm import GradientNorm
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
 from cutlayer.attacks.label_clusters import ActivationClusters, GradientDirection
+from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec
 from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
@@ -27,7 +28,7 @@ from cutlayer.attacks.measure import (
     measure_label_recovery,
 )
 from cutlayer.attacks.mlp_inversion import MlpInversion
-from cutlayer.attacks.nearest_neighbour import NearestNeighbour
+from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
@@ -79,6 +80,8 @@ __all__ = [
     "Knowledge",
     "LabelTruth",
     "Labelled",
+    "LearnedInversion",
+    "LearnedInversionSpec",
     "LengthClassifier",
     "LengthTruth",
     "Lengths",
@@ -121,6 +124,7 @@ __all__ = [
     "WordSelection",
     "WordSelectionSpec",
     "clustered",
+    "content_tokens",
     "examine",
     "greedy_texts",
     "measure",

@@ -54,7 +54,7 @@ class Question(StrEnum):
 
 
 class Clue(StrEnum):
-    """Where an attack on a label or an attribute looks for the answer: there its controls plant one."""
+    """Where an attack looks for the answer: there its controls plant one."""
 
     WORDS = "words"
     """In what was released in the place of words."""
@@ -62,6 +62,8 @@ class Clue(StrEnum):
     """In how long texts are."""
     SURVIVAL = "survival"
     """In which tokens the noise left as they were."""
+    GRADIENTS = "gradients"
+    """In what training shows, step by step: what comes down, and the gradient that goes up."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class Attack:
             seconds a text says as much of some texts as of all of them.
         named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
             label is left open: the score matches them at their best, and chance is that of such a match.
-        clue: Of an attack on a label or an attribute, where it looks.
+        costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
+        clue: Where it looks.
     """
 
     run: Callable[[View], Guesses]
@@ -91,6 +94,7 @@ class Attack:
     floor: float = 0.99
     tokens: int | None = None
     named: bool = True
+    costly: bool = False
     clue: Clue = Clue.WORDS
 
     def __call__(self, view: View) -> Guesses:
@@ -98,5 +102,5 @@ class Attack:
         return self.run(View(view.transcript, view.knowledge.limited(self.needs)))
 
 
-ATTACKS: Registry[Attack] = Registry("attack", plugins="cutlayer.attacks")
+ATTACKS: Registry[Attack] = Registry("attack", plugins="cutlayer.attacks", of=Attack)
 """Open: an installed package names further attacks under the entry points `cutlayer.attacks`."""

@@ -112,6 +112,7 @@ for _question, _name, _title in (
             title=_title,
             question=_question,
             reference="SAP §5.1 (AIA), Figure 3",
+            costly=True,
             needs=frozenset({Need.LABELLED, Need.MODEL}),
             floor=0.9,
         )

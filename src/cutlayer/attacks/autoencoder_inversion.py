@@ -98,6 +98,7 @@ ATTACKS.add("autoencoder-inversion")(
         title="an autoencoder that learnt to take the noise off rows",
         question=Question.WORDS,
         reference="RAPT §IV-A1 (autoencoder-based black-box attack)",
+        costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
     )

@@ -26,7 +26,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
 
@@ -42,18 +42,21 @@ _SURVIVES = np.array([0.0, 0.0, 0.0, 3.0])
 """Where the fit ends for MiniLM's table, about: the first three per eta² / width. It saves steps."""
 
 
-def draw_ids(ids: Tensor, search: NeighbourSearch, *, eta: float, rng: np.random.Generator) -> Tensor:
+def draw_ids(
+    ids: Tensor, search: NeighbourSearch, *, mechanism: Mechanism, eta: float, rng: np.random.Generator
+) -> Tensor:
     """What the mechanism releases for tokens: a draw of the attacker's own.
 
     Args:
         ids: `[n]` int64.
         search: Of the table.
+        mechanism: Whose noise.
         eta: The parameter.
         rng: Of the attacker, who need not keep it secret.
     """
     drawn = []
     for part in ids.split(_DRAWN):
-        noise = DChi().noise(etas=np.full(len(part), eta), width=search.table.shape[1], rng=rng)
+        noise = mechanism.noise(etas=np.full(len(part), eta), width=search.table.shape[1], rng=rng)
         drawn.append(search.nearest(search.table[part].double() + torch.from_numpy(noise)))
     return torch.cat(drawn)
 
@@ -72,7 +75,14 @@ class Pairs:
 
     @classmethod
     def drawn(
-        cls, count: int, search: NeighbourSearch, unigram: Tensor, *, eta: float, rng: np.random.Generator
+        cls,
+        count: int,
+        search: NeighbourSearch,
+        unigram: Tensor,
+        *,
+        mechanism: Mechanism,
+        eta: float,
+        rng: np.random.Generator,
     ) -> Pairs:
         """Draws pairs.
 
@@ -80,12 +90,13 @@ class Pairs:
             count: How many.
             search: Of the table.
             unigram: `[vocab]` float64, ln of how often each token stands.
-            eta: The mechanism's parameter.
+            mechanism: Whose noise.
+            eta: Its parameter.
             rng: Draws tokens and noise.
         """
         share = unigram.exp().numpy()
         true = torch.from_numpy(rng.choice(len(share), size=count, p=share / share.sum()))
-        return cls(true, draw_ids(true, search, eta=eta, rng=rng))
+        return cls(true, draw_ids(true, search, mechanism=mechanism, eta=eta, rng=rng))
 
 
 class Channel:

@@ -120,6 +120,7 @@ ATTACKS.add("ner")(
         title="a tagger that learnt entities from releases of annotated public text",
         question=Question.ENTITIES,
         reference="RAPT §IV-A3 (NER attack)",
+        costly=True,
         needs=frozenset({Need.NOISE, Need.ANNOTATED_TEXT, Need.MODEL, Need.BOTTOM}),
         floor=0.15,
     )

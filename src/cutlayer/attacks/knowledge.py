@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, DataError, Tokens
+from cutlayer.core import Cut, DataError, Ragged, Tokens
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
 
@@ -105,12 +105,21 @@ class PublicText:
     Args:
         tokens: Single texts.
         source: Where it is from, for a report.
+        alike: How many of the first ones are of the same kind as those under attack: what an attack chooses by trying
+            it out is tried on these.
     """
 
-    def __init__(self, tokens: Tokens, *, source: str) -> None:
+    def __init__(self, tokens: Tokens, *, source: str, alike: int = 0) -> None:
         self.tokens = tokens
         self.source = source
+        self.alike = alike
         self._fitted: dict[Hashable, Any] = {}
+
+    def followed_by(self, other: PublicText) -> PublicText:
+        """These texts, and another's behind them; of what was learnt from either nothing is kept."""
+        ((own,), (further,)) = self.tokens.segments, other.tokens.segments
+        both = Ragged(torch.cat([own.values, further.values]), torch.cat([own.lengths, further.lengths]))
+        return PublicText(Tokens((both,)), source=f"{self.source}; {other.source}", alike=self.alike)
 
     def fitted(self, key: Hashable, fit: Callable[[], T]) -> T:
         """What `fit` returns, fitted once for each key.

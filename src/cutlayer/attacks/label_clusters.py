@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Need
 from cutlayer.attacks.view import SeenStep, View
 
@@ -94,6 +94,7 @@ ATTACKS.add("gradient-direction")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
+        clue=Clue.GRADIENTS,
         named=False,
     )
 )
@@ -104,6 +105,7 @@ ATTACKS.add("activation-clusters")(
         question=Question.LABEL,
         reference="Sun et al., arXiv:2203.01451; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
+        clue=Clue.GRADIENTS,
         named=False,
     )
 )

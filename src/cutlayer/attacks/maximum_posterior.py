@@ -32,7 +32,7 @@ from cutlayer.attacks.nearest_neighbour import content_tokens
 from cutlayer.attacks.prior import Bigram, single_texts
 from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
-from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.mechanisms import DChi, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 
@@ -202,9 +202,13 @@ def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPo
         return _Reader(Unchanged(), Bigram(texts, allowed=known), Tuned.untried(), spec.candidates, rounded)
     if noise.privacy.cti is not None or noise.privacy.place is Place.ACTIVATIONS:
         raise Inapplicable("The attacker does not know each token's eta.")
+    if mechanism == "vector" and noise.privacy.noise != DChi.name:
+        raise Inapplicable(
+            f"It reads noisy rows by the likelihood of d_chi noise, and theirs is {noise.privacy.noise}."
+        )
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
-    held = _held_out(texts, spec.tuning_tokens)
+    held = _held_out(texts, spec.tuning_tokens, alike=_kept_texts(public))
     own = texts.select(held)
     fitted = Bigram(texts.select(_others(len(texts), held)), allowed=allowed)
     seen = texts.values.unique()
@@ -229,9 +233,10 @@ def _draw_released(
     ids: Tensor, search: NeighbourSearch, prior: Bigram, noise: Noise, spec: MaximumPosteriorSpec, *, sources: Tensor
 ) -> _Drawn:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
-    eta = noise.privacy.eta
-    channel = Channel(search, Pairs.drawn(spec.pairs, search, prior.unigram, eta=eta, rng=rng), eta=eta)
-    observed = draw_ids(ids, search, eta=eta, rng=rng)
+    mechanism, eta = find_mechanism(noise.privacy.noise), noise.privacy.eta
+    pairs = Pairs.drawn(spec.pairs, search, prior.unigram, mechanism=mechanism, eta=eta, rng=rng)
+    channel = Channel(search, pairs, eta=eta)
+    observed = draw_ids(ids, search, mechanism=mechanism, eta=eta, rng=rng)
 
     def emission(shrinkage: float, prior: Bigram) -> Emission:
         return Released(channel.shrunk(shrinkage), prior.unigram, sources)
@@ -256,10 +261,18 @@ def _draw_rows(
     return _Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
 
 
-def _held_out(texts: Ragged, tokens: int) -> Tensor:
-    """Texts spread evenly over all, of about so many tokens, a tenth at most."""
-    stride = max(10, len(texts.values) // tokens)
-    return torch.arange(0, len(texts), stride)
+def _held_out(texts: Ragged, tokens: int, *, alike: int) -> Tensor:
+    """Texts of about so many tokens: a tenth of all at most, or half of the first ones that are alike."""
+    if alike:
+        some = texts.select(torch.arange(alike))
+        return torch.arange(0, alike, max(2, len(some.values) // tokens))
+    return torch.arange(0, len(texts), max(10, len(texts.values) // tokens))
+
+
+def _kept_texts(public: PublicText) -> int:
+    """How many of the texts that are alike have tokens: empty ones are left out."""
+    (side, *_) = public.tokens.segments
+    return int((side.lengths[: public.alike] > 0).sum())
 
 
 def _others(count: int, chosen: Tensor) -> Tensor:

@@ -98,6 +98,7 @@ ATTACKS.add("mlp-inversion")(
         title="a perceptron that learnt from releases of public text, token by token",
         question=Question.WORDS,
         reference="RAPT §IV-A1 (MLP-based black-box attack)",
+        costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guess, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Question
 from cutlayer.attacks.forward_leak import read_greedy_tokens
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_rows
@@ -81,6 +81,9 @@ ATTACKS.add("tail-gradient")(
         question=Question.WORDS,
         reference="this project; a closed form for norm and head, as in `tail_gradient`",
         needs=frozenset({Need.TAIL}),
+        tokens=4096,
+        costly=True,
+        clue=Clue.GRADIENTS,
     )
 )
 ATTACKS.add("forward-leak")(

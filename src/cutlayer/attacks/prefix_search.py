@@ -75,6 +75,8 @@ ATTACKS.add("prefix-search")(
         question=Question.WORDS,
         reference="this project; SipIt, arXiv:2510.15511",
         needs=frozenset({Need.BOTTOM}),
+        tokens=1024,
+        costly=True,
     )
 )
 

@@ -17,7 +17,7 @@ from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
 from cutlayer.models import Bottom
-from cutlayer.privacy.mechanisms import MECHANISMS, round_to_lattice
+from cutlayer.privacy.mechanisms import find_mechanism, round_to_lattice
 
 _NUMBERS = 2**22
 """float64 numbers of noise that are held at a time."""
@@ -163,7 +163,7 @@ def _each(
         if noise.etas is not None:
             etas = noise.etas[segment.values, classes.repeat_interleave(segment.lengths)].double()
         parts = [slice(0), *_parts(len(segment.values), table.shape[1])]  # a segment may be empty everywhere
-        made = (finish(_draw(table[segment.values[part]], etas[part], rng)) for part in parts)
+        made = (finish(_draw(table[segment.values[part]], etas[part], noise, rng)) for part in parts)
         sides.append(segment.with_values(torch.cat(list(made))))
     return Tokens(tuple(sides))
 
@@ -173,7 +173,7 @@ def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
     made = torch.empty(clean.shape)
     for part in _parts(*clean.shape):
         some = clean[part]
-        made[part] = _shortened(_draw(some, _constant(noise, len(some)), rng), noise)
+        made[part] = _shortened(_draw(some, _constant(noise, len(some)), noise, rng), noise)
     return made
 
 
@@ -186,9 +186,9 @@ def _constant(noise: Noise, count: int) -> Tensor:
     return torch.full((count,), noise.privacy.eta, dtype=torch.float64)
 
 
-def _draw(rows: Tensor, etas: Tensor, rng: np.random.Generator) -> Tensor:
+def _draw(rows: Tensor, etas: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
     """Noisy rows, float64 on the lattice."""
-    drawn = MECHANISMS["d-chi"].noise(etas=etas.numpy(), width=rows.shape[1], rng=rng)
+    drawn = find_mechanism(noise.privacy.noise).noise(etas=etas.numpy(), width=rows.shape[1], rng=rng)
     return round_to_lattice(torch.from_numpy(drawn).add_(rows.detach().double()))
 
 

@@ -138,7 +138,8 @@ class TokenTruth:
         tokens: Content tokens of `n` texts.
         records: By record set, `[n]` int64: the number of the record that holds each text, counted
             through the set's shards. Texts may share a record.
-        steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text.
+        steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text, `ELSEWHERE`
+            where it is none of these.
         skipped: First tokens of each text that are not counted.
         texts: `[n]` int64, which of a run's texts these are; `None` for all of them.
         search: The table that guessed rows are rows of; not needed for guesses that are ids.
@@ -261,14 +262,33 @@ class TokenTruth:
             if kind == "record-set" and name in self.records and isinstance(guess, Tokens):
                 shards.setdefault(name, {})[number] = guess
             elif kind == "job" and (name, number) in self.steps and isinstance(guess, Tokens):
-                yield _fitting(places.select(self.steps[name, number]), guess)
+                texts = self.steps[name, number]
+                told = (texts != ELSEWHERE).nonzero()[:, 0]
+                yield _fitting(places.select(texts[told]), guess.select(told))
         for name, found in shards.items():
             records = _joined([found[number] for number in sorted(found)])
             if sorted(found) != list(range(len(found))) or int(self.records[name].max()) >= len(records):
                 raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
             yield _fitting(places, records.select(self.records[name]))
 
-    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, TokenTruth]:
+    def only(self, chosen: Tensor) -> Self:
+        """The same about some of the texts: of the others nothing is asked.
+
+        Args:
+            chosen: `[n]` bool.
+        """
+        kept = chosen.nonzero()[:, 0]
+        place = torch.full((len(chosen) + 1,), ELSEWHERE)
+        place[kept] = torch.arange(len(kept))
+        return replace(
+            self,
+            tokens=self.tokens.select(kept),
+            records={name: numbers[kept] for name, numbers in self.records.items()},
+            steps={key: place[texts] for key, texts in self.steps.items()},
+            texts=kept if self.texts is None else self.texts[kept],
+        )
+
+    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, Self]:
         """The first texts of a transcript, of about so many tokens, and the part of it that shows them.
 
         Args:
@@ -278,29 +298,24 @@ class TokenTruth:
         lengths = torch.stack([side.lengths for side in self.tokens.segments]).sum(0)
         if self.records:
             ((name, numbers),) = self.records.items()
-            first = torch.full((int(numbers.max()) + 1,), len(numbers)).scatter_reduce(
-                0, numbers, torch.arange(len(numbers)), "amin"
-            )
-            before = lengths[first].cumsum(0) - lengths[first]
-            count = max(1, int((before < tokens).sum()))
-            kept = (numbers < count).nonzero()[:, 0]
-            part = replace(self, tokens=self.tokens.select(kept), records={name: numbers[kept]}, texts=kept)
-            return transcript.first_records(name, count), part
+            stored = torch.zeros(int(numbers.max()) + 1, dtype=torch.int64).scatter(0, numbers, lengths)
+            count = max(1, int((stored.cumsum(0) - stored < tokens).sum()))
+            return transcript.first_records(name, count), self.only(numbers < count)
         steps: dict[tuple[str, int], Tensor] = {}
+        chosen = torch.zeros(len(self.tokens), dtype=torch.bool)
         taken = 0
         for key in sorted(self.steps, key=lambda each: each[1]):
             if taken >= tokens:
                 break
             steps[key] = self.steps[key]
-            taken += int(lengths[steps[key]].sum())
+            asked = steps[key][steps[key] != ELSEWHERE]
+            chosen[asked] = True
+            taken += int(lengths[asked].sum())
         if not steps:
             return transcript, self
-        kept = torch.cat(list(steps.values())).unique()
-        place = {key: torch.searchsorted(kept, texts) for key, texts in steps.items()}
-        part = replace(self, tokens=self.tokens.select(kept), steps=place, texts=kept)
-        return transcript.first_steps(max(number for _, number in steps)), part
+        return transcript.first_steps(max(number for _, number in steps)), replace(self, steps=steps).only(chosen)
 
-    def limited(self, tokens: int) -> TokenTruth:
+    def limited(self, tokens: int) -> Self:
         """The first texts of a sample, of so many tokens at most, one text at least; it knows no place of theirs."""
         ends = torch.stack([side.lengths for side in self.tokens.segments]).sum(0).cumsum(0)
         kept = max(1, int((ends <= tokens).sum()))

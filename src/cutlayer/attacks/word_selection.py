@@ -98,6 +98,7 @@ ATTACKS.add("word-selection")(
         title="mixtures of words, moved until the bottom makes the rows that were sent",
         question=Question.WORDS,
         reference="Song & Raghunathan 2020 §3.1, as in SAP §5.1 (EIA behind blocks)",
+        costly=True,
         needs=frozenset({Need.BOTTOM}),
         floor=0.5,
         tokens=256,

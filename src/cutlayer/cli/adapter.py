@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutlayer.cli.options import ApiKey, AsJson, CaCertificate, Home, Vendor
+from cutlayer.cli.options import OWN_NOISE, ApiKey, AsJson, CaCertificate, Home, Vendor
 from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def _content(client: Client, info: AdapterInfo) -> dict[str, Any]:
         privacy = {
             "mechanism": run.privacy.mechanism,
             "eta": run.privacy.eta,
+            "noise": run.privacy.noise,
             "cti": run.privacy.cti is not None,
             "cti_class_free": run.privacy.cti is not None and run.privacy.cti.class_free,
             "redrawn": run.train_bottom is TrainBottom.REDRAW,
@@ -53,6 +54,8 @@ def _in_words(privacy: Mapping[str, Any] | None) -> str:
     if privacy["mechanism"] == "none":
         return "none"
     words = [f"eta {privacy['eta']:g}", privacy["mechanism"]]
+    if privacy["noise"] != OWN_NOISE:
+        words.append(f"noise {privacy['noise']}")
     if privacy["cti"]:
         words.append("CTI class-free" if privacy["cti_class_free"] else "CTI")
     if privacy["redrawn"]:

@@ -19,7 +19,19 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from cutlayer.cli import adapter, audit, demo, finetune, generate, ledger, privatize, recipe, vendor
+from cutlayer.cli import (
+    adapter,
+    audit,
+    conformance,
+    convert_eta,
+    demo,
+    finetune,
+    generate,
+    ledger,
+    privatize,
+    recipe,
+    vendor,
+)
 from cutlayer.cli.output import fail
 
 if TYPE_CHECKING:
@@ -81,6 +93,8 @@ def cutlayer(
 
 
 audit.register(app)
+conformance.register(app)
+convert_eta.register(app)
 demo.register(app)
 finetune.register(app)
 generate.register(app)

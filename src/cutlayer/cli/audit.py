@@ -7,10 +7,10 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,11 +18,13 @@ from cutlayer.cli.options import (
     CUT,
     DATA,
     DATA_HELP,
+    OWN_NOISE,
     PRIVACY,
     TRAINING,
     AsJson,
     Eta,
     Home,
+    Noise,
     TextColumn,
     named_values,
     parse_depth,
@@ -32,7 +34,7 @@ from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
     from cutlayer.reports.audit import LocalSpec
-    from cutlayer.reports.schema import AuditReport
+    from cutlayer.reports.schema import AuditReport, Student
 
 ATTACKER = "The attacker"
 OVER = 10
@@ -77,7 +79,12 @@ def audit(
     text_column: TextColumn = "text",
     label_column: Annotated[
         str,
-        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
+        typer.Option(
+            "--label-column",
+            metavar="NAME",
+            help="The column that holds the label; not for a language model.",
+            rich_help_panel=DATA,
+        ),
     ] = "label",
     model: Annotated[
         str,
@@ -87,13 +94,34 @@ def audit(
             rich_help_panel=CUT,
         ),
     ] = "starter",
-    bottom: Annotated[str, typer.Option(metavar="N|text", help="Blocks at the customer.", rich_help_panel=CUT)] = "0",
+    objective: Annotated[
+        Literal["classification", "lm"],
+        typer.Option(help="What is learnt: a label per text, or to continue texts.", rich_help_panel=TRAINING),
+    ] = "classification",
+    bottom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|text",
+            help="Blocks at the customer. Default: 0; 1 of a language model.",
+            show_default=False,
+            rich_help_panel=CUT,
+        ),
+    ] = None,
+    tail: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Of a language model: blocks above the upper cut at the customer, below the head.",
+            rich_help_panel=CUT,
+        ),
+    ] = 0,
     mechanism: Annotated[
         Literal["text-to-text", "vector"] | None,
         typer.Option(
             help="Release tokens, or rows of noise. Default: text-to-text.", show_default=False, rich_help_panel=PRIVACY
         ),
     ] = None,
+    noise: Noise = OWN_NOISE,
     place: Annotated[
         Literal["tokens", "activations"],
         typer.Option(help="Noise on tokens, or (vector) on the bottom's output.", rich_help_panel=PRIVACY),
@@ -111,6 +139,35 @@ def audit(
             rich_help_panel=DATA,
         ),
     ] = None,
+    secret_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret-column",
+            metavar="NAME",
+            help="A column of what nobody may find out, for example the author's gender. Repeatable.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            "--group-column",
+            metavar="NAME",
+            help="The column of who wrote a text: the attacker knows all texts of one person, or none.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    known: Annotated[
+        float,
+        typer.Option(
+            "--known",
+            metavar="SHARE",
+            help="Share of your records that the attacker knows in full, labels too. It is scored on the others.",
+            rich_help_panel=ATTACKER,
+        ),
+    ] = 0.2,
     public: Annotated[
         str | None,
         typer.Option(
@@ -134,6 +191,16 @@ def audit(
             rich_help_panel=ATTACKER,
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attack",
+            metavar="NAME",
+            help="Run this attack alone. Repeatable. Default: all that apply.",
+            show_default=False,
+            rich_help_panel=ATTACKER,
+        ),
+    ] = None,
     shown: Annotated[int, typer.Option("--examples", min=0, help="Texts on page one; 0 for none.")] = 8,
     fail_over: Annotated[
         list[str] | None,
@@ -145,7 +212,25 @@ def audit(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs that are trained for it.", rich_help_panel=TRAINING)] = 1,
-    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)] = 1e-3,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="AdamW's initial rate. Default: as in `finetune`.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            "--max-length",
+            min=1,
+            help="Tokens of a text, or of a language model's blocks, at most. Default: the model's limit.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Data order, and which examples are shown. Never noise.")] = 0,
     home: Home = None,
     as_json: AsJson = False,
@@ -158,32 +243,59 @@ def audit(
     limits = _limits(fail_over or [])
     output = Output(as_json=as_json)
     from cutlayer import customer
+    from cutlayer.attacks import ATTACKS
+    from cutlayer.core import checked
+    from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.customer.prepare import Corpora
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
-    from cutlayer.reports.audit import METRICS, local_evidence, public_text, recorded_evidence
+    from cutlayer.reports.audit import (
+        METRICS,
+        local_answers,
+        local_evidence,
+        public_text,
+        recorded_evidence,
+        train_students,
+    )
     from cutlayer.reports.audit import audit as attack
 
-    read = partial(read_dataset, text_column=text_column, label_column=label_column)
+    for name in only or ():
+        ATTACKS[name]  # names those that there are, before anything is run
+    secret = tuple(dict.fromkeys(secret_column or []))
+    with checked():
+        attacker = AttackerSpec(known=known, group=group_column, secret=secret, seed=seed)
+    columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
+    labels = label_column if objective == "classification" else None
+    read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
+    students: tuple[Student, ...] = ()
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
         if transcript is None:
             spec = _local(
                 model=model,
-                bottom=bottom,
+                objective=objective,
+                bottom=bottom or ("1" if objective == "lm" else "0"),
+                tail=tail,
                 eta=require_eta(eta),
                 mechanism=mechanism,
+                noise=noise,
                 place=place,
                 cti=cti,
                 epochs=epochs,
                 learning_rate=learning_rate,
+                max_length=max_length,
                 seed=seed,
             )
-            evidence = local_evidence(texts, spec, Path(temporary), progress)
+            evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
+            if objective == "classification":
+                answers = local_answers(texts, evidence.result.adapter_id, Path(temporary), progress)
+                students = train_students(
+                    texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed
+                )
         else:
             others = (None if file is None else read(file) for file in (dev, test))
-            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder)
+            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder, attacker=attacker)
         archive = evidence.archive
         own = public_text(
             public,
@@ -199,6 +311,8 @@ def audit(
             public=own,
             recorded=transcript is not None,
             budget=budget,
+            only=only,
+            students=students,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
@@ -226,31 +340,40 @@ def register(app: typer.Typer) -> None:
 def _local(
     *,
     model: str,
+    objective: Literal["classification", "lm"],
     bottom: str,
+    tail: int,
     eta: float,
     mechanism: Literal["text-to-text", "vector"] | None,
+    noise: str,
     place: str,
     cti: bool,
     epochs: int,
-    learning_rate: float,
+    learning_rate: float | None,
+    max_length: int | None,
     seed: int,
 ) -> LocalSpec:
     from cutlayer.core import Place, checked
-    from cutlayer.customer import TrainSpec
+    from cutlayer.customer import Objective, TrainSpec
     from cutlayer.privacy import CtiSpec, PrivacySpec
     from cutlayer.reports.audit import LocalSpec
 
+    settings: Callable[..., TrainSpec] = TrainSpec.language if objective == "lm" else TrainSpec
+    given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "max_length": max_length}
     with checked():
         return LocalSpec(
             model=model,
+            objective=Objective.LM if objective == "lm" else Objective.CLASSIFICATION,
             privacy=PrivacySpec(
                 mechanism="none" if math.isinf(eta) else mechanism or "text-to-text",
+                noise=noise,
                 eta=eta,
                 place=Place(place),
                 cti=CtiSpec() if cti else None,
             ),
             bottom=parse_depth(bottom),
-            training=TrainSpec(epochs=epochs, learning_rate=learning_rate),
+            tail=tail,
+            training=settings(**{name: value for name, value in given.items() if value is not None}),
             seed=seed,
         )
 

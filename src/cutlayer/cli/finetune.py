@@ -15,6 +15,7 @@ from cutlayer.cli.options import (
     CUT,
     DATA,
     DATA_HELP,
+    OWN_NOISE,
     PRIVACY,
     TRAINING,
     ApiKey,
@@ -23,6 +24,7 @@ from cutlayer.cli.options import (
     Device,
     Eta,
     Home,
+    Noise,
     TextColumn,
     TextPairColumn,
     UnsafeNoiseSeed,
@@ -99,6 +101,7 @@ def finetune(
     api_key: ApiKey = None,
     ca_cert: CaCertificate = None,
     eta: Eta = None,
+    noise: Noise = OWN_NOISE,
     cti: Annotated[
         bool,
         typer.Option(
@@ -383,7 +386,7 @@ def finetune(
     from cutlayer.customer.run import Run
 
     output = Output(as_json=as_json)
-    warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    warn_unprotected(output, eta=chosen, noise=noise, unsafe_noise_seed=unsafe_noise_seed)
     given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "dropout": dropout}
     own = {name: value for name, value in given.items() if value is not None}
     if language and packing is not None:
@@ -413,6 +416,7 @@ def finetune(
     finished = out is not None and Run.is_finished(out)
     common: dict[str, Any] = {
         "eta": chosen,
+        "noise": noise,
         "text_column": text_column,
         "dev": dev,
         "test": test,
@@ -542,7 +546,7 @@ def predict(
     output = Output(as_json=as_json)
     client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     spec = Profile.load(client.home, adapter).spec
-    warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
+    warn_unprotected(output, eta=spec.privacy.eta, noise=spec.privacy.noise, unsafe_noise_seed=spec.unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, copied_columns=kept)
     with rows_file(output_file) as write:
         with output.progress() as progress:
@@ -673,13 +677,12 @@ def _show(
     if again is not None:
         output.say(f"{again} holds this run, finished; this is its result again. Another --out begins anew.")
     claim = result.guarantee
-    promise = f"{claim.claim}, eta {claim.budget:g} per {claim.per}" if math.isfinite(claim.budget) else "none"
     rows: list[tuple[str, object]] = [
         ("adapter", result.adapter_id),
         *own,
         ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
         ("tokens replaced", "-" if result.replaced is None else f"{100 * result.replaced:.2f} %"),
-        ("guarantee", promise),
+        ("guarantee", claim),
         ("tokens released", result.tokens_released),
         ("sent", ", ".join(f"{name} {size}" for name, size in result.uplink_bytes.items()) + " bytes"),
         ("received", f"{result.downlink_bytes} bytes"),

@@ -115,7 +115,7 @@ def generate(
         )
     client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
     spec = Profile.load(client.home, adapter).spec
-    warn_unprotected(output, eta=spec.privacy.eta, unsafe_noise_seed=spec.unsafe_noise_seed)
+    warn_unprotected(output, eta=spec.privacy.eta, noise=spec.privacy.noise, unsafe_noise_seed=spec.unsafe_noise_seed)
     alone = len(prompt) == 1
     written = client.generate(
         adapter,

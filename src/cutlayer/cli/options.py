@@ -13,6 +13,8 @@ from cutlayer.cli.output import Output
 
 DATA, PARTIES, PRIVACY, CUT, TRAINING = "Texts", "Parties", "Privacy", "Model and cut", "Training"
 """Panels of a command's help."""
+OWN_NOISE = "d-chi"
+"""`DChi.name`, known before torch is imported."""
 DATA_HELP = "CSV, TSV, JSONL or Parquet, each also .gz; or hub:OWNER/NAME:SPLIT."
 
 AsJson = Annotated[
@@ -106,6 +108,16 @@ Eta = Annotated[
         rich_help_panel=PRIVACY,
     ),
 ]
+Noise = Annotated[
+    str,
+    typer.Option(
+        "--noise",
+        metavar="NAME",
+        help="Whose noise is drawn: d-chi, or an installed plug-in's, whose promise cutlayer has not verified. "
+        "`cutlayer conformance NAME` looks into it.",
+        rich_help_panel=PRIVACY,
+    ),
+]
 UnsafeNoiseSeed = Annotated[
     int | None,
     typer.Option(
@@ -151,8 +163,18 @@ def parse_depth(bottom: str) -> int | None:
     return int(bottom)
 
 
-def warn_unprotected(output: Output, *, eta: float, unsafe_noise_seed: int | None) -> None:
-    """Says before any work that texts leave unprotected, where they do."""
+def warn_unprotected(output: Output, *, eta: float, noise: str, unsafe_noise_seed: int | None) -> None:
+    """Says before any work that texts leave unprotected, or protected by what nobody has verified, where they do.
+
+    Raises:
+        ConfigError: There is no such noise.
+    """
+    if noise != OWN_NOISE:
+        from cutlayer.privacy import PluggedIn, find_mechanism
+
+        mechanism = find_mechanism(noise)
+        if isinstance(mechanism, PluggedIn):
+            output.warn(f"the noise {noise} is of {mechanism.origin}: cutlayer has not verified what it promises.")
     if math.isinf(eta):
         output.warn("eta is inf: no privacy. Every token leaves as it is.")
     elif unsafe_noise_seed is not None:

@@ -10,9 +10,11 @@ import typer
 from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
 from cutlayer.cli.options import (
     DATA_HELP,
+    OWN_NOISE,
     AsJson,
     Eta,
     Home,
+    Noise,
     TextColumn,
     TextPairColumn,
     UnsafeNoiseSeed,
@@ -41,6 +43,7 @@ def privatize(
         ),
     ],
     eta: Eta = None,
+    noise: Noise = OWN_NOISE,
     text_column: TextColumn = "text",
     text_pair_column: TextPairColumn = None,
     model: Annotated[
@@ -59,8 +62,8 @@ def privatize(
 ) -> None:
     """Show what would leave at an eta, side by side with the original. Nothing is sent or charged.
 
-    The draw of a text is the one that `finetune` and `predict` release at the same eta with the same --model and
-    --max-length. It is not what they release with CTI, with `--mechanism vector` or with `--train-bottom redraw`.
+    The draw of a text is the one that `finetune` and `predict` release at the same eta with the same --noise, --model
+    and --max-length. It is not what they release with CTI, with `--mechanism vector` or with `--train-bottom redraw`.
     """
     chosen = require_eta(eta)
     check_kind(output_file)
@@ -72,13 +75,14 @@ def privatize(
     from cutlayer.data import read_dataset
 
     output = Output(as_json=as_json)
-    warn_unprotected(output, eta=chosen, unsafe_noise_seed=unsafe_noise_seed)
+    warn_unprotected(output, eta=chosen, noise=noise, unsafe_noise_seed=unsafe_noise_seed)
     texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
     with rows_file(output_file) as write:
         with output.progress() as progress:
             shown = Client(home=home).privatize(
                 texts,
                 eta=chosen,
+                noise=noise,
                 model=model,
                 max_length=max_length,
                 unsafe_noise_seed=unsafe_noise_seed,
@@ -113,6 +117,7 @@ def privatize(
             "replaced": shown.replaced,
             "cut_texts": shown.cut_texts,
             "eta": chosen,
+            "noise": noise,
             "largest_distance": shown.largest_distance,
             "no_privacy": chosen == float("inf"),
             "unsafe_noise": unsafe_noise_seed is not None,

@@ -116,6 +116,12 @@ class StorageError(CutlayerError):
     exit_code = 9
 
 
+class ConformanceError(CutlayerError):
+    """A mechanism does not do what it states."""
+
+    exit_code = 11
+
+
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 

@@ -36,6 +36,8 @@ class Guarantee(BaseModel):
             budgets of the same unit are ever added.
         per: What one budget covers, for example `token`.
         caveats: What the promise does not cover, one sentence each.
+        claimed_by: The installed package that makes the promise, where it is not cutlayer's own. Nobody
+            here has verified it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -45,6 +47,18 @@ class Guarantee(BaseModel):
     unit: str
     per: str
     caveats: tuple[str, ...] = ()
+    claimed_by: str | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether something is promised, by cutlayer itself."""
+        return self.claim is not Claim.NONE and self.claimed_by is None
+
+    def __str__(self) -> str:
+        if self.claim is Claim.NONE:
+            return "none"
+        whose = f", claimed by {self.claimed_by} and not verified by cutlayer" if self.claimed_by else ""
+        return f"{self.claim}, eta {self.budget:g} per {self.per}{whose}"
 
     @classmethod
     def nothing(cls, *reasons: str) -> Guarantee:
@@ -69,5 +83,7 @@ class Guarantee(BaseModel):
             update={
                 "budget": self.budget + other.budget,
                 "caveats": tuple(dict.fromkeys(self.caveats + other.caveats)),
+                # one part that nobody has verified leaves the whole unverified
+                "claimed_by": ", ".join(dict.fromkeys(filter(None, (self.claimed_by, other.claimed_by)))) or None,
             }
         )

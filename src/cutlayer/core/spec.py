@@ -49,10 +49,12 @@ class Registry(Generic[T]):
         kind: What the parts are, for messages: `mechanism`, `attack`, `recipe`.
         plugins: Group of entry points under which installed packages name further parts. An entry point
             is the part itself, and is imported when it is first asked for by name.
+        of: The class that an installed package's part must have; `None` for any.
     """
 
-    def __init__(self, kind: str, *, plugins: str | None = None) -> None:
+    def __init__(self, kind: str, *, plugins: str | None = None, of: type[T] | None = None) -> None:
         self.kind = kind
+        self._of = of
         self._parts: dict[str, T] = {}
         self._loaded: dict[str, T] = {}
         self._plugins = plugins
@@ -72,12 +74,16 @@ class Registry(Generic[T]):
         """Names that installed packages give, each with its package and version. Nothing is imported."""
         return {name: _origin(entry) for name, entry in self._entries().items()}
 
+    def origin(self, name: str) -> str | None:
+        """The package and version that give a plug-in; `None` for cutlayer's own parts and unknown names."""
+        return None if name in self._parts else self.plugged_in().get(name)
+
     def __getitem__(self, name: str) -> T:
         if name in self._parts:
             return self._parts[name]
         if name in (entries := self._entries()):
             if name not in self._loaded:
-                self._loaded[name] = _load(entries[name], self.kind)
+                self._loaded[name] = self._checked(_load(entries[name], self.kind), entries[name])
             return self._loaded[name]
         close = difflib.get_close_matches(name, list(self), n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(self)}."
@@ -88,6 +94,20 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len({*self._parts, *self._entries()})
+
+    def _checked(self, part: Any, entry: EntryPoint) -> T:
+        """A plug-in of the right class.
+
+        Raises:
+            ConfigError: It is of another one.
+        """
+        if self._of is not None and not isinstance(part, self._of):
+            raise ConfigError(
+                f"{self.kind.capitalize()} {entry.name!r} of {_origin(entry)} is of type {type(part).__name__}.",
+                remedy=f"Its entry point must name an instance of {self._of.__name__}.",
+            )
+        checked: T = part
+        return checked
 
     def _entries(self) -> dict[str, EntryPoint]:
         """Plug-ins by name.

@@ -42,7 +42,7 @@ from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.privacy import CtiSpec, Ledger, PrivacySpec, build_privatizer, table_fingerprint
+from cutlayer.privacy import CtiSpec, DChi, Ledger, PrivacySpec, build_privatizer, find_mechanism, table_fingerprint
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
@@ -116,6 +116,7 @@ class Client:
         dev: Source | None = None,
         test: Source | None = None,
         mechanism: Mechanism | None = None,
+        noise: str = DChi.name,
         place: Place = Place.TOKENS,
         cti: bool | CtiSpec = False,
         cti_class_free: bool = False,
@@ -144,6 +145,8 @@ class Client:
             dev: Texts to stop on; `training.dev_share` of train where it is left out.
             test: Texts to measure utility on; without it, it is measured on dev, which chose the epoch.
             mechanism: How texts are privatized; text-to-text for a finite eta.
+            noise: The mechanism whose noise is drawn, by name: d_chi noise, or a plug-in's, whose promise is that
+                package's claim and no guarantee of cutlayer's.
             place: Whether noise acts on tokens or on the bottom's output.
             cti: Contributing-token identification (SAP §4.4): eta per token and class. A `CtiSpec`
                 makes the choices that the paper leaves open; `True` takes its defaults.
@@ -172,7 +175,7 @@ class Client:
                 leaves; only where another run charges the same texts meanwhile, some may have left.
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
-        privacy = _privacy(eta, mechanism, place, cti, cti_class_free)
+        privacy = _privacy(eta, mechanism, place, noise=noise, cti=cti, cti_class_free=cti_class_free)
         columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
         result = self._begin(
             _corpora(train, dev, test, **columns),
@@ -202,6 +205,7 @@ class Client:
         dev: Source | None = None,
         test: Source | None = None,
         mechanism: Mechanism | None = None,
+        noise: str = DChi.name,
         place: Place = Place.TOKENS,
         bottom: int | None = 1,
         tail: int = 0,
@@ -226,6 +230,7 @@ class Client:
             dev: Texts to stop on; `training.dev_share` of train where it is left out.
             test: Texts to measure perplexity on; dev where it is left out.
             mechanism: How texts are privatized; text-to-text for a finite eta.
+            noise: As in `finetune`.
             place: Whether noise acts on tokens or on the bottom's output.
             bottom: Blocks below the cut at the customer; `None` is the text cut.
             tail: Blocks above the upper cut at the customer, below the head; 0 is the final norm and the head.
@@ -246,7 +251,7 @@ class Client:
         Raises:
             As `finetune`.
         """
-        privacy = _privacy(eta, mechanism, place, False, False)
+        privacy = _privacy(eta, mechanism, place, noise=noise)
         settings = training or TrainSpec.language()
         given = _corpora(train, dev, test, text_column=text_column)
         if public_first is not None:
@@ -281,6 +286,7 @@ class Client:
         dev: Source | None = None,
         test: Source | None = None,
         mechanism: Mechanism | None = None,
+        noise: str = DChi.name,
         bottom: int = 1,
         target_bottom: int = 1,
         tail: int = 0,
@@ -311,6 +317,7 @@ class Client:
             dev: Pairs to stop on; `training.dev_share` of train where it is left out.
             test: Pairs to measure perplexity on; dev where it is left out.
             mechanism: How texts are privatized; text-to-text for a finite eta.
+            noise: As in `finetune`.
             bottom: Encoder blocks at the customer.
             target_bottom: First decoder blocks at the customer.
             tail: Last decoder blocks at the customer, below the head.
@@ -329,7 +336,7 @@ class Client:
         Raises:
             As `finetune`.
         """
-        privacy = _privacy(eta, mechanism, Place.TOKENS, False, False)
+        privacy = _privacy(eta, mechanism, Place.TOKENS, noise=noise)
         settings = training or TrainSpec.seq2seq()
         columns = {"text_column": text_column, "text_pair_column": target_column}
         given = _corpora(train, dev, test, **columns)
@@ -527,6 +534,7 @@ class Client:
 
     def _asking(self, profile: Profile, run: str, progress: Progress) -> tuple[Session, Gate, Offer]:
         """The road to an adapter, as it was trained, with the door on it."""
+        find_mechanism(profile.spec.privacy.noise)  # before the vendor is asked: a plug-in may be gone
         offer = choose_model(self._gate(), profile.spec.model)
         gate = Gate(
             self._transport,
@@ -609,6 +617,7 @@ class Client:
         texts: Source | Sequence[str] | Sequence[tuple[str, str]],
         *,
         eta: float,
+        noise: str = DChi.name,
         model: str = "starter",
         text_column: str = "text",
         text_pair_column: str | None = None,
@@ -625,6 +634,7 @@ class Client:
         Args:
             texts: A file, or texts, or pairs of texts.
             eta: Privacy parameter per token, in 1/distance of the model's embedding table.
+            noise: As in `finetune`.
             model: `starter`, a local folder or a hub id; it must be the vendor's model.
             text_column: The file's column of the text.
             text_pair_column: The file's column of the second text, for pairs.
@@ -632,11 +642,15 @@ class Client:
                 where it is left out. A text cut elsewhere is another text, with noise of its own.
             unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
             progress: Where to show progress.
+
+        Raises:
+            ConfigError: There is no such noise, or it has no meaning at this eta.
         """
+        privacy = _privacy(eta, None, Place.TOKENS, noise=noise)
         progress = progress or Silent()
         archive = local_archive(self.home, model, Cut(bottom=0))
         privatizer = build_privatizer(
-            _privacy(eta, None, Place.TOKENS, False, False),
+            privacy,
             secret=noise_secret(self.home, unsafe_noise_seed),
             table=archive.table,
             candidates=archive.candidates,
@@ -715,16 +729,19 @@ def _privacy(
     eta: float,
     mechanism: Mechanism | None,
     place: Place,
-    cti: bool | CtiSpec,
-    cti_class_free: bool,
+    *,
+    noise: str,
+    cti: bool | CtiSpec = False,
+    cti_class_free: bool = False,
 ) -> PrivacySpec:
     """The privacy settings; the mechanism follows from eta where it is not named."""
+    find_mechanism(noise)  # before texts are read and a vendor is asked
     if mechanism is None:
         mechanism = "none" if eta == math.inf else "text-to-text"
     choices = cti if isinstance(cti, CtiSpec) else CtiSpec() if cti or cti_class_free else None
     if choices is not None and cti_class_free:
         choices = choices.model_copy(update={"class_free": True})
-    return PrivacySpec(mechanism=mechanism, eta=eta, place=place, cti=choices)
+    return PrivacySpec(mechanism=mechanism, eta=eta, place=place, cti=choices, noise=noise)
 
 
 def _dataset(

@@ -6,14 +6,30 @@ record holds which text, and which texts each step took, follows from both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cutlayer.attacks import Knowledge, LabelTruth, Noise, TokenTruth, Transcript
-from cutlayer.core import ConfigError, DataError, Tokens
+from cutlayer.attacks import (
+    Attack,
+    AttributeTruth,
+    Clue,
+    Knowledge,
+    LabelTruth,
+    LengthTruth,
+    Noise,
+    Question,
+    TokenTruth,
+    TrainedTruth,
+    Transcript,
+    Truth,
+)
+from cutlayer.core import ConfigError, DataError, Fault, Ragged, Spec, Tokens
 from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared, prepare, split_rows
 from cutlayer.customer.results import RunResult
@@ -25,6 +41,23 @@ from cutlayer.models import Archive
 from cutlayer.wire import Form
 
 
+class AttackerSpec(Spec):
+    """What the attacker is taken to know of the customer's records, and what it asks of them.
+
+    Attributes:
+        known: The share of records that it knows in full: text, label and private attributes. It learns from them, and
+            is scored on the others.
+        group: The column of what must be known of all or of none: who wrote the text.
+        secret: Columns of private attributes, which it asks for.
+        seed: Which records it knows.
+    """
+
+    known: float = Field(0.2, ge=0, lt=1)
+    group: str | None = None
+    secret: tuple[str, ...] = ()
+    seed: int = 0
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A recorded run, and what it was about.
@@ -33,11 +66,19 @@ class Evidence:
         spec: The run's settings.
         transcript: What the vendor saw.
         knowledge: What the vendor knows beside it: the parts that it handed out, and how releases are privatized.
-        tokens: Which tokens the texts had, and where they were released.
+        tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released.
+        trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
+            that predict no tokens.
         labels: Which labels they had, and what each step was about; `None` for runs without labels.
+        classes: The same labels for attacks that learn from those of known records; `None` for runs without labels.
+        attributes: Private attributes, by column.
+        lengths: How long the texts are.
+        known: The tokens of the records that the attacker knows, as single texts.
+        known_records: How many these are.
         label_names: The labels in the order of their numbers.
-        texts: The texts themselves.
-        rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first.
+        texts: The texts themselves; `None` where they were joined and cut into blocks.
+        rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first. Of blocks
+            their numbers.
         archive: What the vendor handed out.
         result: What the run found.
     """
@@ -46,9 +87,15 @@ class Evidence:
     transcript: Transcript
     knowledge: Knowledge
     tokens: TokenTruth
+    trained: TrainedTruth | None
     labels: LabelTruth | None
+    classes: AttributeTruth | None
+    attributes: Mapping[str, AttributeTruth]
+    lengths: LengthTruth
+    known: Tokens
+    known_records: int
     label_names: tuple[str, ...]
-    texts: Dataset
+    texts: Dataset | None
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
@@ -65,8 +112,31 @@ class Evidence:
         """
         return _finished(folder).state.spec
 
+    def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
+        """What an attack is scored on, with the column of the attribute that it is about."""
+        if attack.question is Question.WORDS:
+            words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
+            if words is not None:
+                yield "", words
+        elif attack.question is Question.LENGTH:
+            yield "", self.lengths
+        elif attack.question is Question.ATTRIBUTE:
+            yield from self.attributes.items()
+        elif attack.question is Question.LABEL:
+            truth = self.labels if attack.clue is Clue.GRADIENTS else self.classes
+            if truth is not None:
+                yield "", truth
+
     @classmethod
-    def of(cls, folder: Path, given: Corpora, archive: Archive, *, home: Home) -> Evidence:
+    def of(
+        cls,
+        folder: Path,
+        given: Corpora,
+        archive: Archive,
+        *,
+        home: Home,
+        attacker: AttackerSpec = AttackerSpec(known=0),  # noqa: B008 - frozen
+    ) -> Evidence:
         """The evidence of a run.
 
         Args:
@@ -74,9 +144,11 @@ class Evidence:
             given: The data that it was run on.
             archive: What the vendor handed out for its cut, as it was handed out.
             home: The folder of the customer that ran it.
+            attacker: What the attacker is taken to know of the records.
 
         Raises:
-            ConfigError: The folder holds no finished run, or one of an encoder-decoder.
+            ConfigError: The folder holds no finished run, or one of an encoder-decoder; or the data has no column that
+                the attacker asks for.
             DataError: The data is not the run's.
         """
         run, spec = _finished(folder), cls.settings(folder)
@@ -84,6 +156,11 @@ class Evidence:
             raise ConfigError(
                 "Runs of encoder-decoders are not audited yet.",
                 remedy="Their result says what the vendor read of them: cutlayer finetune shows it again.",
+            )
+        if spec.objective.generates and (attacker.secret or attacker.group is not None):
+            raise ConfigError(
+                "A language model's texts are joined and cut into blocks, which have no attributes of their own.",
+                remedy="Leave --secret-column and --group-column out.",
             )
         if given.digest(home.secret.derive("data digest")) != run.state.data_digest:
             raise DataError(
@@ -102,6 +179,28 @@ class Evidence:
         labels = LabelTruth(rows.labels, len(rows.names), steps) if isinstance(rows, Labelled) else None
         knowledge = granted(spec, archive)
         truth = replace(truth, search=knowledge.search)
+        texts = record_numbers(data.tokens, None)
+        known = _known(rows.train, texts, attacker)
+        # who knows a text has read every equal one
+        hidden = ~torch.isin(texts, texts[known])
+        if not bool(hidden.any()):
+            raise ConfigError(
+                [Fault("known", attacker.known, f"leaves none of {len(known)} texts to ask for")],
+                remedy="Have the attacker know a smaller share, or give more texts.",
+            )
+        where: dict[str, Any] = {"records": truth.records, "steps": truth.steps}
+        groups = None if attacker.group is None else _numbered(rows.train, attacker.group)[0]
+        classes = None
+        if labels is not None:
+            classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
+        trained = None
+        if spec.objective.generates:
+            skipped = 0 if archive.template.opening else 1
+            trained = TrainedTruth(data.tokens, steps=steps, skipped=skipped).only(hidden)
+        attributes = {}
+        for column in attacker.secret:
+            values, names = _numbered(rows.train, column)
+            attributes[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
         if spec.train_bottom is TrainBottom.REDRAW:
             links = {(f"job/{job}", step): texts for (job, step), texts in steps.items()}
             knowledge = replace(knowledge, links=links)
@@ -109,11 +208,17 @@ class Evidence:
             spec=spec,
             transcript=Transcript.recorded(run.transcript),
             knowledge=knowledge,
-            tokens=truth,
+            tokens=truth if bool(hidden.all()) else truth.only(hidden),
+            trained=trained,
             labels=labels,
+            classes=classes,
+            attributes=attributes,
+            lengths=LengthTruth(torch.stack([side.lengths for side in data.tokens.segments]).sum(0), **where),
+            known=_singles(data.tokens.select(known.nonzero()[:, 0])),
+            known_records=int(known.sum()),
             label_names=data.label_names,
-            texts=rows.train,
-            rows=_places(rows.train, given.train),
+            texts=None if spec.objective.generates else rows.train,
+            rows=tuple(range(len(data.tokens))) if spec.objective.generates else _places(rows.train, given.train),
             archive=archive,
             result=run.result(),
         )
@@ -160,6 +265,30 @@ def record_numbers(tokens: Tokens, classes: Tensor | None) -> Tensor:
         key = (*(tuple(side[row].tolist()) for side in tokens.segments), None if classes is None else int(classes[row]))
         found.append(numbers.setdefault(key, len(numbers)))
     return torch.tensor(found)
+
+
+def _known(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
+    """`[n]` bool: texts of records that the attacker knows in full."""
+    unit = records if attacker.group is None else _numbered(texts, attacker.group)[0]
+    order = torch.randperm(int(unit.max()) + 1, generator=torch.Generator().manual_seed(attacker.seed))
+    sizes = torch.bincount(unit)[order]
+    drawn = order[sizes.cumsum(0) - sizes < attacker.known * len(unit)] if attacker.known else order[:0]
+    return torch.isin(unit, drawn)
+
+
+def _numbered(texts: Dataset, column: str) -> tuple[Tensor, tuple[str, ...]]:
+    """A column's values as numbers `[n]`, and what the numbers mean."""
+    if column not in texts.attributes:
+        raise ConfigError(f"The data has no column {column!r}.", remedy="Name a column of the file, as it is written.")
+    names = tuple(sorted(set(texts.attributes[column])))
+    number = {name: place for place, name in enumerate(names)}
+    return torch.tensor([number[value] for value in texts.attributes[column]]), names
+
+
+def _singles(tokens: Tokens) -> Tokens:
+    """Pairs as texts of their own."""
+    parts = tokens.segments
+    return Tokens((Ragged(torch.cat([side.values for side in parts]), torch.cat([side.lengths for side in parts])),))
 
 
 def _places(texts: Dataset, given: Dataset) -> tuple[int, ...]:

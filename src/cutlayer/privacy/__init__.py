@@ -23,7 +23,7 @@ from cutlayer.privacy.labels import (
     keep_probability,
 )
 from cutlayer.privacy.ledger import Ledger
-from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism
+from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
 from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer
 from cutlayer.privacy.randomness import generator
@@ -50,6 +50,7 @@ __all__ = [
     "MechanismSummary",
     "NeighbourSearch",
     "NoPrivacy",
+    "PluggedIn",
     "PrivacySpec",
     "Privatizer",
     "Release",
@@ -65,6 +66,7 @@ __all__ = [
     "VendorSummary",
     "WorstCase",
     "build_privatizer",
+    "find_mechanism",
     "generator",
     "keep_probability",
     "largest_distance",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from cutlayer.core import ConfigError, Fault, Place, Spec
+from cutlayer.privacy.mechanisms import DChi
 
 NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
 ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
@@ -78,12 +79,16 @@ class PrivacySpec(_Closed):
         place: Where noise is added when the bottom has blocks: at the tokens, before the blocks, or
             at the blocks' output.
         cti: Makes eta depend on the token. With it no finite guarantee is claimed.
+        noise: The noise, by its name among the mechanisms. Any other than d_chi noise is a plug-in's, and so
+            is what it promises. Not written down where it is d_chi noise.
     """
 
     mechanism: Literal["none", "text-to-text", "vector"] = "text-to-text"
     eta: float
     place: Place = Place.TOKENS
     cti: CtiSpec | None = None
+    # what runs and profiles are known by stays what it was before there was a choice
+    noise: str = Field(default=DChi.name, exclude_if=lambda noise: bool(noise == DChi.name))
 
     @classmethod
     def no_privacy(cls) -> PrivacySpec:
@@ -101,6 +106,8 @@ class PrivacySpec(_Closed):
             faults.append(Fault("eta", self.eta, f'must be finite with mechanism "{self.mechanism}"'))
         if self.mechanism == "none" and self.cti is not None:
             faults.append(Fault("cti", "set", 'must be left out with mechanism "none": there is no noise to steer'))
+        if self.mechanism == "none" and self.noise != DChi.name:
+            faults.append(Fault("noise", self.noise, 'must be left out with mechanism "none": nothing is drawn'))
         if self.mechanism == "text-to-text" and self.place is Place.ACTIVATIONS:
             faults.append(
                 Fault(

@@ -1,9 +1,19 @@
-"""From finished runs to tables, pages and JSON; each number with its standard error."""
+"""From finished runs and mechanisms to tables, pages and JSON; each number with its standard error."""
 
 from cutlayer.reports.audit_files import read_audit, write_audit
 from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore, digest, write_json
+from cutlayer.reports.conformance import Conformance, ConformanceCheck, Replacement, TokenSample, check_mechanism
 from cutlayer.reports.estimate import Estimate, Gain
+from cutlayer.reports.parameterisations import (
+    PARAMETERISATIONS,
+    Conversion,
+    Equivalent,
+    Etas,
+    Parameterisation,
+    convert_eta,
+    eta_of,
+)
 from cutlayer.reports.render import render
 from cutlayer.reports.schema import AuditReport
 from cutlayer.reports.summary import summary
@@ -11,14 +21,26 @@ from cutlayer.reports.table import Table, percent
 from cutlayer.reports.write import write_report
 
 __all__ = [
+    "PARAMETERISATIONS",
     "AuditReport",
     "Calibrated",
     "CellStore",
+    "Conformance",
+    "ConformanceCheck",
+    "Conversion",
+    "Equivalent",
     "Estimate",
+    "Etas",
     "Gain",
+    "Parameterisation",
+    "Replacement",
     "Table",
+    "TokenSample",
     "calibrate",
+    "check_mechanism",
+    "convert_eta",
     "digest",
+    "eta_of",
     "percent",
     "read_audit",
     "render",

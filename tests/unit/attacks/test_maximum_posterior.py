@@ -27,10 +27,11 @@ from cutlayer.attacks.decoding import decode
 from cutlayer.attacks.emission import Candidates, NoisyRows
 from cutlayer.attacks.prior import Bigram
 from cutlayer.core import Cut, Place, Ragged, Tokens
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, DChi, PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
+from tests.plugins import FAINT, installing
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import CANDIDATES, JOB, KNOWLEDGE, TABLE, VOCAB, WIDTH, generator
 
@@ -77,7 +78,7 @@ def transcript(*payloads):
 
 def drawn(seed, eta=ETA):
     (side,) = TEXTS.segments
-    return Tokens((side.with_values(draw_ids(side.values, SEARCH, eta=eta, rng=rng(seed))),))
+    return Tokens((side.with_values(draw_ids(side.values, SEARCH, mechanism=DChi(), eta=eta, rng=rng(seed))),))
 
 
 def knowledge(noise, **changes):
@@ -106,9 +107,9 @@ def test_the_prior_is_a_distribution_and_knows_what_it_saw():
 def test_the_channel_is_what_draws_show():
     """Against 200,000 draws of a few tokens, which the formula was not fitted on."""
     uniform = torch.where(CANDIDATES, -math.log(VOCAB - 10), -torch.inf).double()
-    channel = Channel(SEARCH, Pairs.drawn(6000, SEARCH, uniform, eta=ETA, rng=rng()), eta=ETA)
+    channel = Channel(SEARCH, Pairs.drawn(6000, SEARCH, uniform, mechanism=DChi(), eta=ETA, rng=rng()), eta=ETA)
     tokens = torch.tensor([11, 60, 150])
-    released = draw_ids(tokens.repeat_interleave(60_000), SEARCH, eta=ETA, rng=rng(5)).view(3, -1)
+    released = draw_ids(tokens.repeat_interleave(60_000), SEARCH, mechanism=DChi(), eta=ETA, rng=rng(5)).view(3, -1)
     off = []
     for token, found in zip(tokens, released, strict=True):
         share = torch.bincount(found, minlength=VOCAB).double() / len(found)
@@ -249,6 +250,17 @@ def test_what_was_fitted_is_fitted_once():
     assert len(calls) == 1
     attack.reader(dataclasses.replace(known, noise=Noise(PrivacySpec(eta=ETA + 1))), rows=False)
     assert len(calls) == 2
+
+
+def test_it_knows_whose_noise_is_drawn(tmp_path):
+    with installing(tmp_path) as install:
+        install("bundle", FAINT, faint="NOISE")
+        for noise, read in (("d-chi", (0.1, 0.7)), ("faint", (0.99, 1))):
+            reader = MaximumPosterior(SPEC).reader(knowledge(Noise(PrivacySpec(eta=ETA, noise=noise))), rows=False)
+            assert read[0] <= reader.tuned.as_released <= read[1], noise
+        rows = knowledge(Noise(PrivacySpec(mechanism="vector", eta=ETA, noise="faint")))
+        with pytest.raises(Inapplicable, match="likelihood of d_chi noise, and theirs is faint"):
+            MaximumPosterior(SPEC).reader(rows, rows=True)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from cutlayer.core import Cut, Place, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import CtiSpec, CustomerSecret, PrivacySpec, build_privatizer
 from tests.equivalence import zoo
+from tests.plugins import FAINT, installing
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import KNOWLEDGE, TABLE, VOCAB, WIDTH
 
@@ -75,6 +76,16 @@ def test_noise_on_rows_has_the_mechanisms_length_and_leaves_special_tokens_alone
     # on the customer's lattice, where only single precision's rounding is left
     lattice = rows.packed.values[~special] * 1024
     assert float((lattice - lattice.round()).abs().max()) < 1e-3
+
+
+def test_the_noise_is_the_one_that_the_customer_draws(tmp_path):
+    tokens = worlds.random_tokens(400)
+    with installing(tmp_path) as install:
+        install("bundle", FAINT, faint="NOISE")
+        privacy = PrivacySpec(mechanism="vector", eta=7, noise="faint")
+        rows = simulate(tokens, told(privacy), rows=torch.float32, rng=seeded())
+    radii = (rows.packed.values - clear_rows(tokens)).double().norm(dim=1)
+    assert float(radii[radii > 0].mean()) == pytest.approx(WIDTH / 7 / 10, rel=0.05)
 
 
 def test_noise_on_the_bottoms_output_is_on_every_row():

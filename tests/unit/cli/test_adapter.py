@@ -6,7 +6,14 @@ import pytest
 
 from cutlayer.cli.adapter import _in_words
 
-PLAIN = {"mechanism": "text-to-text", "eta": 80.0, "cti": False, "cti_class_free": False, "redrawn": False}
+PLAIN = {
+    "mechanism": "text-to-text",
+    "eta": 80.0,
+    "noise": "d-chi",
+    "cti": False,
+    "cti_class_free": False,
+    "redrawn": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -15,6 +22,7 @@ PLAIN = {"mechanism": "text-to-text", "eta": 80.0, "cti": False, "cti_class_free
         (None, "trained elsewhere"),
         (PLAIN | {"mechanism": "none"}, "none"),
         (PLAIN, "eta 80, text-to-text"),
+        (PLAIN | {"noise": "laplace"}, "eta 80, text-to-text, noise laplace"),
         (PLAIN | {"cti": True}, "eta 80, text-to-text, CTI"),
         (PLAIN | {"cti": True, "cti_class_free": True}, "eta 80, text-to-text, CTI class-free"),
         (PLAIN | {"mechanism": "vector", "redrawn": True}, "eta 80, vector, redrawn each epoch"),

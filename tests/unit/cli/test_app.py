@@ -43,6 +43,8 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "adapter show",
         "adapter delete",
         "audit",
+        "conformance",
+        "convert-eta",
         "discard",
         "ledger show",
     }

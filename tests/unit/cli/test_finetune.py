@@ -220,7 +220,9 @@ def notes(tmp_path: Path) -> Path:
 def test_predictions_stand_beside_their_texts(
     notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    profile = SimpleNamespace(
+        spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0, noise="d-chi"), unsafe_noise_seed=None)
+    )
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
     answers = [Prediction(label="a", probability=0.75), Prediction(label="b", probability=0.5)]
     monkeypatch.setattr(Client, "predict", lambda *_, **__: answers)
@@ -241,7 +243,9 @@ def test_columns_that_are_kept_stand_first_and_are_not_sent(
 ) -> None:
     notes = tmp_path / "notes.csv"
     notes.write_text('record,text,probability\n17,"one, two",x\n18,three,y\n')
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    profile = SimpleNamespace(
+        spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0, noise="d-chi"), unsafe_noise_seed=None)
+    )
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
     asked = []
 
@@ -268,7 +272,9 @@ def test_columns_that_are_kept_stand_first_and_are_not_sent(
 def test_kept_columns_are_copied_as_they_are(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = tmp_path / "notes.jsonl"
     notes.write_text('{"text": "one", "id": 7, "codes": ["a", 1]}\n{"text": "two", "id": null, "codes": ""}\n')
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    profile = SimpleNamespace(
+        spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0, noise="d-chi"), unsafe_noise_seed=None)
+    )
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
     monkeypatch.setattr(Client, "predict", lambda *_, **__: [Prediction(label="a", probability=0.5)] * 2)
     output = tmp_path / "labelled.csv"
@@ -302,7 +308,9 @@ def test_a_setting_that_is_refused_is_called_by_its_option(run: Run) -> None:
 def test_predictions_with_noise_from_a_seed_are_marked(
     notes: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=0))
+    profile = SimpleNamespace(
+        spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0, noise="d-chi"), unsafe_noise_seed=0)
+    )
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
     monkeypatch.setattr(Client, "predict", lambda *_, **__: [Prediction(label="a", probability=0.5)] * 2)
     output = tmp_path / "labelled.csv"

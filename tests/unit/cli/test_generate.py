@@ -36,7 +36,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return written(*calls["texts"])
 
     def load(*_: object) -> Any:
-        spec = SimpleNamespace(privacy=SimpleNamespace(eta=calls["eta"]), unsafe_noise_seed=calls["seed"])
+        spec = SimpleNamespace(
+            privacy=SimpleNamespace(eta=calls["eta"], noise="d-chi"), unsafe_noise_seed=calls["seed"]
+        )
         return SimpleNamespace(spec=spec)
 
     monkeypatch.setattr(Client, "generate", generate)

@@ -30,7 +30,9 @@ def notes(tmp_path: Path) -> Path:
 @pytest.fixture
 def adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adapter that the customer's folder knows of, at a vendor that nobody asks."""
-    profile = SimpleNamespace(spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0), unsafe_noise_seed=None))
+    profile = SimpleNamespace(
+        spec=SimpleNamespace(privacy=SimpleNamespace(eta=80.0, noise="d-chi"), unsafe_noise_seed=None)
+    )
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", lambda *_: profile)
 
 

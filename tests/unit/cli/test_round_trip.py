@@ -77,6 +77,7 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     assert listed["privacy"] == shown["privacy"]
     assert listed["privacy"] == {
         "mechanism": "text-to-text",
+        "noise": "d-chi",
         "eta": 80.0,
         "cti": False,
         "cti_class_free": False,

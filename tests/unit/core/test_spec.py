@@ -67,6 +67,7 @@ def test_an_installed_package_gives_parts(installed: Callable[[str, str], None])
     parts.add("six")(6)
     assert (list(parts), len(parts)) == (["seven", "six"], 2)
     assert parts.plugged_in() == {"seven": "bundle 1.2"}
+    assert [parts.origin(name) for name in ("six", "seven", "eight")] == [None, "bundle 1.2", None]
     assert "bundle" not in sys.modules, "nothing is imported before it is asked for"
     assert parts["seven"] == 7
     with pytest.raises(ConfigError, match="Did you mean 'seven'"):
@@ -90,6 +91,15 @@ def test_a_name_that_is_taken_is_refused(
         installed(package, names)
     with pytest.raises(ConfigError, match=said):
         list(parts)
+
+
+def test_a_part_of_another_class_is_refused(installed: Callable[[str, str], None]) -> None:
+    installed("bundle", "seven = bundle:PART")
+    assert Registry("attack", plugins="tests.attacks", of=int)["seven"] == 7
+    with pytest.raises(ConfigError, match=r"Attack 'seven' of bundle 1\.2 is of type int") as caught:
+        Registry("attack", plugins="tests.attacks", of=Noise)["seven"]
+    assert caught.value.remedy == "Its entry point must name an instance of Noise."
+    sys.modules.pop("bundle")
 
 
 def test_a_part_that_cannot_be_loaded_is_named(installed: Callable[[str, str], None]) -> None:

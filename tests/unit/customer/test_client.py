@@ -80,7 +80,7 @@ def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkey
 def test_what_is_asked_of_cti_is_what_the_spec_holds(
     cti: bool | CtiSpec, class_free: bool, made: CtiSpec | None
 ) -> None:
-    assert _privacy(80, None, Place.TOKENS, cti, class_free).cti == made
+    assert _privacy(80, None, Place.TOKENS, noise="d-chi", cti=cti, cti_class_free=class_free).cti == made
 
 
 def test_an_unknown_device_is_refused() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutlayer.cli.options import OWN_NOISE
 from cutlayer.core import ConfigError, Place
 from cutlayer.privacy import CtiSpec, PrivacySpec
 
@@ -79,3 +80,19 @@ def test_json_round_trip(eta: float, cti: CtiSpec | None) -> None:
 def test_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         PrivacySpec(eta=80).eta = 90  # type: ignore[misc]
+
+
+def test_the_papers_noise_is_not_written_down() -> None:
+    """So that runs, profiles and folders that were named before there was a choice keep their names."""
+    spec = PrivacySpec(eta=80)
+    assert spec.model_dump_json() == '{"mechanism":"text-to-text","eta":80.0,"place":"tokens","cti":null}'
+    assert "noise" not in spec.model_dump()
+    assert PrivacySpec.model_validate_json(spec.model_dump_json()) == spec
+    other = PrivacySpec(eta=80, noise="laplace")
+    assert PrivacySpec.model_validate_json(other.model_dump_json()) == other != spec
+    assert spec.noise == OWN_NOISE
+
+
+def test_no_noise_is_named_where_none_is_drawn() -> None:
+    with pytest.raises(ConfigError, match=r"noise = 'laplace': must be left out"):
+        PrivacySpec(mechanism="none", eta=math.inf, noise="laplace")

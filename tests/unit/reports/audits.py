@@ -138,6 +138,7 @@ def settings(**changes: Any) -> AuditSettings:
         "bottom_blocks": 0,
         "blocks": 6,
         "mechanism": "text-to-text",
+        "noise": "d-chi",
         "eta": 70.0,
         "place": "tokens",
         "cti": False,

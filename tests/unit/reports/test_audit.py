@@ -10,28 +10,32 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutlayer.attacks import PublicText, Transcript
+from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Transcript
 from cutlayer.attacks.truth import Traffic
 from cutlayer.core import Tokens
 from cutlayer.customer import Silent, TrainSpec
-from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.data import Dataset, tokenise
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.privatizers import text_to_text
 from cutlayer.reports import read_audit, render, write_audit
-from cutlayer.reports.audit import LocalSpec, audit, local_evidence
+from cutlayer.reports.audit import LocalSpec, audit, local_answers, local_evidence, train_students
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 
 TRAINING = TrainSpec(epochs=1, batch_size=32, learning_rate=1e-3, dev_share=0.1)
+QUICK = [name for name in ATTACKS if not ATTACKS[name].costly]
+NOBODY = AttackerSpec(known=0)
 ETA = 60.0
 """Hides about half of the tiny model's tokens."""
 
 
-def evidence_of(model: Path, folder: Path, texts: Dataset, *, eta: float = ETA) -> Evidence:
+def evidence_of(
+    model: Path, folder: Path, texts: Dataset, *, eta: float = ETA, attacker: AttackerSpec = NOBODY
+) -> Evidence:
     privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
     spec = LocalSpec(model=str(model), privacy=privacy, training=TRAINING, seed=1)
-    return local_evidence(texts, spec, folder, Silent())
+    return local_evidence(texts, spec, folder, Silent(), attacker=attacker)
 
 
 def own_text(evidence: Evidence) -> PublicText:
@@ -56,19 +60,34 @@ def test_a_report_answers_every_question_of_a_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    evidence = evidence_of(tiny_model, tmp_path / "run", texts)
-    report = report_on(evidence, tiny_model)
+    written_by = tuple(("ann", "ben")["w1" in row[0]] for row in texts.texts)
+    signed = Dataset(texts.texts, texts.labels, {"author": written_by})
+    attacker = AttackerSpec(known=0.3, secret=("author",))
+    evidence = evidence_of(tiny_model, tmp_path / "run", signed, attacker=attacker)
+    answers = local_answers(signed, evidence.result.adapter_id, tmp_path / "run", Silent())
+    students = train_students(
+        signed, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=0
+    )
+    report = report_on(evidence, tiny_model, only=QUICK, students=students)
+    assert len(answers) == len(texts)
+    assert set(answers) <= set(texts.labels or ())
+    assert bool(students) == (len(set(answers)) > 1)
     by_name = {each.name: each for each in report.attacks}
-    assert {each.question for each in report.strongest} == {"words", "label"}
+    assert {each.question for each in report.strongest} == {"words", "label", "attribute:author", "length"}
+    assert report.settings.attacker_labels == evidence.known_records > 0
+    assert "records that it knows" in report.settings.public_text
+    assert by_name["lengths"].value == 1
     words = max(each.value for each in report.attacks if each.question == "words" and each.value is not None)
     assert next(each for each in report.strongest if each.question == "words").value == words
-    assert by_name["nearest-neighbour"].value == pytest.approx(1 - (evidence.result.ep or 0))
+    assert by_name["attribute-mlp"].n < len(evidence.texts)
+    assert by_name["nearest-neighbour"].n == evidence.tokens.tokens.total < sum(evidence.lengths.lengths)
     assert by_name["output-gradient"].value == 1
     for each in report.attacks:
         assert each.controls or each.status == "not applicable"
         assert (each.ci is None) == (each.value is None)
     assert report.settings.texts == len(evidence.texts)
     assert report.vendor is not None
+    assert report.vendor.students == students
     assert report.vendor.share == pytest.approx(sum(part.share for part in report.vendor.handed if part.handed_out))
     assert report.stand_out == ()
     assert len(report.examples) == 4
@@ -92,7 +111,7 @@ def test_without_noise_everything_is_read_and_said(
     tmp_path: Path,
     texts: Dataset,
 ) -> None:
-    report = report_on(evidence_of(tiny_model, tmp_path, texts, eta=math.inf), tiny_model)
+    report = report_on(evidence_of(tiny_model, tmp_path, texts, eta=math.inf), tiny_model, only=QUICK)
     assert {each.value for each in report.strongest} == {1.0}
     assert report.verdict[0].startswith("No noise was added")
     assert report.guarantee.budget == math.inf
@@ -125,7 +144,7 @@ def test_a_planted_leak_is_found_and_named(
     evidence_tokens.update({tuple(each.tolist()): True for each in ids.split()})
     monkeypatch.setattr(text_to_text.TextToText, "tokens", leaky)
     evidence = evidence_of(tiny_model, tmp_path, texts)
-    report = report_on(evidence, tiny_model)
+    report = report_on(evidence, tiny_model, only=QUICK)
     trained = {texts.texts.index(text) + 1 for text in planted if text in set(evidence.texts.texts)}
     assert trained
     assert set(report.stand_out) == trained
@@ -133,28 +152,51 @@ def test_a_planted_leak_is_found_and_named(
     assert str(min(trained)) in report.verdict[0]
 
 
+@pytest.mark.parametrize(
+    ("only", "seeds"), [(QUICK, 3), pytest.param(None, 1, marks=pytest.mark.slow)], ids=["quick", "all"]
+)
 def test_a_report_on_pure_noise_finds_nothing(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
     texts: Dataset,
+    only: list[str] | None,
+    seeds: int,
 ) -> None:
     evidence = evidence_of(tiny_model, tmp_path, texts)
     assert evidence.labels is not None
     alarms = 0
-    for seed in range(5):
+    for seed in range(seeds):
         rng = torch.Generator().manual_seed(seed)
         seen, tokens = evidence.tokens.traffic(Traffic.NOISE, evidence.transcript, evidence.knowledge, looks=1, rng=rng)
         shown, labels = evidence.labels.traffic(
             Traffic.NOISE, evidence.transcript, evidence.knowledge, looks=1, rng=rng
         )
+        count = len(tokens.tokens)
         nothing = dataclasses.replace(
             evidence,
             transcript=Transcript(lambda seen=seen, shown=shown: [*seen, *shown]),
             tokens=tokens,
             labels=labels,
+            classes=AttributeTruth(
+                torch.randint(2, (count,), generator=rng),
+                2,
+                known=torch.rand(count, generator=rng) < 0.3,
+                steps=tokens.steps,
+            ),
+            attributes={
+                "author": AttributeTruth(
+                    torch.randint(3, (count,), generator=rng), 3, known=torch.arange(count) % 2 < 1, steps=tokens.steps
+                )
+            },
+            # lengths are what no noise hides: here they are another's
+            lengths=LengthTruth(
+                evidence.lengths.lengths[torch.randperm(count, generator=rng)],
+                steps=tokens.steps,
+            ),
         )
-        report = report_on(nothing, tiny_model, seed=seed)
-        assert [each.name for each in report.attacks if each.value is not None]
+        report = report_on(nothing, tiny_model, seed=seed, only=only)
+        asked = {each.question for each in report.attacks if each.value is not None}
+        assert asked == {"words", "label", "attribute:author", "length"}
         alarms += any(each.above_chance for each in report.attacks) or bool(report.stand_out)
         if not alarms:
             assert all("more than guessing" in each.sentence for each in report.strongest if each.value is not None)

@@ -16,7 +16,8 @@ class Mechanism(Protocol):
     """Additive noise for rows of numbers, together with what it guarantees.
 
     The noise and the claim about it are one object, so that neither can be changed without the
-    other. `tests/contract/test_mechanisms.py` runs over every registered mechanism.
+    other. `tests/contract/test_mechanisms.py` runs over every registered mechanism, and
+    `cutlayer conformance` over any, a plug-in included.
     """
 
     @property
@@ -30,10 +31,11 @@ class Mechanism(Protocol):
         Args:
             etas: `[tokens]`, the privacy parameter of each token.
             width: Coordinates per row.
-            rng: A cryptographically secure generator; there is no default.
+            rng: A cryptographically secure generator; there is no default. All noise comes from it: a
+                text's draw is made again from its key.
 
         Returns:
-            `[tokens, width]` float64.
+            `[tokens, width]` float64, the same for the same state of the generator.
         """
         ...
 
@@ -52,5 +54,9 @@ class Mechanism(Protocol):
         ...
 
 
-MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-"""Closed on purpose: a part that mints a guarantee is added here, with its tests, or not at all."""
+MECHANISMS: Registry[Mechanism] = Registry("mechanism", plugins="cutlayer.mechanisms")
+"""An installed package names further mechanisms under the entry points `cutlayer.mechanisms`.
+
+Closed to claims: what cutlayer itself promises is added here, with its tests. Take a mechanism from
+`find_mechanism`, which marks what another package promises as that package's.
+"""

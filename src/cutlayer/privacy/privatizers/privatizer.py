@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.core import Claim, ConfigError, Deviation, Fault, Guarantee, Place, Registry, Rows, Tokens
+from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, Place, Registry, Rows, Tokens
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
-from cutlayer.privacy.mechanisms import MECHANISMS, Mechanism, round_to_lattice
+from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism, round_to_lattice
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import QUERY_BLOCK
 from cutlayer.privacy.randomness import NoiseKeys, generator, stream_fingerprint
@@ -76,6 +76,9 @@ class Privatizer(ABC):
         secret: The customer's secret.
         space: Table, candidates and names.
         importance: Token importance, if `spec.cti` is set.
+
+    Attributes:
+        mechanism: The noise and its guarantee. A plug-in's claim is never shown as cutlayer's.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Privatizer(ABC):
             )
         if faults:
             raise ConfigError(faults)
+        self.mechanism = find_mechanism(spec.noise)
         self.spec = spec
         self.space = space
         self.is_unsafe = secret.is_unsafe
@@ -107,14 +111,10 @@ class Privatizer(ABC):
         """What is missing in `space` for `spec`."""
 
     @property
-    def mechanism(self) -> Mechanism:
-        """The noise and its guarantee."""
-        return MECHANISMS["d-chi"]
-
-    @property
     def name(self) -> str:
-        """The mechanism as ledgers and reports name it."""
-        return self.spec.mechanism if self.spec.cti is None else f"{self.spec.mechanism}+cti"
+        """The mechanism as ledgers and reports name it, with its noise where that is not d_chi noise."""
+        name = self.spec.mechanism if self.spec.cti is None else f"{self.spec.mechanism}+cti"
+        return name if self.spec.noise == DChi.name else f"{name}, noise {self.spec.noise}"
 
     @property
     def unit(self) -> str:
@@ -132,8 +132,12 @@ class Privatizer(ABC):
         return guarantee.model_copy(update={"caveats": guarantee.caveats + self._caveats()})
 
     def largest_distance(self) -> float | None:
-        """No two rows of the table are farther apart; `None` where nothing is promised. One pass over the table."""
-        if self.space.table is None or self.guarantee.claim is Claim.NONE:
+        """No two rows of the table are farther apart; `None` where cutlayer itself promises nothing.
+
+        One pass over the table.
+        """
+        # times a plug-in's budget it would read as a worst case that somebody has verified
+        if self.space.table is None or not self.guarantee.verified:
             return None
         return largest_distance(self.space.table)
 
@@ -141,6 +145,21 @@ class Privatizer(ABC):
     @abstractmethod
     def deviations(self) -> tuple[Deviation, ...]:
         """Where this differs from the paper, or fills in what it leaves open."""
+
+    @property
+    def _common_deviations(self) -> tuple[Deviation, ...]:
+        """Those of everything that adds noise."""
+        noise: tuple[Deviation, ...] = ()
+        if isinstance(self.mechanism, PluggedIn):
+            noise = (
+                Deviation(
+                    what="noise, eq. (3)",
+                    value_in_paper="density ∝ exp(-eta ‖n‖)",
+                    ours=f"{self.mechanism.name}, of {self.mechanism.origin}",
+                    why="As asked for. What it promises is that package's claim.",
+                ),
+            )
+        return noise + SAMPLER_DEVIATIONS + (self._importance.deviations if self._importance else ())
 
     @abstractmethod
     def _caveats(self) -> tuple[str, ...]:
@@ -212,7 +231,8 @@ class Privatizer(ABC):
         """A release of the untouched `tokens`, with the identities under which they will be drawn.
 
         An identity covers everything the bytes depend on: content, mechanism, place, space and
-        candidates, the eta of each token, the step, what stands before, and what the samplers make of a key.
+        candidates, the eta of each token, the step, what stands before, what the samplers make of a key, and
+        of a plug-in its version, another of which may draw otherwise.
         """
         settings = hashlib.blake2b(key=self._identity_key)
         for part in (
@@ -221,6 +241,7 @@ class Privatizer(ABC):
             stream_fingerprint(),
             b"" if self.space.candidates is None else self.space.candidates.numpy().tobytes(),
             b"" if look is None else struct.pack("<qq", *look),
+            *([self.mechanism.origin.encode()] if isinstance(self.mechanism, PluggedIn) else ()),
         ):
             settings.update(struct.pack("<q", len(part)) + part)
         contents, identities = [], []
@@ -305,7 +326,7 @@ class Privatizer(ABC):
 
 
 PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism")
-"""By `PrivacySpec.mechanism`. Closed like the mechanisms: each is tested against its promise."""
+"""By `PrivacySpec.mechanism`. Closed: each is tested against its promise. What is open is `PrivacySpec.noise`."""
 
 
 def build_privatizer(
@@ -331,7 +352,7 @@ def build_privatizer(
         importance: Fitted with `spec.cti`, if that is set.
 
     Raises:
-        ConfigError: Something the mechanism needs is missing. Lists everything.
+        ConfigError: There is no such noise, or something the mechanism needs is missing. Lists everything.
     """
     space = Space(None if table is None else table.detach().cpu(), candidates, table_fingerprint, boundary)
     return PRIVATIZERS[spec.mechanism](spec, secret=secret, space=space, importance=importance)

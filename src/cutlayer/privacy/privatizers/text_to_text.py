@@ -12,7 +12,7 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 
@@ -63,7 +63,7 @@ class TextToText(Privatizer):
                 why="Special tokens inside a text change its meaning to the model. A public list is post-processing.",
             ),
         )
-        return own + SAMPLER_DEVIATIONS + (self._importance.deviations if self._importance else ())
+        return own + self._common_deviations
 
     def _caveats(self) -> tuple[str, ...]:
         return ("The search for the nearest candidate is post-processing and costs no budget.",)

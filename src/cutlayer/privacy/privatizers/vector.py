@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy.layout import TextMajor, check_ids
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, SAMPLER_DEVIATIONS, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 
@@ -60,7 +60,7 @@ class Vector(Privatizer):
                 why="As asked for. It keeps more of the text, for the attacker too.",
             ),
         )
-        return own + SAMPLER_DEVIATIONS + (self._importance.deviations if self._importance else ())
+        return own + self._common_deviations
 
     def _caveats(self) -> tuple[str, ...]:
         if self.spec.place is Place.TOKENS:

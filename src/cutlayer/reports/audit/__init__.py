@@ -2,6 +2,17 @@
 
 from cutlayer.reports.audit.public import public_text
 from cutlayer.reports.audit.report import ALPHA, METRICS, audit
-from cutlayer.reports.audit.traffic import LocalSpec, local_evidence, recorded_evidence
+from cutlayer.reports.audit.students import train_students
+from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evidence, recorded_evidence
 
-__all__ = ["ALPHA", "METRICS", "LocalSpec", "audit", "local_evidence", "public_text", "recorded_evidence"]
+__all__ = [
+    "ALPHA",
+    "METRICS",
+    "LocalSpec",
+    "audit",
+    "local_answers",
+    "local_evidence",
+    "public_text",
+    "recorded_evidence",
+    "train_students",
+]

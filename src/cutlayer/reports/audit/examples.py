@@ -53,7 +53,7 @@ def examples(
     found = []
     for row, why in list(chosen.items())[:count]:
         true, read = (_row(tokens, row) for tokens in (reading.tokens, reading.read))
-        left = None if released is None else _row(released, int(reading.texts[row]))
+        left = None if released is None else _row(released.read, int((released.texts == reading.texts[row]).nonzero()))
         found.append(
             Example(
                 original=_pieces(tokenizer, true, true),
@@ -66,13 +66,13 @@ def examples(
     return tuple(found)
 
 
-def _released(evidence: Evidence) -> Tokens | None:
+def _released(evidence: Evidence) -> Reading | None:
     """The ids that left for each text, where ids did; of several looks the first."""
     payloads = [release for release in evidence.transcript.releases() if isinstance(release.payload, Tokens)]
     if not payloads:
         return None
     guesses = [(each.source, each.number, content_tokens(each.payload, evidence.knowledge)) for each in payloads]
-    return evidence.tokens.read(guesses).read
+    return evidence.tokens.read(guesses)
 
 
 def _row(tokens: Tokens, row: int) -> Tensor:

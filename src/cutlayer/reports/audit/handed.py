@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from cutlayer.customer.evidence import Evidence
 from cutlayer.models import inventory, load_model
-from cutlayer.reports.schema import HandedOut, VendorPage
+from cutlayer.reports.schema import HandedOut, Student, VendorPage
 
 
-def vendor_page(evidence: Evidence, source: str) -> VendorPage:
-    """Weights by name, count and share (SAP §3.2, goal 1).
+def vendor_page(evidence: Evidence, source: str, students: tuple[Student, ...]) -> VendorPage:
+    """Weights by name, count and share, and how well the tuned model can be copied (SAP §3.2, goal 1).
 
     Args:
         evidence: The run.
         source: Where the whole model is to be had.
+        students: Copies that were tried.
     """
     groups = inventory(load_model(source, head=evidence.archive.manifest.head), evidence.spec.cut)
     total = sum(group.parameters for group in groups)
@@ -25,4 +26,16 @@ def vendor_page(evidence: Evidence, source: str) -> VendorPage:
         )
         for group in groups
     )
-    return VendorPage(handed=handed, parameters=total, share=sum(group.handed_out for group in groups) / total)
+    return VendorPage(
+        handed=handed,
+        parameters=total,
+        share=sum(group.handed_out for group in groups) / total,
+        students=students,
+        note="" if students else _NO_STUDENTS,
+    )
+
+
+_NO_STUDENTS = (
+    "How well a customer could copy the tuned model was not measured: that takes a run made for the audit, labels, "
+    "and 125 texts or more whose answers are not all the same."
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,10 +15,8 @@ from torch import Tensor
 from cutlayer.attacks import (
     ATTACKS,
     Attack,
-    Clue,
     Examined,
     Measured,
-    Need,
     NotApplicable,
     PublicText,
     Question,
@@ -27,12 +25,13 @@ from cutlayer.attacks import (
 )
 from cutlayer.customer import Progress
 from cutlayer.customer.evidence import Evidence
+from cutlayer.models import Head, load_model
 from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.metrics import by_class, exact_texts, holm, token_kinds
-from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, TokenClass
+from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
@@ -45,14 +44,21 @@ class _Ran:
     Attributes:
         name: Its name.
         attack: What it declares.
+        column: Of a private attribute, the column that it is about.
         found: What came of it.
         seconds: How long it took.
     """
 
     name: str
     attack: Attack
+    column: str
     found: Examined
-    seconds: float
+    seconds: float = 0.0
+
+    @property
+    def question(self) -> str:
+        """What it answers, for machines."""
+        return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
 
 
 def audit(
@@ -62,6 +68,8 @@ def audit(
     public: PublicText | None,
     recorded: bool,
     budget: float | None,
+    only: Collection[str] | None = None,
+    students: tuple[Student, ...] = (),
     shown: int,
     seed: int,
     repeat: tuple[str, ...],
@@ -76,24 +84,32 @@ def audit(
         recorded: Whether the traffic is of a run that was, not made for the audit.
         budget: Seconds that attacks may take; those that are left over are not run, and the report says so.
             `None` for as long as they take.
+        only: Names of the attacks to run; `None` for all.
+        students: Copies of the tuned model that were tried, for the vendor's page.
         shown: Examples on page one.
         seed: From which examples are chosen.
         repeat: Command lines that make the report again.
         progress: Where to show progress.
     """
-    knowledge = replace(evidence.knowledge, public=public)
+    model = load_model(source, head=Head.LANGUAGE if evidence.spec.objective.generates else Head.CLASSIFICATION)
+    knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
     evidence = replace(evidence, knowledge=knowledge)
-    ran, traded = _run(evidence, budget, progress)
-    measured = {each.name: each.found.outcome for each in ran if isinstance(each.found.outcome, Measured)}
-    above = holm({name: outcome.p_value for name, outcome in measured.items()}, alpha=ALPHA)
-    findings = [_finding(each, above, _kinds(evidence, each.found.reading)) for each in ran]
+    names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
+    ran, traded = _run(evidence, names, budget, progress)
+    outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
+    measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}
+    above = holm({str(number): outcome.p_value for number, outcome in measured.items()}, alpha=ALPHA)
+    findings = [
+        _finding(each, above.get(str(number)), _kinds(evidence, each.found.reading)) for number, each in enumerate(ran)
+    ]
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
-    by_name = {each.name: each for each in ran}
-    readings = {name: run.found.reading for name, run in by_name.items() if run.found.reading is not None}
-    page = vendor_page(evidence, source)
+    readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
+    page = vendor_page(evidence, source, students)
     blocks = sum("block" in part.name for part in page.handed)
-    settings = _settings(evidence, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
+    settings = _settings(
+        evidence, source, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran)
+    )
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,48 +130,37 @@ def audit(
     )
 
 
-def _run(evidence: Evidence, budget: float | None, progress: Progress) -> tuple[list[_Ran], tuple[str, ...]]:
-    chosen = list(_applicable(evidence))
+def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | None:
+    """The attacker's own text, behind the texts of the records that it knows."""
+    if not evidence.known.total:
+        return public
+    known = PublicText(
+        evidence.known, source=f"{evidence.known_records} records that it knows", alike=len(evidence.known)
+    )
+    return known if public is None else known.followed_by(public)
+
+
+def _run(
+    evidence: Evidence, names: Sequence[str], budget: float | None, progress: Progress
+) -> tuple[list[_Ran], tuple[str, ...]]:
+    chosen = [
+        (name, ATTACKS[name], column, truth) for name in names for column, truth in evidence.truths(ATTACKS[name])
+    ]
     started = time.monotonic()
     ran: list[_Ran] = []
     left_out: list[str] = []
-    for number, (name, attack) in enumerate(chosen):
+    for number, (name, attack, column, truth) in enumerate(chosen):
         progress.update("attacks", number, len(chosen), attack.title)
         if budget is not None and time.monotonic() - started > budget:
             reason = f"The time budget of {budget:g} s was used up before it was its turn."
-            ran.append(_Ran(name, attack, Examined(NotApplicable(attack=name, reason=reason)), 0.0))
+            ran.append(_Ran(name, attack, column, Examined(NotApplicable(attack=name, reason=reason))))
             left_out.append(f"{name} was not run: the time budget of {budget:g} s was used up.")
             continue
         began = time.monotonic()
-        truth = evidence.labels if attack.question is Question.LABEL else evidence.tokens
-        if truth is None:
-            raise TypeError("an attack on labels is chosen where there are some")
         found = examine(name, evidence.transcript, knowledge=evidence.knowledge, truth=truth)
-        ran.append(_Ran(name, attack, found, time.monotonic() - began))
+        ran.append(_Ran(name, attack, column, found, time.monotonic() - began))
     progress.update("attacks", len(chosen), len(chosen))
     return ran, tuple(left_out)
-
-
-def _applicable(evidence: Evidence) -> Iterator[tuple[str, Attack]]:
-    """Attacks on questions that this run poses, the quick ones first."""
-    asked = {Question.WORDS} | ({Question.LABEL} if evidence.labels is not None else set())
-    names = [
-        name
-        for name, attack in ((name, ATTACKS[name]) for name in ATTACKS)
-        if attack.question in asked and not attack.needs & {Need.LABELLED} and attack.clue is not Clue.SURVIVAL
-    ]
-    for name in sorted(names, key=lambda each: (each not in _QUICK, each)):
-        yield name, ATTACKS[name]
-
-
-_QUICK = (
-    "nearest-neighbour",
-    "output-gradient",
-    "gradient-sign",
-    "gradient-norm",
-    "linear-inversion",
-    "maximum-posterior",
-)
 
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]
 
 def _kinds(evidence: Evidence, reading: Reading | None) -> Tensor | None:
     """Of which kind each token of a reading is."""
-    if reading is None or len(evidence.texts) != len(evidence.tokens.tokens):
+    if reading is None or evidence.texts is None:
         return None
     public = evidence.knowledge.public
     return token_kinds(
@@ -184,40 +189,49 @@ def _looks(ran: list[_Ran]) -> int:
     return max((each.found.outcome.looks for each in ran if isinstance(each.found.outcome, Measured)), default=1)
 
 
-METRICS: Mapping[str, str] = {Question.WORDS: "token_recovery", Question.LABEL: "label_recovery"}
+METRICS: Mapping[str, str] = {
+    Question.WORDS: "token_recovery",
+    Question.LABEL: "label_recovery",
+    Question.ATTRIBUTE: "attribute_accuracy",
+    Question.LENGTH: "length_recovery",
+}
 """By question, what its attacks are measured by."""
-_COUNTED: Mapping[str, str] = {Question.WORDS: "words and pieces of words", Question.LABEL: "labels"}
+_COUNTED: Mapping[str, str] = {
+    Question.WORDS: "words and pieces of words",
+    Question.LABEL: "labels",
+    Question.LENGTH: "lengths",
+}
 
 
-def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Finding:
+def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
     outcome, question = run.found.outcome, run.attack.question
     common: dict[str, Any] = {
         "name": run.name,
         "title": run.attack.title,
-        "question": question.value,
-        "asked": question.asked,
-        "reference": run.attack.reference,
+        "question": run.question,
+        "asked": f"Which value of {run.column} does each text have?" if run.column else question.asked,
+        "reference": _reference(run),
         "needs": tuple(sorted(need.value for need in run.attack.needs)),
         "seconds": run.seconds,
     }
     if not isinstance(outcome, Measured):
         controls = () if isinstance(outcome, NotApplicable) else outcome.controls
         return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
-    further: tuple[Metric, ...] = ()
+    further = tuple(Metric(ci=each.interval, **each.model_dump(exclude={"interval"})) for each in outcome.further)
     classes: tuple[TokenClass, ...] = ()
     if run.found.reading is not None:
-        further = (exact_texts(run.found.reading),)
+        further = (exact_texts(run.found.reading), *further)
         classes = by_class(run.found.reading, kinds) if kinds is not None else ()
     return Finding(
         status="measured",
         metric=METRICS[question],
-        counted=_COUNTED[question],
+        counted=f"values of {run.column}" if run.column else _COUNTED[question],
         value=outcome.success.value,
         ci=outcome.interval,
         chance=outcome.chance,
         n=outcome.success.n,
         p_value=outcome.p_value,
-        above_chance=above[run.name],
+        above_chance=above,
         controls=outcome.controls,
         further=further,
         classes=classes,
@@ -225,30 +239,37 @@ def _finding(run: _Ran, above: Mapping[str, bool], kinds: Tensor | None) -> Find
     )
 
 
+def _reference(run: _Ran) -> str:
+    """Where an attack is from, and of which package it is where that is not cutlayer."""
+    origin = ATTACKS.origin(run.name)
+    return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"
+
+
 def _settings(
-    evidence: Evidence, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
+    evidence: Evidence, source: str, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
 ) -> AuditSettings:
     spec, manifest = evidence.spec, evidence.archive.manifest
     public = evidence.knowledge.public
     return AuditSettings(
         source="recorded" if recorded else "local",
-        model=spec.model,
+        model=spec.model if recorded else source,
         fingerprint=manifest.fingerprint,
         cut=spec.cut.slug,
         bottom_blocks=spec.bottom,
         blocks=blocks,
         mechanism=spec.privacy.mechanism,
+        noise=spec.privacy.noise,
         eta=spec.privacy.eta,
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,
         objective=spec.objective,
-        texts=len(evidence.tokens.tokens),
-        tokens=evidence.tokens.tokens.total,
+        texts=len(evidence.lengths.lengths),
+        tokens=int(evidence.lengths.lengths.sum()),
         replaced=evidence.result.replaced,
         looks=looks,
         largest_distance=evidence.result.largest_distance,
         public_text="none" if public is None else public.source,
-        attacker_labels=0,
+        attacker_labels=evidence.known_records,
         unsafe_noise=spec.unsafe_noise_seed is not None,
         budget_seconds=budget,
         seed=seed,

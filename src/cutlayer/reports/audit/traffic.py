@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any, Literal
 
 from cutlayer import vendor
-from cutlayer.core import Cut, Place, Spec
-from cutlayer.customer import Client, Home, Progress, TrainBottom, TrainSpec
-from cutlayer.customer.evidence import Evidence
+from cutlayer.core import Cut, Spec
+from cutlayer.customer import Client, Home, Objective, Progress, TrainBottom, TrainSpec
+from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset
@@ -28,56 +29,86 @@ class LocalSpec(Spec):
     Attributes:
         model: `starter`, a local folder or a hub id: the vendor's model.
         privacy: How releases are privatized.
+        objective: What is learnt: a label per text, or to continue texts.
         bottom: Blocks at the customer; `None` is the text cut.
-        train_bottom: Whether and how they are trained.
+        tail: Of a language model, blocks above the upper cut at the customer.
+        train_bottom: Whether and how the bottom is trained; `None` for what the objective does by default.
         training: How the adapter is trained.
         seed: Data order, initialisation and dropout. Never noise.
     """
 
     model: str
     privacy: PrivacySpec
+    objective: Literal[Objective.CLASSIFICATION, Objective.LM] = Objective.CLASSIFICATION
     bottom: int | None = 0
-    train_bottom: TrainBottom = TrainBottom.FROZEN
+    tail: int = 0
+    train_bottom: TrainBottom | None = None
     training: TrainSpec = TrainSpec()
     seed: int = 0
 
 
-def local_evidence(texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress) -> Evidence:
-    """Fine-tunes on texts with labels against a vendor in this process, and returns what that showed.
+def local_evidence(
+    texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress, *, attacker: AttackerSpec
+) -> Evidence:
+    """Fine-tunes on texts against a vendor in this process, and returns what that showed.
 
     Args:
         texts: The customer's.
         spec: What is audited.
         folder: Where vendor, customer and run are kept; the caller removes it.
         progress: Where to show progress.
+        attacker: What the attacker is taken to know of the texts.
 
     Raises:
         ConfigError: Settings that have no meaning together.
         DataError: Texts that cannot be trained on.
     """
-    vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0)
+    vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0, max_tail=spec.tail)
+    given = Corpora(texts, None, None)
+    with closing(_client(folder)) as client:
+        common: dict[str, Any] = {
+            "eta": spec.privacy.eta,
+            "mechanism": spec.privacy.mechanism,
+            "noise": spec.privacy.noise,
+            "place": spec.privacy.place,
+            "bottom": spec.bottom,
+            "training": spec.training,
+            "seed": spec.seed,
+            "out": folder / "run",
+            "progress": progress,
+        }
+        if spec.objective is Objective.LM:
+            client.finetune_language_model(texts, tail=spec.tail, train_bottom=spec.train_bottom, **common)
+            cut = Cut(bottom=spec.bottom, tail=spec.tail)
+        else:
+            trained = spec.train_bottom or TrainBottom.FROZEN
+            client.finetune(texts, cti=spec.privacy.cti or False, train_bottom=trained, **common)
+            cut = Cut(bottom=spec.bottom)
+        archive = local_archive(client.home, spec.model, cut)
+        return Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
+
+
+def local_answers(texts: Dataset, adapter: str, folder: Path, progress: Progress) -> tuple[str, ...]:
+    """What the tuned model of a local run says of texts: queries of the customer's, answered by the vendor.
+
+    Args:
+        texts: What is asked about.
+        adapter: The adapter that the run made.
+        folder: Where vendor, customer and run are, as `local_evidence` was given it.
+        progress: Where to show progress.
+    """
+    with closing(_client(folder)) as client:
+        return tuple(answer.label for answer in client.predict(adapter, texts, progress=progress))
+
+
+def _client(folder: Path) -> Client:
+    """The local run's customer, at its vendor."""
     key = vendor.keys.create(folder / "vendor", "audit")
     transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    given = Corpora(texts, None, None)
-    with closing(Client(transport=transport, home=folder / "customer")) as client:
-        client.finetune(
-            texts,
-            eta=spec.privacy.eta,
-            mechanism=spec.privacy.mechanism,
-            place=spec.privacy.place if spec.privacy.mechanism == "vector" else Place.TOKENS,
-            cti=spec.privacy.cti or False,
-            bottom=spec.bottom,
-            train_bottom=spec.train_bottom,
-            training=spec.training,
-            seed=spec.seed,
-            out=folder / "run",
-            progress=progress,
-        )
-        archive = local_archive(client.home, spec.model, Cut(bottom=spec.bottom))
-        return Evidence.of(folder / "run", given, archive, home=client.home)
+    return Client(transport=transport, home=folder / "customer")
 
 
-def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evidence:
+def recorded_evidence(given: Corpora, run: Path, model: str, home: Home, *, attacker: AttackerSpec) -> Evidence:
     """What a run that was showed.
 
     Args:
@@ -85,10 +116,11 @@ def recorded_evidence(given: Corpora, run: Path, model: str, home: Home) -> Evid
         run: Its folder (`finetune --out`).
         model: The vendor's model: `starter`, a local folder or a hub id.
         home: The folder of the customer that ran it.
+        attacker: What the attacker is taken to know of the texts.
 
     Raises:
         ConfigError: The folder holds no finished run.
         DataError: The run was over other data.
     """
     archive = local_archive(home, model, Evidence.settings(run).cut)
-    return Evidence.of(run, given, archive, home=home)
+    return Evidence.of(run, given, archive, home=home, attacker=attacker)

@@ -53,10 +53,11 @@ def verdict(best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Se
     told = [f"{each.asked} {each.sentence}" for each in best]
     if stand_out:
         named = ", ".join(map(str, stand_out[:_NAMED])) + (" and others" if len(stand_out) > _NAMED else "")
+        unit = "Blocks" if settings.objective == "lm" else "Rows"
         told.insert(
             0,
             f"{len(stand_out)} of {settings.texts} texts were read far better than noise like the others' allows: they "
-            f"left with less of it, or with none. Rows: {named}.",
+            f"left with less of it, or with none. {unit}: {named}.",
         )
     if math.isinf(settings.eta):
         told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")

@@ -1,0 +1,264 @@
+"""Learned inversion: a recurrent reader that was trained on public text through the public bottom.
+
+The vendor owns the bottom and knows the mechanism, so it makes as many releases of its own text as it likes, with the
+customer's noise on them, and trains a network to say which tokens they came from. The network reads each text from
+both sides: what noise hides of a token, its neighbours tell. It begins as the best linear map into the embedding
+table, and each token scores by its own row there, so that tokens which the attacker's text lacks can be guessed.
+
+Ref: the SIP family (Chen et al., "Unveiling the Vulnerability of Private Fine-Tuning in Split-Based Frameworks for
+Large Language Models", CCS 2024, §4: recurrent inversion of hidden states); trained here on the noise, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
+from cutlayer.attacks.mlp_inversion import features_of, granted
+from cutlayer.attacks.perceptron import Fitting, minimise
+from cutlayer.attacks.simulate import batches, released_as, simulate
+from cutlayer.attacks.view import View
+from cutlayer.core import Payload, Ragged, Spec, Tokens
+
+_POSITIONS = 2**12
+"""Padded positions that are read at a time."""
+_UNSEEN = 0.5
+"""What is added to each token's count in public text: one that it lacks may still be guessed."""
+
+
+class LearnedInversionSpec(Spec):
+    """With what strength it is run.
+
+    Attributes:
+        tokens: Of the attacker's own text, so many at most.
+        passes: Over them, each with noise of its own.
+        batch: Texts of a step.
+        learning_rate: Of AdamW, at the beginning.
+        hidden: Units of the recurrent layer, in each direction.
+        compared: Candidates that each step compares the true ones with, beside one another.
+        ridge: Penalty of the linear map that it begins as, per mean square of a feature.
+        seed: Draws weights, order and the attacker's noise.
+    """
+
+    tokens: int = Field(default=58_000, ge=1)
+    passes: int = Field(default=3, ge=1)
+    batch: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=2e-3, gt=0)
+    hidden: int = Field(default=192, ge=1)
+    compared: int = Field(default=2048, ge=1)
+    ridge: float = Field(default=1e-3, gt=0)
+    seed: int = 0
+
+
+class LearnedInversion:
+    """Guesses each token from what was released of its whole text.
+
+    Args:
+        spec: With what strength.
+    """
+
+    def __init__(self, spec: LearnedInversionSpec | None = None) -> None:
+        self.spec = spec or LearnedInversionSpec()
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses every released text.
+
+        Raises:
+            Inapplicable: Public text, the table or how releases are privatized was not granted; or, of rows behind
+                blocks, the bottom.
+        """
+        knowledge = view.knowledge
+        public, table = granted(knowledge)
+        rows = released_as(view.transcript)
+        key = ("learned-inversion", self.spec, rows, knowledge.key)
+        reader = public.fitted(key, lambda: self._fit(public, knowledge, table, rows))
+        for release in view.transcript.releases():
+            seen = _rows_of(release.payload, knowledge, table)
+            parts = reader.read(seen).split([int(side.lengths.sum()) for side in _sides(release.payload, seen)])
+            sides = zip(_sides(release.payload, seen), parts, strict=True)
+            yield release.source, release.number, Tokens(tuple(Ragged(part, side.lengths) for side, part in sides))
+
+    def _fit(self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> _Reader:
+        spec = self.spec
+        candidates = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
+        (text, *_) = public.tokens.segments
+        text = text.select(text.lengths.nonzero()[:, 0])
+        own = text.select((text.lengths.cumsum(0) <= max(spec.tokens, int(text.lengths[0]))).nonzero()[:, 0])
+        rng = np.random.Generator(np.random.PCG64(spec.seed))
+        place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
+        targets = own.with_values(place[own.values])
+        seen = [
+            _rows_of(simulate(Tokens((own,)), knowledge, rows=rows, rng=rng), knowledge, table)
+            for _ in range(spec.passes if knowledge.noise and knowledge.noise.privacy.mechanism != "none" else 1)
+        ]
+        fitting = Fitting(
+            passes=spec.passes,
+            batch=spec.batch,
+            learning_rate=spec.learning_rate,
+            weight_decay=0.0,
+            seed=spec.seed,
+        )
+        generator = fitting.generator()
+        reader = _Reader(candidates, table[candidates].float(), hidden=spec.hidden, generator=generator)
+        reader.begin(seen[0].values, targets.values, ridge=spec.ridge)
+        steps = 0
+
+        def loss(texts: Tensor) -> Tensor:
+            nonlocal steps
+            drawn = seen[steps * spec.batch // max(1, len(own)) % len(seen)]
+            steps += 1
+            return reader.loss(drawn.select(texts), targets.select(texts).values, compared=spec.compared)
+
+        minimise(
+            reader.parameters(),
+            loss,
+            count=len(own),
+            fitting=fitting,
+            generator=generator,
+            batches=lambda order: _batches(order, own.lengths, spec.batch, generator),
+        )
+        reader.eval().requires_grad_(False)
+        return reader
+
+
+ATTACKS.add("learned-inversion")(
+    Attack(
+        LearnedInversion(),
+        title="a recurrent reader that learnt from releases of public text, text by text",
+        question=Question.WORDS,
+        reference="this project (adaptive); SIP family, CCS 2024",
+        costly=True,
+        needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE, Need.BOTTOM}),
+        floor=0.5,
+    )
+)
+
+
+class _Reader(nn.Module):
+    """Scores candidates for each place of a text by a point in the space of their rows, and by a bias.
+
+    The point is a linear map of the place's row, and what a recurrent layer adds to it that reads from both sides.
+
+    Args:
+        candidates: `[c]` int64, what may be guessed.
+        rows: `[c, width]`, their rows.
+        hidden: Units of the recurrent layer, in each direction.
+        generator: Draws weights, and what is compared.
+    """
+
+    def __init__(self, candidates: Tensor, rows: Tensor, *, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        width = rows.shape[1]
+        self._candidates = candidates
+        self._rows = rows
+        self._generator = generator
+        self._mean = torch.zeros(width)
+        self._scale = torch.ones(())
+        self._map = nn.Linear(width, width)
+        self._recurrent = nn.GRU(width, hidden, batch_first=True, bidirectional=True)
+        self._added = nn.Linear(2 * hidden, width)
+        with torch.no_grad():
+            for parameter in self._recurrent.parameters():
+                parameter.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
+            self._added.weight.zero_()
+            self._added.bias.zero_()
+        self._bias = nn.Parameter(torch.zeros(len(rows)))
+        self._sharpness = nn.Parameter(torch.ones(()))
+        self._share = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+
+    def begin(self, seen: Tensor, targets: Tensor, *, ridge: float) -> None:
+        """Begins as the ridge regression into the table, with how often tokens stand.
+
+        Args:
+            seen: `[n, width]`.
+            targets: `[n]` int64, candidates; -1 where the token is none.
+            ridge: The penalty.
+        """
+        possible = targets >= 0
+        features, wanted = seen[possible].float(), self._rows[targets[possible]]
+        self._mean = features.mean(0)
+        self._scale = (features - self._mean).square().mean().sqrt().clamp(min=1e-6)
+        standard = (features - self._mean) / self._scale
+        centre = wanted.mean(0)
+        gram = (standard.T @ standard).double() / len(standard)
+        gram += ridge * torch.eye(len(gram), dtype=torch.float64)
+        weights = torch.linalg.solve(gram, (standard.T @ (wanted - centre)).double() / len(standard)).float()
+        left = float((standard @ weights + centre - wanted).square().sum(1).mean())
+        counts = torch.bincount(targets[possible], minlength=len(self._rows)).double() + _UNSEEN
+        self._share = counts / counts.sum()
+        # errors of the map as if they were normal: the score is then the likelihood times the share
+        sharpness = wanted.shape[1] / max(left, 1e-6)
+        with torch.no_grad():
+            self._map.weight.copy_(weights.T)
+            self._map.bias.copy_(centre)
+            self._sharpness.fill_(min(sharpness, 1e4))
+            self._bias.copy_(self._share.log() - self._sharpness * self._rows.square().sum(1) / 2)
+
+    def points(self, seen: Ragged) -> Tensor:
+        """`[total, width]`, for rows `[total, width]` of texts, none of them empty."""
+        standard = (seen.values.float() - self._mean) / self._scale
+        packed = nn.utils.rnn.pack_sequence(list(standard.split(seen.lengths.tolist())), enforce_sorted=False)
+        read, _ = nn.utils.rnn.pad_packed_sequence(self._recurrent(packed)[0], batch_first=True)
+        real = torch.arange(read.shape[1])[None] < seen.lengths[:, None]
+        point: Tensor = self._map(standard) + self._added(read[real])
+        return point
+
+    def loss(self, seen: Ragged, targets: Tensor, *, compared: int) -> Tensor:
+        """Cross-entropy over the targets of a batch and some other candidates, corrected for which those are."""
+        possible = targets >= 0
+        points, wanted = self.points(seen)[possible], targets[possible]
+        count = len(self._rows)
+        others = torch.randperm(count, generator=self._generator)[: min(compared, count)]
+        some, place = torch.cat([wanted, others]).unique(return_inverse=True)
+        place = place[: len(wanted)]
+        # how probable it is that a candidate is among them: its inverse weighs it in the sum over all
+        absent = (1 - self._share[some]) ** len(wanted) * (1 - len(others) / count)
+        chosen = (1 - absent).log().float()
+        scores = self._sharpness * (points @ self._rows[some].T) + self._bias[some]
+        own = nn.functional.one_hot(place, len(some)).bool()
+        return nn.functional.cross_entropy(scores - chosen.masked_fill(own, 0), place)
+
+    @torch.no_grad()
+    def read(self, seen: Ragged) -> Tensor:
+        """Ids `[total]` int64 of texts' rows."""
+        found = torch.empty(len(seen.values), dtype=torch.int64)
+        shown = seen.lengths.nonzero()[:, 0]
+        for texts in batches(seen.lengths[shown], _POSITIONS):
+            some = shown[texts]
+            part = seen.select(some)
+            best = [
+                (self._sharpness * (points @ self._rows.T) + self._bias).argmax(1)
+                for points in self.points(part).split(1024)
+            ]
+            where = torch.cat([torch.arange(int(seen.offsets[text]), int(seen.offsets[text + 1])) for text in some])
+            found[where] = self._candidates[torch.cat(best)]
+        return found
+
+
+def _rows_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> Ragged:
+    """What stands in the places of content tokens, segment by segment, each text's segment by itself."""
+    features, counts = features_of(payload, knowledge, table)
+    return Ragged(features, torch.cat(counts))
+
+
+def _sides(payload: Payload, seen: Ragged) -> Iterator[Ragged]:
+    """The segments of what was seen."""
+    start = 0
+    for lengths in seen.lengths.split(len(payload)):
+        stop = start + int(lengths.sum())
+        yield Ragged(seen.values[start:stop], lengths)
+        start = stop
+
+
+def _batches(order: Tensor, lengths: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Batches of texts of about one length, in any order."""
+    mixed = [part[lengths[part].argsort()] for part in order.split(8 * size)]
+    parts = [batch for part in mixed for batch in part.split(size)]
+    for number in torch.randperm(len(parts), generator=generator).tolist():
+        yield parts[number]
