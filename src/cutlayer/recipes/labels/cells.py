@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cache
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
@@ -256,6 +257,7 @@ class Experiment(Stoppable):
                 accuracy=Proportion(value=result.ua, n=result.ua_n, standard_error=result.ua_standard_error),
                 guarantee=result.label_guarantee,
                 epsilon=cell.epsilon,
+                draws=len(set(splits.train.texts)),
             )
             found = (option, *_recombined(option, steps, cell, evidence.labels, evidence.knowledge))
             client.delete_adapter(result.adapter_id)
@@ -333,6 +335,7 @@ def _option(
     accuracy: Proportion,
     guarantee: Guarantee,
     epsilon: float | None = None,
+    draws: int = 0,
 ) -> Option:
     return Option(
         name=name,
@@ -344,6 +347,7 @@ def _option(
         accuracy=accuracy,
         guarantee=guarantee,
         bound=None if epsilon is None else report_bound(truth, epsilon),
+        draws=draws,
     )
 
 

@@ -72,7 +72,7 @@ def language_option(
     template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
     content = min(scale.tokens, template.max_content(1))
     private, test = (
-        _texts(data, corpus.name, part, count, tokenizer, content=content, seed=seed)
+        _texts(data / corpus.name / f"{part}.jsonl.gz", count, tokenizer, content=content, seed=seed)
         for part, count in ((corpus.train, scale.texts), (corpus.test, scale.test))
     )
     reported, drawn = private, None
@@ -104,10 +104,12 @@ def language_option(
     places = {(JOB, number): texts for number, texts in enumerate(batches, start=1)}
     truth = TrainedTruth(private, steps=places, skipped=0 if template.opening else 1)
     recorded = LanguageSteps(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)
+    readings = read_tokens(recorded.steps, truth, knowledge)
     option = Option(
         name="ordinary" if epsilon is None else "randomised response",
         epsilon=epsilon,
-        readings=read_tokens(recorded.steps, truth, knowledge),
+        readings=readings,
+        draws=sum(each.success.n for each in readings if each.success is not None),
         rounds=recorded.steps.rounds,
         gradient_bytes=recorded.steps.gradient_bytes,
         output_bytes=recorded.steps.output_bytes,
@@ -186,10 +188,7 @@ def _perplexity(parts: Parts, template: Template, texts: Tokens, batch: int) -> 
     return value
 
 
-def _texts(
-    data: Path, name: str, part: str, count: int, tokenizer: PreTrainedTokenizerBase, *, content: int, seed: int
-) -> Tokens:
-    path = data / name / f"{part}.jsonl.gz"
+def _texts(path: Path, count: int, tokenizer: PreTrainedTokenizerBase, *, content: int, seed: int) -> Tokens:
     if not path.is_file():
         raise DataError(
             f"The recipe needs {path}, which is not there.",

@@ -84,6 +84,7 @@ class Option(BaseModel):
         guarantee: What is promised of labels.
         bound: The share of labels that reports alone let anybody guess right, with labels as frequent as they are;
             `None` where nothing bounds it.
+        draws: Different labels that were drawn, each once; of next tokens, those that attacks were measured on.
         deviation: How far the combination of passes is from the gradient, in its largest entry.
     """
 
@@ -100,6 +101,7 @@ class Option(BaseModel):
     perplexity: float | None = None
     guarantee: Guarantee
     bound: float | None = None
+    draws: int = 0
     deviation: float | None = None
 
     def recombined(self, passes: int, readings: tuple[Reading, ...], deviation: float) -> Option:

@@ -23,6 +23,8 @@ TITLES = {
 }
 """The attacks as tables and plots name them."""
 _GRADIENTS = ("gradient-sign", "output-gradient", "gradient-direction")
+_ERRORS = 4.0
+"""Standard errors beyond the bound that a draw hardly ever takes, all options and attacks together."""
 _ALL = 0.99
 """Share of labels from which on they are called readable."""
 
@@ -203,18 +205,19 @@ def _response(options: Sequence[Option], what: str) -> list[Verdict]:
     drawn = [option for option in options if option.epsilon is not None]
     if not drawn:
         return []
-    above = []
-    for option in drawn:
-        for name in (*_GRADIENTS, ON_TOKENS):
-            found = reading(option, name)
-            if found is not None and found.interval is not None and option.bound is not None:
-                above.append(found.interval[0] - option.bound)
+    beyond = [
+        (each.success.value - option.bound) / math.sqrt(option.bound * (1 - option.bound) / option.draws)
+        for option in drawn
+        for name in (*_GRADIENTS, ON_TOKENS)
+        if (each := reading(option, name)) is not None and each.success is not None and option.bound is not None
+    ]
     claims = [
         Verdict(
             claim=f"Randomised response of {what}: no attack on gradients reads more than the reports' bound.",
-            held=max(above) <= 0 if above else None,
-            because=f"the lower ends of the intervals lie at most {100 * max(above):+.1f} points from it."
-            if above
+            held=max(beyond) <= _ERRORS if beyond else None,
+            because=f"of {len(beyond)} readings the highest lies {max(beyond):+.1f} standard errors of the draw from it "
+            f"(yes up to {_ERRORS:g})."
+            if beyond
             else "no attack has a number.",
         )
     ]
