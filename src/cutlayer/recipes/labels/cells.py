@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -166,6 +167,7 @@ class Experiment(Stoppable):
             if found is None:
                 found = Attacked(options=self._attacked(cell))
                 self._finished.put(cell, found)
+                shutil.rmtree(self._recorded(cell), ignore_errors=True)  # not before: a stopped cell goes on with it
             results[cell] = found
             self._progress.update("cells", number + 1, len(cells), cell.name)
         return results
@@ -224,13 +226,15 @@ class Experiment(Stoppable):
     def _read(self, task: Task, limits: Limits) -> Splits:
         return Splits.read(task, self._order.data, limits)
 
+    def _recorded(self, cell: Cell) -> Path:
+        return self.folder / "runs" / self._finished.path(cell).stem
+
     # ------------------------------------------------------------ over the road
 
     def _run(self, cell: RunCell) -> tuple[Option, ...]:
         splits = self._splits(cell.task, cell.limits)
         # each option is a customer of its own: one that has shown its labels has nothing left to promise
         client = self._loopback.client(self.folder / "customers" / self._finished.path(cell).stem, self._progress)
-        folder = self.folder / "runs" / self._finished.path(cell).stem
         with closing(client):
             result = client.finetune(
                 splits.train,
@@ -240,12 +244,12 @@ class Experiment(Stoppable):
                 label_epsilon=cell.epsilon,
                 training=cell.training,
                 seed=cell.seed,
-                out=folder,
+                out=self._recorded(cell),
                 progress=self._progress,
             )
             archive = local_archive(client.home, self._order.model, Cut(bottom=0))
             given = Corpora(splits.train, splits.dev, splits.test)
-            evidence = Evidence.of(folder, given, archive, home=client.home)
+            evidence = Evidence.of(self._recorded(cell), given, archive, home=client.home)
             if evidence.labels is None:
                 raise TypeError("a classifier's texts have labels")
             steps = Steps.of(evidence.transcript)
@@ -259,10 +263,7 @@ class Experiment(Stoppable):
                 epsilon=cell.epsilon,
                 draws=len(set(splits.train.texts)),
             )
-            found = (option, *_recombined(option, steps, cell, evidence.labels, evidence.knowledge))
-            client.delete_adapter(result.adapter_id)
-        shutil.rmtree(folder)
-        return found
+            return (option, *_recombined(option, steps, cell, evidence.labels, evidence.knowledge))
 
     # ------------------------------------------------------------ with the head at the customer
 

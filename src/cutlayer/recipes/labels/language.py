@@ -28,6 +28,8 @@ from cutlayer.recipes.labels.readings import ON_TOKENS, Option, Recombined, read
 
 _SHORTEST = 4
 """Tokens of a text that there is something to predict in."""
+_SPARE = 8
+"""Texts that are looked at for each that is needed: short ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def _texts(path: Path, count: int, tokenizer: PreTrainedTokenizerBase, *, conten
         )
     dataset = read_dataset(path, text_column="text")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
-    chosen = Dataset(tuple(dataset.texts[row] for row in order[: 2 * count]))
+    chosen = Dataset(tuple(dataset.texts[row] for row in order[: _SPARE * count]))
     (texts,) = tokenise(chosen, tokenizer, max_content=content).segments
     long = (texts.lengths >= _SHORTEST).nonzero()[:count, 0]
     if len(long) < count:

@@ -215,8 +215,8 @@ def _response(options: Sequence[Option], what: str) -> list[Verdict]:
         Verdict(
             claim=f"Randomised response of {what}: no attack on gradients reads more than the reports' bound.",
             held=max(beyond) <= _ERRORS if beyond else None,
-            because=f"of {len(beyond)} readings the highest lies {max(beyond):+.1f} standard errors of the draw from it "
-            f"(yes up to {_ERRORS:g})."
+            because=f"of {len(beyond)} readings the highest lies {max(beyond):+.1f} standard errors of the draw from "
+            f"it (yes up to {_ERRORS:g})."
             if beyond
             else "no attack has a number.",
         )
