@@ -215,8 +215,8 @@ def _response(options: Sequence[Option], what: str) -> list[Verdict]:
         Verdict(
             claim=f"Randomised response of {what}: no attack on gradients reads more than the reports' bound.",
             held=max(beyond) <= _ERRORS if beyond else None,
-            because=f"of {len(beyond)} readings the highest lies {max(beyond):+.1f} standard errors of the draw from "
-            f"it (yes up to {_ERRORS:g})."
+            because=f"of {len(beyond)} readings the highest lies {_signed(max(beyond))} standard errors of the draw "
+            f"from it (yes up to {_ERRORS:g})."
             if beyond
             else "no attack has a number.",
         )
@@ -266,6 +266,11 @@ def _head(options: Sequence[Option]) -> list[Verdict]:
             because=f"directions of gradients put {_range(values)} of looks into the right group.",
         )
     ]
+
+
+def _signed(value: float) -> str:
+    """With a sign, which nothing has none of."""
+    return f"{round(value, 1) + 0.0:+.1f}"
 
 
 def _range(values: Sequence[float]) -> str:
