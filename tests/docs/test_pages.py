@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from cutlayer.attacks import ATTACKS
 from cutlayer.cli.audit import OVER
 from cutlayer.cli.reference import commands, page
 from cutlayer.core import errors
@@ -29,6 +30,14 @@ def name_of(path: Path) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------- attacks
+
+
+def test_every_attack_is_described() -> None:
+    told = set(re.findall(r"^\| `([a-z-]+)` \|", (DOCS / "reference/attacks.md").read_text(), re.MULTILINE))
+    assert told == set(ATTACKS)
 
 
 # ---------------------------------------------------------------- the command line
