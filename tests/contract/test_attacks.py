@@ -176,7 +176,7 @@ def length_world(folder, kind, *, form, segments=1):
     return World(Transcript.recorded(folder), KNOWLEDGE, truth, lambda: truth.sample().lengths)
 
 
-def label_world(folder, kind):
+def label_world(folder, kind, *, smoothing=0.1):
     """A recorded run of two epochs: `kind` is what the gradients were about."""
     rng = worlds.generator(5)
     labels = torch.randint(LABELS, (TEXTS,), generator=rng)
@@ -186,7 +186,7 @@ def label_world(folder, kind):
         for texts in order.split(50):
             number = len(steps) + 1
             logits = torch.randn(len(texts), LABELS, generator=rng, requires_grad=True)
-            torch.nn.functional.cross_entropy(logits, told[texts], label_smoothing=0.1).backward()
+            torch.nn.functional.cross_entropy(logits, told[texts], label_smoothing=smoothing).backward()
             slope = torch.randn(len(texts), LABELS, generator=rng) if kind is Traffic.NOISE else logits.grad
             frames.append(worlds.step(number, records=texts.to(torch.uint16)))
             frames.append(worlds.gradient(number, slope))
@@ -194,6 +194,33 @@ def label_world(folder, kind):
             steps[JOB, number] = texts
     record(folder, frames, outputs)
     return World(Transcript.recorded(folder), Knowledge(Cut()), LabelTruth(labels, LABELS, steps))
+
+
+def class_world(folder, kind, *, shares=(0.4, 0.35, 0.25), width=None):
+    """Recorded steps of a model that has learnt the labels, whose customer holds a head where `width` is given."""
+    rng = worlds.generator(5)
+    classes, texts = len(shares), 3000
+    labels = torch.multinomial(torch.tensor(shares), texts, replacement=True, generator=rng)
+    told = labels[torch.randperm(texts, generator=rng)] if kind is Traffic.SHUFFLED else labels
+    learnt = torch.randint(classes, (texts,), generator=rng) if kind is Traffic.NOISE else told
+    head, states = torch.randn(2, classes, width or classes, generator=rng)
+    frames, outputs, steps = [], {}, {}
+    for number, some in enumerate(torch.randperm(texts, generator=rng).split(100), start=1):
+        logits = torch.tensor(shares).log() + 2 * torch.nn.functional.one_hot(learnt[some], classes)
+        logits = logits + 0.1 * torch.randn(len(some), classes, generator=rng)
+        slope = (logits.softmax(1) - torch.nn.functional.one_hot(told[some], classes)) / len(some)
+        output = logits
+        if width is not None:
+            slope, output = slope @ head, states[learnt[some]] + 0.1 * torch.randn(len(some), width, generator=rng)
+        if kind is Traffic.NOISE:
+            slope = torch.randn(slope.shape, generator=rng)
+        frames.append(worlds.step(number, records=some.to(torch.uint16)))
+        frames.append(worlds.gradient(number, slope))
+        outputs[number] = output
+        steps[JOB, number] = some
+    record(folder, frames, outputs)
+    knowledge = Knowledge(Cut(), classes=classes, shares=torch.tensor(shares))
+    return World(Transcript.recorded(folder), knowledge, LabelTruth(labels, classes, steps))
 
 
 def training_world(folder, kind, *, template, wire_type=WireType.FP32):
@@ -410,7 +437,20 @@ WORLDS = {
     ],
     "label-lengths": [lambda folder, kind: attribute_world(folder, kind, form="ids", clue=Clue.LENGTHS)],
     "survival-pattern": [surviving_world],
-    "output-gradient": [label_world],
+    "output-gradient": [label_world, class_world],
+    "gradient-sign": [lambda folder, kind: label_world(folder, kind, smoothing=0), class_world],
+    "gradient-direction": [
+        lambda folder, kind: class_world(folder, kind, shares=(0.5, 0.5)),
+        lambda folder, kind: class_world(folder, kind, width=24),
+    ],
+    "gradient-norm": [
+        lambda folder, kind: class_world(folder, kind, shares=(0.8, 0.2)),
+        lambda folder, kind: class_world(folder, kind, shares=(0.25, 0.75), width=24),
+    ],
+    "activation-clusters": [
+        lambda folder, kind: class_world(folder, kind, shares=(0.5, 0.5)),
+        lambda folder, kind: class_world(folder, kind, width=24),
+    ],
     "tail-gradient": [
         lambda folder, kind: training_world(folder, kind, template=worlds.TEMPLATE),
         lambda folder, kind: training_world(folder, kind, template=worlds.PLAIN),
@@ -474,7 +514,9 @@ def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make
     world = make(tmp_path, kind)
     outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
     assert isinstance(outcome, Measured)
-    score = world.truth.score(ATTACKS[name](View(world.transcript, world.knowledge)))
+    named = ATTACKS[name].named
+    truth = world.truth if named else dataclasses.replace(world.truth, named=False)
+    score = truth.score(ATTACKS[name](View(world.transcript, world.knowledge)))
     by_chance = math.sqrt(score.chance * (1 - score.chance) / outcome.success.n)
     assert abs(outcome.success.value - score.chance) < 5 * max(by_chance, outcome.success.standard_error) + 1e-3
 

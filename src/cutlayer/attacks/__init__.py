@@ -9,7 +9,9 @@ from cutlayer.attacks.controls import Check, Control
 from cutlayer.attacks.entities import EntityTruth
 from cutlayer.attacks.entity_tagger import EntityTagger
 from cutlayer.attacks.float_support import FloatSupport
+from cutlayer.attacks.gradient_norm import GradientNorm
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+from cutlayer.attacks.label_clusters import ActivationClusters, GradientDirection
 from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec
 from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
@@ -28,7 +30,7 @@ from cutlayer.attacks.measure import (
 from cutlayer.attacks.mlp_inversion import MlpInversion
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
-from cutlayer.attacks.output_gradient import OutputGradient
+from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.scoring import Further, Score, clustered
@@ -50,6 +52,7 @@ from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
+    "ActivationClusters",
     "AnnotatedText",
     "Attack",
     "AttributeClassifier",
@@ -67,6 +70,9 @@ __all__ = [
     "FloatSupport",
     "ForwardLeak",
     "Further",
+    "GradientDirection",
+    "GradientNorm",
+    "GradientSign",
     "GreedyTruth",
     "Guesses",
     "Inapplicable",

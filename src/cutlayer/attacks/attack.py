@@ -62,8 +62,8 @@ class Clue(StrEnum):
     """In how long texts are."""
     SURVIVAL = "survival"
     """In which tokens the noise left as they were."""
-    GRADIENTS = "gradients"
-    """In what training sends back, step by step."""
+    STEPS = "steps"
+    """In the steps of training: gradients, and what the vendor computed itself."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Attack:
             seconds a text says as much of some texts as of all of them.
         costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
         clue: Where it looks.
+        named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
+            label is left open: the score matches them at their best, and chance is that of such a match.
     """
 
     run: Callable[[View], Guesses]
@@ -93,6 +95,7 @@ class Attack:
     tokens: int | None = None
     costly: bool = False
     clue: Clue = Clue.WORDS
+    named: bool = True
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

@@ -51,6 +51,8 @@ class Need(StrEnum):
     ANNOTATED_TEXT = "public text in which entities are marked"
     LABELLED = "labels of some of the records"
     MODEL = "the vendor's own model"
+    CLASSES = "how many labels there are"
+    SHARES = "how frequent each label is"
 
 
 GRANTS = {
@@ -63,6 +65,8 @@ GRANTS = {
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
     Need.MODEL: ("model",),
+    Need.CLASSES: ("classes",),
+    Need.SHARES: ("shares",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -196,6 +200,8 @@ class Knowledge:
         annotated: The same with entities marked.
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
+        classes: How many labels there are: a job says so.
+        shares: `[classes]`, how frequent each label is. Not told, but often known: of fraud or of a disease.
     """
 
     cut: Cut
@@ -222,6 +228,9 @@ class Knowledge:
             *(None if module is None else _weights(module) for module in (self.bottom, self.model)),
             None if self.noise is None else self.noise.key,
         )
+
+    classes: int | None = None
+    shares: Tensor | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

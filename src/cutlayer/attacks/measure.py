@@ -124,6 +124,8 @@ def examine(
     run = run or ATTACKS[attack]
     if run.tokens is not None and isinstance(truth, TokenTruth):
         transcript, truth = truth.beginning(transcript, run.tokens)
+    if isinstance(truth, LabelTruth):
+        truth = replace(truth, named=run.named)
     try:
         guesses = tuple(run(View(transcript, truth.granted(transcript, knowledge))))
         score = truth.score(guesses)

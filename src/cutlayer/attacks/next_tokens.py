@@ -83,7 +83,7 @@ ATTACKS.add("tail-gradient")(
         needs=frozenset({Need.TAIL}),
         tokens=4096,
         costly=True,
-        clue=Clue.GRADIENTS,
+        clue=Clue.STEPS,
     )
 )
 ATTACKS.add("forward-leak")(

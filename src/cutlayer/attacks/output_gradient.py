@@ -1,8 +1,8 @@
 """Labels read from output gradients: d loss / d logits of a cross-entropy *is* the label.
 
-With p = softmax(logits), which the vendor knows because it computed the logits, a mean cross-entropy
-over B texts has gradient g = (p - onehot(y)) / B, so y = argmax(p - B g), exactly. Smoothing and class
-weights do not change where the maximum is.
+With p = softmax(logits), which the vendor knows because it computed the logits, a mean cross-entropy over B texts has
+gradient g = (p - onehot(y)) / B. Its one negative entry stands at y; and y = argmax(p - B g), exactly, which smoothing
+and class weights do not change either.
 """
 
 from __future__ import annotations
@@ -10,27 +10,67 @@ from __future__ import annotations
 import torch
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
-from cutlayer.attacks.view import View
+from cutlayer.attacks.knowledge import Inapplicable, Need
+from cutlayer.attacks.view import SeenStep, View
+
+
+class GradientSign:
+    """Guesses each text's label by its gradient alone: the entry that is most below zero."""
+
+    def __call__(self, view: View) -> Guesses:
+        """Guesses the labels of every step whose gradient was sent.
+
+        Raises:
+            Inapplicable: Gradients are of hidden states.
+        """
+        for step in view.transcript.steps():
+            _check_is_of_logits(step, view.knowledge.classes)
+            yield step.source, step.number, step.gradient.float().argmin(1)
 
 
 class OutputGradient:
-    """Guesses the label of each text of each step from the gradient that the customer sent for it."""
+    """Guesses each text's label by what its gradient takes from the vendor's own softmax: argmax(p - B g)."""
 
     def __call__(self, view: View) -> Guesses:
-        """Guesses the labels of every step whose gradient was sent."""
+        """Guesses the labels of every step whose gradient was sent.
+
+        Raises:
+            Inapplicable: Gradients are of hidden states.
+        """
         for step in view.transcript.steps():
-            scores = -len(step.gradient) * step.gradient
+            _check_is_of_logits(step, view.knowledge.classes)
+            scores = -len(step.gradient) * step.gradient.float()
             if step.output is not None:
-                scores = scores + torch.softmax(step.output, 1)
+                scores = scores + torch.softmax(step.output.float(), 1)
             yield step.source, step.number, scores.argmax(1)
 
 
+def _check_is_of_logits(step: SeenStep, classes: int | None) -> None:
+    width = step.gradient.shape[1]
+    if classes is not None and width != classes:
+        raise Inapplicable(
+            f"Gradients of {width} numbers a text were sent, for {classes} classes: they are of hidden states. Their "
+            "directions and lengths tell classes apart all the same."
+        )
+
+
+ATTACKS.add("gradient-sign")(
+    Attack(
+        GradientSign(),
+        title="labels, from the signs of the outputs' gradients",
+        question=Question.LABEL,
+        reference="Li et al., arXiv:2102.08504; Zhao et al., iDLG, arXiv:2001.02610",
+        needs=frozenset({Need.CLASSES}),
+        clue=Clue.STEPS,
+    )
+)
 ATTACKS.add("output-gradient")(
     Attack(
         OutputGradient(),
-        title="labels, from the gradients of the outputs",
+        title="labels, from the gradients of the outputs beside the vendor's own softmax",
         question=Question.LABEL,
         reference="this project; d loss / d logits of a cross-entropy",
-        clue=Clue.GRADIENTS,
+        needs=frozenset({Need.CLASSES}),
+        clue=Clue.STEPS,
     )
 )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from scipy.optimize import linear_sum_assignment
 from scipy.special import betainc
 from torch import Tensor
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 """Of intervals."""
 _RESAMPLES = 2000
+_DEALS = 200
 _SEED = 2026
 """Which texts a resample takes hides nothing, so an interval may repeat: the same run is told in the same way."""
 
@@ -218,3 +220,50 @@ def chance_of_match(
         share = torch.bincount(guesses[there], minlength=size).double() / max(1, int(there.sum()))
         missed[here] = (1 - share[truth[here]]) ** looks[here]
     return float((1 - missed).mean())
+
+
+def matched_groups(groups: Tensor, labels: Tensor) -> Tensor:
+    """Which label each group stands for where as many items as can be agree: the Hungarian method.
+
+    Args:
+        groups: `[items]` int64, the group of each item.
+        labels: `[items]` int64, its label.
+
+    Returns:
+        `[groups]` int64; -1 for a group that is left without a label of its own.
+    """
+    size = 1 + int(groups.max())
+    counts = _contingency(groups, labels, size=size, classes=1 + int(labels.max()))
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    found = torch.full((size,), -1)
+    found[torch.from_numpy(rows)] = torch.from_numpy(columns)
+    return found
+
+
+def chance_of_groups(groups: Tensor, labels: Tensor, texts: Tensor) -> float:
+    """The share of items that groups would agree with, matched at their best, if labels were dealt out anew to texts.
+
+    A match fits chance, too: of two random halves the better naming is right for more than half. So labels are
+    dealt out and matched again, many times. All rows of a text keep one label, as they do in truth.
+
+    The p-value of a `Score` with this chance is on the safe side: a best match varies less than single guesses do.
+
+    Args:
+        groups: `[items]` int64.
+        labels: `[texts]` int64.
+        texts: `[items]` int64, each item's text.
+    """
+    rng = torch.Generator().manual_seed(_SEED)
+    size, classes = 1 + int(groups.max()), 1 + int(labels.max())
+    agreed = 0.0
+    for _ in range(_DEALS):
+        dealt = labels[torch.randperm(len(labels), generator=rng)][texts]
+        counts = _contingency(groups, dealt, size=size, classes=classes)
+        rows, columns = linear_sum_assignment(counts, maximize=True)
+        agreed += float(counts[rows, columns].sum())
+    return agreed / (_DEALS * len(groups))
+
+
+def _contingency(groups: Tensor, labels: Tensor, *, size: int, classes: int) -> NDArray[np.int64]:
+    """`[groups, labels]`, how many items are of both."""
+    return torch.bincount(groups * classes + labels, minlength=size * classes).view(size, classes).numpy()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.attacks.scoring import Further, Score, bootstrap, chance_of_match
+from cutlayer.attacks.scoring import Further, Score, bootstrap, chance_of_groups, chance_of_match, matched_groups
 from cutlayer.attacks.simulate import boundary
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
@@ -26,6 +26,9 @@ from cutlayer.wire.recording import Direction
 
 CONTROL_ITEMS = 4096
 """Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
+
+_LEARNT, _SPREAD = 2.0, 0.1
+"""Of a control's model: by how much a text's logit of its own label is larger, and how much logits vary beside that."""
 
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
@@ -350,13 +353,15 @@ class LabelTruth:
 
     Attributes:
         labels: `[n]` int64.
-        num_labels: Outputs of the head.
+        num_labels: How many labels there are.
         steps: By job and step, `[rows]` int64: each row's text.
+        named: Whether guesses are labels, or numbers of groups, which are matched with labels at their best.
     """
 
     labels: Tensor
     num_labels: int
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+    named: bool = True
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth; each row of each step is one trial, clustered by text.
@@ -368,34 +373,47 @@ class LabelTruth:
         if not found:
             raise DataError("The transcript shows none of the steps that the truth names.", remedy=_OTHER_RUN)
         rows, values = (torch.cat(column) for column in zip(*found, strict=True))
+        if self.named:
+            chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
+        else:
+            chance = chance_of_groups(values, self.labels, rows)
+            values = matched_groups(values, self.labels[rows])[values]
         right = self.labels[rows] == values
         looks = torch.bincount(rows, minlength=len(self.labels))
-        chance = chance_of_match(self.labels[rows], values, looks=torch.ones_like(rows))
         return Score(torch.zeros_like(looks).index_add(0, rows, right.long()), looks, chance, int(looks.max()))
 
     def sample(self) -> LabelTruth:
         """Texts spread evenly over all, at most `CONTROL_ITEMS`."""
-        return LabelTruth(self.labels[:: -(-len(self.labels) // CONTROL_ITEMS)], self.num_labels)
+        return LabelTruth(self.labels[:: -(-len(self.labels) // CONTROL_ITEMS)], self.num_labels, named=self.named)
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, LabelTruth]:
-        """One step about these texts: random logits, and the gradient of their cross-entropy."""
-        if next(iter(like.steps()), None) is None:
+        """One step about these texts, by a model that has learnt their labels, and how frequent each label is.
+
+        Its output is of logits, or of hidden states below a head of the customer's, as in `like`.
+        """
+        first = next(iter(like.steps()), None)
+        if first is None:
             raise Inapplicable("The transcript holds no output gradient.")
-        output = torch.randn(len(self.labels), self.num_labels, generator=rng)
-        labels = (
-            self.labels[torch.randperm(len(self.labels), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
-        )
-        gradient = torch.softmax(output, 1) - torch.nn.functional.one_hot(labels, self.num_labels)
+        width, n = first.gradient.shape[1], len(self.labels)
+        told = self.labels[torch.randperm(n, generator=rng)] if kind is Traffic.SHUFFLED else self.labels
+        learnt = torch.randint(self.num_labels, (n,), generator=rng) if kind is Traffic.NOISE else told
+        shares = torch.bincount(self.labels, minlength=self.num_labels) / n
+        logits = (shares + 1 / n).log() + _LEARNT * torch.nn.functional.one_hot(learnt, self.num_labels)
+        output = logits + _SPREAD * torch.randn(logits.shape, generator=rng)
+        gradient = torch.softmax(output, 1) - torch.nn.functional.one_hot(told, self.num_labels)
+        if width != self.num_labels:
+            head, states = torch.randn(2, self.num_labels, width, generator=rng)
+            output = states[learnt] + _SPREAD * torch.randn(n, width, generator=rng)
+            gradient = gradient @ head
         if kind is Traffic.NOISE:
             gradient = torch.randn(gradient.shape, generator=rng)
         frames = [
             sent(Direction.DOWN, 1, {"output": output}),
-            sent(Direction.UP, 2, {"gradient": gradient / len(labels), "records": torch.arange(len(labels))}),
+            sent(Direction.UP, 2, {"gradient": gradient / n, "records": torch.arange(n)}),
         ]
-        steps = {(CONTROL, 1): torch.arange(len(labels))}
-        return Transcript(lambda: frames), LabelTruth(self.labels, self.num_labels, steps)
+        return Transcript(lambda: frames), replace(self, steps={(CONTROL, 1): torch.arange(n)})
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

@@ -188,6 +188,25 @@ def finetune(
             rich_help_panel=PRIVACY,
         ),
     ] = None,
+    label_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Classifiers: randomised response of training labels, drawn once per text. Smaller hides more. "
+            "Default: none, and gradients show the labels.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    label_budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Most epsilon that one label may be charged over all its draws.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
     public_first: Annotated[
         str | None,
         typer.Option(
@@ -356,8 +375,8 @@ def finetune(
     """Fine-tune the vendor's model on your texts.
 
     Texts are privatized here before they leave. Labels have no field in any frame, but the vendor reads nearly all of
-    them from gradients (97 to 100 % where it was measured), and the result says how many. Interrupt it, run it again,
-    and it goes on.
+    them from gradients (97 to 100 % where it was measured), unless --label-epsilon draws them first; the result says
+    how many. Interrupt it, run it again, and it goes on.
     """
     chosen = require_eta(eta)
     language = objective != "classification"
@@ -420,7 +439,11 @@ def finetune(
     if objective != "seq2seq":
         _check_left_out(seq2seq, "encoder-decoders", "seq2seq")
     if language:
-        _check_language_options(cti=cti or cti_class_free, pair=text_pair_column)
+        _check_language_options(
+            cti=cti or cti_class_free,
+            pair=text_pair_column,
+            labels={"--label-epsilon": label_epsilon, "--label-budget": label_budget},
+        )
         common |= {
             "tail": tail or 0,
             "train_bottom": None if train_bottom is None else customer.TrainBottom(train_bottom),
@@ -466,6 +489,8 @@ def finetune(
             cti=_cti_spec(choices) if choices else cti,
             cti_class_free=cti_class_free,
             train_bottom=customer.TrainBottom(train_bottom or "frozen"),
+            label_epsilon=label_epsilon,
+            label_budget=label_budget,
             progress=progress,
             **common,
         )
@@ -474,7 +499,8 @@ def finetune(
             f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
             "Give --dev, or a larger --dev-share."
         )
-    _show(output, result, classifier_rows(result), again=out if finished else None)
+    caveats = result.label_guarantee.caveats
+    _show(output, result, classifier_rows(result), labels=caveats, again=out if finished else None)
     output.result(fields(result))
 
 
@@ -591,7 +617,17 @@ def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
             "labels readable from gradients",
             "-" if result.label_recovery is None else f"{100 * result.label_recovery:.2f} %",
         ),
+        ("guarantee of labels", _label_promise(result)),
     ]
+
+
+def _label_promise(result: FinetuneResult) -> str:
+    """What is promised of labels, in a few words."""
+    claim = result.label_guarantee
+    if not math.isfinite(claim.budget) or result.label_keep is None:
+        return f"{claim.claim}"
+    kept = f"this run's reports are the true labels with probability {100 * result.label_keep:.1f} %"
+    return f"{claim.claim}, epsilon {claim.budget:g} per {claim.per}; {kept}"
 
 
 def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
@@ -621,13 +657,21 @@ def _read(share: Proportion | None, note: str) -> str:
     return f"- ({note})" if share is None else f"{share} of tokens, by the vendor"
 
 
-def _show(output: Output, result: RunResult, own: list[tuple[str, object]], *, again: Path | None) -> None:
+def _show(
+    output: Output,
+    result: RunResult,
+    own: list[tuple[str, object]],
+    *,
+    labels: Sequence[str] = (),
+    again: Path | None,
+) -> None:
     """A run's result for people.
 
     Args:
         output: Where to.
         result: The result.
         own: What runs of its objective tell beside it.
+        labels: What the guarantee of labels does not cover.
         again: The folder of a run that was finished before.
     """
     if again is not None:
@@ -650,7 +694,7 @@ def _show(output: Output, result: RunResult, own: list[tuple[str, object]], *, a
 
     worst = "" if result.largest_distance is None else WorstCase(eta=claim.budget, distance=result.largest_distance)
     looks = "" if result.looks == 1 else f"Up to {result.looks} looks at one text, whose etas add up."
-    for line in (result.ep_note, looks, worst, *claim.caveats):
+    for line in (result.ep_note, looks, worst, *claim.caveats, *labels):
         if line:
             output.show(f"- {line}")
     output.show(
@@ -685,7 +729,12 @@ def _check_left_out(options: Mapping[str, object], whose: str, objective: str) -
             )
 
 
-def _check_language_options(*, cti: bool, pair: str | None) -> None:
+def _check_language_options(*, cti: bool, pair: str | None, labels: Mapping[str, object]) -> None:
+    for option, value in labels.items():
+        if value is not None:
+            raise typer.BadParameter(
+                "a language model's labels are its text, which leaves as --eta says. Leave it out", param_hint=option
+            )
     if cti:
         raise typer.BadParameter(
             "contributing tokens are found by class labels, and a language model has none. Leave it out",

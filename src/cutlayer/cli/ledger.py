@@ -119,3 +119,15 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
                 ("unit of eta", *(line.unit for line in lines)),
             ],
         )
+    if summary.labels:
+        output.table(
+            "How labels were shown",
+            ("", *(line.mechanism for line in summary.labels)),
+            [
+                ("labels", *(line.texts for line in summary.labels)),
+                ("draws that were charged", *(line.draws for line in summary.labels)),
+                ("largest epsilon of a draw", *(f"{line.largest_eta:g}" for line in summary.labels)),
+                ("most epsilon spent on a label", *(f"{line.largest_spent:g}" for line in summary.labels)),
+            ],
+        )
+        output.show("Gradients show labels: each run's stand here, with their draws, from before its first gradient.")

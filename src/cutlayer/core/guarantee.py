@@ -20,6 +20,8 @@ class Claim(StrEnum):
 
     METRIC = "metric-dp"
     """eta * d-privacy: Pr[M(x)=y] <= exp(eta * d(x, x')) Pr[M(x')=y]. Ref: SAP §2.2, eq. (1)."""
+    LABEL = "label-dp"
+    """Pr[R(y)=z] <= exp(epsilon) Pr[R(y')=z] for all labels y, y' of a record. Ref: Ghazi et al., arXiv:2102.06062."""
     NONE = "none"
     """Nothing is promised: no noise, or noise whose ratio no constant bounds."""
 
@@ -29,7 +31,7 @@ class Guarantee(BaseModel):
 
     Attributes:
         claim: The kind of promise.
-        budget: For `METRIC`, eta; infinite where nothing is promised.
+        budget: For `METRIC`, eta; for `LABEL`, epsilon; infinite where nothing is promised.
         unit: What the budget is counted in, for example `1/distance in table sha256:ab12…`. Only
             budgets of the same unit are ever added.
         per: What one budget covers, for example `token`.

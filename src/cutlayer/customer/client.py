@@ -39,7 +39,7 @@ from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.privacy import CtiSpec, DChi, Ledger, PrivacySpec, build_privatizer, find_mechanism, table_fingerprint
@@ -126,6 +126,8 @@ class Client:
         wire_type: WireType = WireType.BF16,
         training: TrainSpec | None = None,
         budget: float | None = None,
+        label_epsilon: float | None = None,
+        label_budget: float | None = None,
         seed: int | None = None,
         unsafe_noise_seed: int | None = None,
         out: Path | None = None,
@@ -156,6 +158,10 @@ class Client:
             wire_type: Element type of boundary rows on the wire.
             training: How the adapter is trained.
             budget: Largest sum of eta that a text may be charged over all its releases.
+            label_epsilon: Randomised response of labels, above 0: each is reported as it is with probability
+                e^ε / (e^ε + K - 1), else as one of the others, drawn once for each text. Smaller hides more. Without
+                it gradients show the labels of train.
+            label_budget: Largest sum of epsilon that a label may be charged over all its draws.
             seed: Data order, initialisation and dropout; drawn where it is left out. Never noise.
             unsafe_noise_seed: Draws the noise from this seed. It then protects nothing; for tests.
             out: Folder of the run; a stopped run in it is resumed, and of a finished one the result is
@@ -181,6 +187,8 @@ class Client:
             train_bottom=train_bottom,
             wire_type=wire_type,
             budget=budget,
+            label_epsilon=label_epsilon,
+            label_budget=label_budget,
             seed=seed,
             unsafe_noise_seed=unsafe_noise_seed,
             out=out,
@@ -402,6 +410,7 @@ class Client:
                     vocab_size=chosen.model.vocab_size,
                     wire_type=spec.wire_type,
                     budget=spec.budget,
+                    label_budget=spec.label_budget,
                     unsafe=spec.unsafe_noise_seed is not None,
                 )
                 return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
@@ -415,7 +424,7 @@ class Client:
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
         # the address in one spelling: another one would make another run of the same call
-        call = f"{self._transport.peer}\n{spec.model_dump_json(exclude={'budget'})}\n{seed}\n{data}"
+        call = f"{self._transport.peer}\n{spec.model_dump_json(exclude=set(BUDGETS))}\n{seed}\n{data}"
         name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
         number = 0
         while Run.is_finished(folder := self.home.run(f"{name}-{number}")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,14 @@ from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser, updates_in
-from cutlayer.privacy import CustomerSecret, PrivacySpec, UtilityImportance, build_privatizer, table_fingerprint
+from cutlayer.privacy import (
+    CustomerSecret,
+    LabelResponse,
+    PrivacySpec,
+    UtilityImportance,
+    build_privatizer,
+    table_fingerprint,
+)
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -68,11 +76,29 @@ def check_spec(spec: RunSpec) -> None:
                 f"must be {looks:g} or more for {spec.train.epochs} epochs, each a look at eta {spec.privacy.eta:g}",
             )
         )
+    faults += _label_faults(spec)
     if spec.train_bottom is TrainBottom.MEMOISED and not spec.bottom and not spec.target:
         faults.append(Fault("train_bottom", "memoised", "trains blocks: use bottom 1 or more"))
     faults += _objective_faults(spec)
     if faults:
         raise ConfigError(faults)
+
+
+def _label_faults(spec: RunSpec) -> Iterator[Fault]:
+    """Settings that do not go with labels drawn by randomised response."""
+    epsilon, budget = spec.label_epsilon, spec.label_budget
+    if epsilon is None:
+        if budget is not None:
+            yield Fault("label_budget", budget, "needs label_epsilon: labels as they are exceed every budget")
+        return
+    if spec.objective.generates:
+        yield Fault("label_epsilon", epsilon, "must be left out: these labels are the text, and leave as eta says")
+    if spec.privacy.cti is not None:
+        yield Fault("cti", "set", "must be left out with label_epsilon: its noise is made of the true labels")
+    if budget is not None and spec.unsafe_noise_seed is not None:
+        yield Fault("label_budget", budget, "cannot limit labels drawn from a seed, which protects nothing")
+    elif budget is not None and epsilon > budget:
+        yield Fault("label_budget", budget, f"must be {epsilon:g} or more, which is label_epsilon")
 
 
 def _objective_faults(spec: RunSpec) -> Iterator[Fault]:
@@ -175,6 +201,16 @@ def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
     return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed, names=home.secret)
 
 
+def label_response(spec: RunSpec, secret: CustomerSecret) -> LabelResponse:
+    """How a run draws the labels that losses are computed from.
+
+    Args:
+        spec: The run's settings.
+        secret: What its noise derives from, too.
+    """
+    return LabelResponse(math.inf if spec.label_epsilon is None else spec.label_epsilon, secret=secret)
+
+
 def dropout_seed(secret: CustomerSecret, seed: int) -> int:
     """What the customer's parts drop out by: repeats with the run's seed, and is the customer's alone.
 
@@ -275,7 +311,14 @@ class Finetuning:
             self.archive.check_trainable()  # the table is trained; deeper bottoms may train their blocks alone
         if self.form is Form.IDS and self.spec.train.method is Method.FULL:
             check_head(self.archive)
-        self.data = prepare(rows, self.spec, self.archive, vocab_size=self.model.vocab_size)
+        secret = noise_secret(home, self.spec.unsafe_noise_seed)
+        self.data = prepare(
+            rows,
+            self.spec,
+            self.archive,
+            vocab_size=self.model.vocab_size,
+            reported=rows.report(label_response(self.spec, secret), home.vault) if isinstance(rows, Labelled) else None,
+        )
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
         self._forecast = Forecast(
@@ -283,7 +326,7 @@ class Finetuning:
             self.spec,
             self.data,
             self.session,
-            secret=noise_secret(home, self.spec.unsafe_noise_seed),
+            secret=secret,
             width=self.model.width,
         )
         self._forecast.check_noise(self.archive)
@@ -379,6 +422,7 @@ class Finetuning:
             deviations=self.spec.deviations(FAMILIES[self.model.family]),
             seconds=seconds,
             caveats=self._forecast.overspent(),
+            labels=self._forecast.label_guarantee(),
         )
         self.run.state.undeleted = list(job.spec.record_sets)
         self.run.finish(result)
@@ -390,7 +434,7 @@ class Finetuning:
 
     def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
-        train, dev = self.data.train, self.data.dev
+        train, dev = self.data.train, self.data.stopping
         if not self.spec.stores:
             return train, dev, None
         train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
@@ -474,8 +518,11 @@ class Finetuning:
 
     def _job(self, spec: JobSpec) -> JobInfo:
         """The job, started or found, at a step from which both parties can go on."""
-        job = self.run.identifier("job")
-        info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec).expect(JobInfo)
+        job, labels = self.run.identifier("job"), self.data.reported
+        if labels is not None:
+            labels.keep(self.home.vault)
+        # its gradients show the labels, so they are written down before the first of them
+        info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec, labels=labels).expect(JobInfo)
         if self._trains and info.state is not JobState.FINISHED:
             common = max(set(info.checkpoints) & set(self.run.checkpoints()))
             info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)

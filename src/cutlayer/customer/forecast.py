@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cutlayer.core import Place
+from cutlayer.core import Guarantee, Place
 from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
@@ -20,7 +20,7 @@ from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.trainer import training_order
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
 from cutlayer.models import Archive
-from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, build_privatizer, generator
+from cutlayer.privacy import LABEL_UNIT, CustomerSecret, Ledger, PrivacySpec, Release, build_privatizer, generator
 from cutlayer.privacy.charges import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
 
@@ -70,12 +70,34 @@ class Forecast:
         """Refuses a run that the ledger would refuse in its middle.
 
         Raises:
-            BudgetError: A text would be charged beyond the budget, in train, dev or test, by the last epoch.
+            BudgetError: A text, in train, dev or test, would be charged beyond the budget by the last epoch, or a
+                label beyond its own.
         """
+        self._check_label_budget()
         if self._spec.budget is None or self._is_within(self._spec.budget):
             return
         total = sum(map(len, self._texts)) + (self._looks - 1) * len(self._data.train)
         check_releases(self._ledger, self._releases(), budget=self._spec.budget, total=total, progress=progress)
+
+    def _check_label_budget(self) -> None:
+        labels = self._data.reported
+        if self._spec.label_budget is not None and labels is not None:
+            self._ledger.check_budget(
+                draws=labels.identities,
+                contents=labels.contents,
+                etas=labels.etas,
+                unit=LABEL_UNIT,
+                budget=self._spec.label_budget,
+                what="labels",
+            )
+
+    def label_guarantee(self) -> Guarantee | None:
+        """What is promised of each label, all that was drawn of it so far taken together; `None` without labels."""
+        labels = self._data.reported
+        if labels is None:
+            return None
+        spent = self._ledger.spent_on(labels.contents, LABEL_UNIT)
+        return labels.guarantee(spent=max(spent.values(), default=0.0))
 
     def overspent(self) -> tuple[str, ...]:
         """Says that texts exceed the budget, if they do: a release that costs nothing is not refused for it."""

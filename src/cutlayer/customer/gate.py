@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from cutlayer.core import VendorError
-from cutlayer.privacy import Ledger, Release, RunBytes
+from cutlayer.privacy import Ledger, Release, ReportedLabels, RunBytes
 from cutlayer.wire import (
     Frame,
     Message,
@@ -38,6 +38,7 @@ class Gate:
         vocab_size: Size of the model's vocabulary, which sets the width of token ids.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta that any one text may be charged, or `None` for no limit.
+        label_budget: Largest sum of epsilon that any one label may be charged, or `None` for no limit.
         unsafe: Whether noise comes from a seed that was given, which the ledger notes on every frame.
     """
 
@@ -50,6 +51,7 @@ class Gate:
         vocab_size: int = 0,
         wire_type: WireType = WireType.BF16,
         budget: float | None = None,
+        label_budget: float | None = None,
         unsafe: bool = False,
     ) -> None:
         self._transport = transport
@@ -58,6 +60,7 @@ class Gate:
         self._vocab_size = vocab_size
         self._wire_type = wire_type
         self._budget = budget
+        self._label_budget = label_budget
         self._unsafe = unsafe
 
     def send(
@@ -71,6 +74,7 @@ class Gate:
         gradient: Tensor | None = None,
         told: Mapping[str, Tensor] | None = None,
         parents: Tensor | None = None,
+        labels: ReportedLabels | None = None,
     ) -> Reply:
         """Writes the ledger, then sends one frame and returns the answer.
 
@@ -83,9 +87,11 @@ class Gate:
             gradient: d loss / d output of the step before, in the output's shape and element type.
             told: What an update that both parties take together needs of the customer's gradients, by role.
             parents: `[sequences]`, which sequence each one goes on from.
+            labels: What gradients are computed from in frames after this one. For the ledger: no frame has a field
+                for a label.
 
         Raises:
-            BudgetError: The release would exceed a text's budget; nothing was written or sent.
+            BudgetError: The release would exceed a text's budget, or a label's; nothing was written or sent.
             VendorError: The vendor refused or could not be reached.
         """
         frame = Frame(route, where or {}, control, self._tensors(release, records, gradient, told, parents))
@@ -98,6 +104,8 @@ class Gate:
             release=release,
             budget=None if release is not None and release.public else self._budget,
             unsafe=self._unsafe,
+            labels=labels,
+            label_budget=self._label_budget,
         )
         try:
             reply = self._transport.send(frame)

@@ -32,7 +32,7 @@ from cutlayer.attacks import (
 from cutlayer.attacks.truth import Traffic
 from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Ragged, Tokens
 from cutlayer.customer.advice import language_advice
-from cutlayer.customer.prepare import Prepared
+from cutlayer.customer.prepare import LabelledTexts, Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
 from cutlayer.customer.run import Run
@@ -41,7 +41,7 @@ from cutlayer.customer.settings import Objective
 from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
 from cutlayer.models import Template
-from cutlayer.privacy import RunBytes
+from cutlayer.privacy import LABELS_SHOWN, RunBytes, keep_probability
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo
 
@@ -119,6 +119,7 @@ class Measures(ABC, Generic[R]):
         deviations: tuple[Deviation, ...],
         seconds: float,
         caveats: tuple[str, ...],
+        labels: Guarantee | None,
     ) -> R:
         """All that a run tells.
 
@@ -131,6 +132,7 @@ class Measures(ABC, Generic[R]):
             deviations: Where the run's settings differ from the paper.
             seconds: How long it took.
             caveats: What the run's guarantee does not cover, beside what the privatizer says.
+            labels: What is promised of labels, if there are any.
         """
         self._show(0, "nearest neighbours")
         inversion = self._inversion(knowledge)
@@ -142,6 +144,7 @@ class Measures(ABC, Generic[R]):
         told = self._told(
             utility,
             knowledge,
+            labels,
             adapter_id=adapter.adapter,
             adapter_sha256=adapter.sha256,
             ep=measured.privacy.value if measured else None,
@@ -177,7 +180,7 @@ class Measures(ABC, Generic[R]):
         self._trainer.progress.update("what the vendor could read", done, self._ATTACKS, attack)
 
     @abstractmethod
-    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> R:
+    def _told(self, utility: Score | None, knowledge: Knowledge, labels: Guarantee | None, **common: Any) -> R:
         """The result of this objective, from what all have in common."""
 
     def _replaced(self) -> float | None:
@@ -218,25 +221,36 @@ class ClassifierMeasures(Measures[FinetuneResult]):
 
     _ATTACKS = 2
 
-    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> FinetuneResult:
-        dev = len(self._trainer.dev)
+    def utility(self, *, positions: int, progress: Progress) -> Score | None:
+        """As of any run; where reported labels chose the epoch, the adapter's accuracy on dev's true ones, too."""
+        found = super().utility(positions=positions, progress=progress)
+        if found is None and self._spec.label_epsilon is not None:
+            return evaluate(self._session, self._data.dev, positions=positions, progress=progress, stage="dev")
+        return found
+
+    def _told(
+        self, utility: Score | None, knowledge: Knowledge, labels: Guarantee | None, **common: Any
+    ) -> FinetuneResult:
+        dev, epsilon, classes = len(self._trainer.dev), self._spec.label_epsilon, len(self._data.label_names)
         accuracy = utility or Proportion.of(round(max(self._run.state.dev) * dev), dev)
         self._show(1, "labels")
-        labels = self._label_recovery()
+        read = self._label_recovery()
         return FinetuneResult(
             ua=accuracy.value,
-            ua_on="dev" if utility is None else "test",
+            ua_on="dev" if self._data.test is None else "test",
             ua_n=accuracy.n,
             ua_standard_error=accuracy.standard_error,
-            label_recovery=labels.success.value if isinstance(labels, Measured) else None,
+            label_recovery=read.success.value if isinstance(read, Measured) else None,
+            label_guarantee=labels or Guarantee.nothing(LABELS_SHOWN),
+            label_keep=None if epsilon is None else keep_probability(epsilon, classes),
             **common,
         )
 
     def _label_recovery(self) -> Outcome:
-        labels = self._data.train.labels
-        if not isinstance(labels, Tensor):
-            raise TypeError("a classifier's labels are numbers")
-        truth = LabelTruth(labels, len(self._data.label_names), self._texts_of_steps())
+        """Of the true labels, whatever losses were computed from."""
+        if not isinstance(self._data, LabelledTexts):
+            raise TypeError("a classifier's texts have labels")
+        truth = LabelTruth(self._data.rows.labels, len(self._data.label_names), self._texts_of_steps())
         return measure_label_recovery(self._run.transcript, truth=truth)
 
 
@@ -248,7 +262,9 @@ class LanguageMeasures(Measures[LanguageResult]):
         "Covers tokens that go up. Gradients name the true ones without any noise: see what is read from gradients.",
     )
 
-    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
+    def _told(
+        self, utility: Score | None, knowledge: Knowledge, labels: Guarantee | None, **common: Any
+    ) -> LanguageResult:
         state = self._run.state
         predicted = self._predicted(self._trainer.dev)
         transcript = self._transcript()
@@ -423,10 +439,12 @@ class Seq2SeqMeasures(LanguageMeasures):
     What is said of the tail is said of target texts, and empirical privacy is that of source texts.
     """
 
-    def _told(self, utility: Score | None, knowledge: Knowledge, **common: Any) -> LanguageResult:
+    def _told(
+        self, utility: Score | None, knowledge: Knowledge, labels: Guarantee | None, **common: Any
+    ) -> LanguageResult:
         cut = Cut(bottom=self._spec.target, tail=self._spec.tail)
         granted = replace(knowledge, cut=cut, template=self._template, source_template=knowledge.template)
-        return super()._told(utility, granted, **common)
+        return super()._told(utility, granted, labels, **common)
 
     @property
     def _template(self) -> Template:

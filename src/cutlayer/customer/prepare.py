@@ -18,7 +18,7 @@ from cutlayer.customer.settings import BLOCK_LENGTH, Objective, RunSpec
 from cutlayer.customer.trainer import Examples
 from cutlayer.data import Dataset, LabelNames, tokenise
 from cutlayer.models import Archive, Template
-from cutlayer.privacy import UtilityImportance
+from cutlayer.privacy import LabelResponse, ReportedLabels, UtilityImportance, Vault
 from cutlayer.wire.messages import StepSize
 
 
@@ -109,6 +109,16 @@ class Labelled:
             test_labels=None if corpora.test is None else names.encode(corpora.test.labels or (), source="test"),
         )
 
+    def report(self, response: LabelResponse, vault: Vault) -> ReportedLabels:
+        """Draws train's labels, and then dev's: gradients show the former, the choice of the best epoch the latter.
+
+        Args:
+            response: Draws them.
+            vault: Where they are kept.
+        """
+        labels = torch.cat([self.labels, self.dev_labels])
+        return response.draw((*self.train.texts, *self.dev.texts), labels, self.names.names, vault=vault)
+
 
 @dataclass(frozen=True)
 class Plain:
@@ -149,6 +159,8 @@ class Prepared(ABC):
         max_content: Content tokens per text; longer texts are cut.
         tokens: Train's.
         importance: What CTI knows of each token; `None` without CTI.
+        reported: Labels as losses are computed from them; `None` where tokens are predicted, and where nothing is
+            trained.
         label_names: Labels in the order of the head's outputs; none where tokens are predicted.
         public: Texts to begin with, which anybody may read.
     """
@@ -156,6 +168,7 @@ class Prepared(ABC):
     max_content: int
     tokens: Tokens
     importance: UtilityImportance | None = None
+    reported: ReportedLabels | None = None
     label_names: tuple[str, ...] = ()
     public: Examples | None = None
 
@@ -173,6 +186,11 @@ class Prepared(ABC):
     @abstractmethod
     def dev(self) -> Examples:
         """Dev as it is queried."""
+
+    @property
+    def stopping(self) -> Examples:
+        """Dev as it chooses the epoch, which the vendor is told."""
+        return self.dev
 
     @property
     @abstractmethod
@@ -200,7 +218,14 @@ class Prepared(ABC):
                 )
 
 
-def prepare(rows: Labelled | Plain, spec: RunSpec, archive: Archive, *, vocab_size: int) -> Prepared:
+def prepare(
+    rows: Labelled | Plain,
+    spec: RunSpec,
+    archive: Archive,
+    *,
+    vocab_size: int,
+    reported: ReportedLabels | None = None,
+) -> Prepared:
     """The rows of a run as tokens.
 
     Args:
@@ -208,6 +233,7 @@ def prepare(rows: Labelled | Plain, spec: RunSpec, archive: Archive, *, vocab_si
         spec: The run's settings.
         archive: What the vendor handed out: tokenizer and template.
         vocab_size: Rows of the model's table.
+        reported: Labels of train and dev as the vendor may know them (`Labelled.report`).
 
     Raises:
         ConfigError: `max_length` leaves no room for a text, or is beyond the model's limit.
@@ -217,7 +243,7 @@ def prepare(rows: Labelled | Plain, spec: RunSpec, archive: Archive, *, vocab_si
     if isinstance(rows, Plain):
         kind = PairedTexts if spec.objective is Objective.SEQ2SEQ else LanguageTexts
         return kind(rows, spec, archive)
-    return LabelledTexts(rows, spec, archive, vocab_size=vocab_size)
+    return LabelledTexts(rows, spec, archive, vocab_size=vocab_size, reported=reported)
 
 
 class LabelledTexts(Prepared):
@@ -227,8 +253,17 @@ class LabelledTexts(Prepared):
         rows: The data.
     """
 
-    def __init__(self, rows: Labelled, spec: RunSpec, archive: Archive, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        rows: Labelled,
+        spec: RunSpec,
+        archive: Archive,
+        *,
+        vocab_size: int,
+        reported: ReportedLabels | None = None,
+    ) -> None:
         self._archive = archive
+        self.reported = reported
         self._cti = spec.privacy.cti
         self.rows = rows
         self.label_names = rows.names.names
@@ -239,15 +274,28 @@ class LabelledTexts(Prepared):
                 self.tokens, rows.labels, vocab_size=vocab_size, num_labels=len(rows.names), spec=self._cti
             )
 
+    @property
+    def _reported(self) -> tuple[Tensor, Tensor]:
+        """Labels of train and of dev for all that the vendor sees anything of."""
+        if self.reported is None:
+            return self.rows.labels, self.rows.dev_labels
+        train, dev = self.reported.labels.split([len(self.rows.labels), len(self.rows.dev_labels)])
+        return train, dev
+
     @cached_property
     def train(self) -> Examples:
         """Train as it is released for training: under CTI noise may depend on the label."""
         classes = self.rows.labels if self._cti is not None and not self._cti.class_free else None
-        return self._labelled(Texts(self.tokens, classes), self.rows.labels)
+        return self._labelled(Texts(self.tokens, classes), self._reported[0])
+
+    @cached_property
+    def stopping(self) -> Examples:
+        """Dev with labels as they are reported: which epoch is best, and when to stop, shows the vendor something."""
+        return replace(self.dev, labels=self._reported[1])
 
     @cached_property
     def dev(self) -> Examples:
-        """Dev as it is queried: without labels in the noise."""
+        """Dev as it is queried: without labels in the noise. With its true labels, which only the customer sees."""
         return self._queried(self.rows.dev, self.rows.dev_labels)
 
     @cached_property

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Deviation, Guarantee, Proportion
 from cutlayer.customer.settings import Objective, RunSpec
+from cutlayer.privacy import LABELS_SHOWN
 
 
 class RunResult(BaseModel):
@@ -77,11 +78,14 @@ class FinetuneResult(RunResult):
     """A finished run of a classifier.
 
     Attributes:
-        ua: Utility accuracy: share of texts labelled right (SAP §5.1).
-        ua_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch.
+        ua: Utility accuracy: share of texts labelled right (SAP §5.1), by their true labels.
+        ua_on: `test` or `dev`, whichever it was measured on. Dev also chose the epoch; under randomised response its
+            reported labels did, and `dev` counts by these.
         ua_n: How many texts.
         ua_standard_error: Its standard error.
         label_recovery: Share of training labels that the vendor can read from output gradients.
+        label_guarantee: What is promised of each label, whatever the vendor does with gradients.
+        label_keep: Under randomised response, the probability that a label is reported as it is.
     """
 
     ua: float
@@ -89,6 +93,8 @@ class FinetuneResult(RunResult):
     ua_n: int
     ua_standard_error: float
     label_recovery: float | None
+    label_guarantee: Guarantee = Guarantee.nothing(LABELS_SHOWN)
+    label_keep: float | None = None
 
 
 class LanguageResult(RunResult):

@@ -26,7 +26,7 @@ from cutlayer.core import ConfigError, StorageError
 from cutlayer.core.files import TEMPORARY
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.results import RESULTS, RunResult
-from cutlayer.customer.settings import RunSpec
+from cutlayer.customer.settings import BUDGETS, RunSpec
 from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 
 KEPT_CHECKPOINTS = 2
@@ -160,7 +160,7 @@ class Run:
         if state.data_digest != data_digest:
             raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
         # a budget says how far a run may go, not which run it is: it may be raised
-        before, now = (json.loads(each.model_dump_json(exclude={"budget"})) for each in (state.spec, spec))
+        before, now = (json.loads(each.model_dump_json(exclude=set(BUDGETS))) for each in (state.spec, spec))
         differing = sorted(key for key in now if now[key] != before[key])
         if differing:
             raise ConfigError(

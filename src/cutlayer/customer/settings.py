@@ -13,11 +13,15 @@ from pydantic import ConfigDict, Field
 
 from cutlayer.core import Cut, Deviation, Spec
 from cutlayer.models import Family
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import LARGEST_EPSILON, PrivacySpec
 from cutlayer.wire import Form, Precision, WireType
 
 BLOCK_LENGTH = 1024
 """Tokens of a block of packed texts (Yao & Li, §3.3.2)."""
+
+
+BUDGETS = ("budget", "label_budget")
+"""Settings that say how far a run may go, not which run it is."""
 
 
 class TrainBottom(StrEnum):
@@ -218,6 +222,8 @@ class RunSpec(Spec):
         train_bottom: Whether and how the bottom is trained.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta per text, or `None`.
+        label_epsilon: Randomised response of a classifier's labels; `None` computes losses from them as they are.
+        label_budget: Largest sum of epsilon per label, or `None`.
         public_iterations: Steps on public text before any private text leaves (Yao & Li, §5).
         seed: Data order, initialisation, dropout. Never privacy noise.
         unsafe_noise_seed: What noise was drawn from instead of the customer's secret; protects nothing.
@@ -235,6 +241,8 @@ class RunSpec(Spec):
     train_bottom: TrainBottom
     wire_type: WireType
     budget: float | None = Field(gt=0, allow_inf_nan=False)
+    label_epsilon: float | None = Field(default=None, gt=0, le=LARGEST_EPSILON)
+    label_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     public_iterations: int = Field(default=0, ge=0)
     seed: int = Field(ge=0, lt=2**63)
     unsafe_noise_seed: int | None = None

@@ -14,6 +14,14 @@ from cutlayer.privacy.entries import (
     RunBytes,
     VendorSummary,
 )
+from cutlayer.privacy.labels import (
+    LABEL_UNIT,
+    LABELS_SHOWN,
+    LARGEST_EPSILON,
+    LabelResponse,
+    ReportedLabels,
+    keep_probability,
+)
 from cutlayer.privacy.ledger import Ledger
 from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
@@ -25,6 +33,9 @@ from cutlayer.privacy.spec import CtiSpec, PrivacySpec
 from cutlayer.privacy.vault import Vault
 
 __all__ = [
+    "LABELS_SHOWN",
+    "LABEL_UNIT",
+    "LARGEST_EPSILON",
     "LATTICE",
     "MECHANISMS",
     "PRIVATIZERS",
@@ -32,6 +43,7 @@ __all__ = [
     "CustomerSecret",
     "DChi",
     "FrameEntry",
+    "LabelResponse",
     "Ledger",
     "LedgerSummary",
     "Mechanism",
@@ -43,6 +55,7 @@ __all__ = [
     "Privatizer",
     "Release",
     "ReleaseEntry",
+    "ReportedLabels",
     "RunBytes",
     "SearchCounts",
     "Space",
@@ -55,6 +68,7 @@ __all__ = [
     "build_privatizer",
     "find_mechanism",
     "generator",
+    "keep_probability",
     "largest_distance",
     "table_fingerprint",
 ]

@@ -60,6 +60,7 @@ def check_budget(
     unit: str,
     budget: float,
     told: str,
+    what: str = "texts",
 ) -> None:
     """Refuses releases that a budget does not allow.
 
@@ -71,6 +72,7 @@ def check_budget(
         unit: What etas are counted in.
         budget: Largest sum of etas per text and unit.
         told: What the message says of the consequence.
+        what: What is released.
 
     Raises:
         BudgetError: A text would be charged beyond the budget, once all of them had left.
@@ -88,7 +90,7 @@ def check_budget(
     if over:
         before, eta = max(over, key=sum)
         raise BudgetError(
-            f"{len(over)} of {len(set(contents))} texts would be charged beyond the budget of {budget:g}: "
+            f"{len(over)} of {len(set(contents))} {what} would be charged beyond the budget of {budget:g}: "
             f"up to {before:g} spent and {eta:g} due, in {unit}. {told}",
-            remedy="Use what was released before at the same settings, leave these texts out, or raise the budget.",
+            remedy=f"Use what was released before at the same settings, leave these {what} out, or raise the budget.",
         )

@@ -136,6 +136,7 @@ class LedgerSummary:
         payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
         vendors: One line per vendor.
         mechanisms: One line per mechanism and unit.
+        labels: The same of labels that gradients were computed from; their etas are epsilons.
     """
 
     frames: int
@@ -146,6 +147,7 @@ class LedgerSummary:
     payload_bytes: Mapping[str, int]
     vendors: tuple[VendorSummary, ...]
     mechanisms: tuple[MechanismSummary, ...]
+    labels: tuple[MechanismSummary, ...] = ()
 
 
 @dataclass(frozen=True)

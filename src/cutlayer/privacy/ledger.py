@@ -7,6 +7,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from cutlayer.privacy.entries import (
     RunBytes,
     VendorSummary,
 )
+from cutlayer.privacy.labels import LABEL_UNIT, ReportedLabels
 from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
@@ -66,6 +68,8 @@ class Ledger:
     privacy exceeds every budget, and so does one whose noise came from a seed. Vendors are taken to
     tell each other what they got.
 
+    **Labels** have entries of their own, with an epsilon each, and a budget of their own.
+
     Args:
         path: The file; made if it is missing.
 
@@ -98,6 +102,8 @@ class Ledger:
         release: Release | None,
         budget: float | None,
         unsafe: bool,
+        labels: ReportedLabels | None = None,
+        label_budget: float | None = None,
     ) -> int:
         """Writes a frame down, before its bytes exist.
 
@@ -110,12 +116,14 @@ class Ledger:
             release: The texts in it.
             budget: Largest sum of etas per text and unit; `None` for no limit.
             unsafe: Whether noise comes from a seed.
+            labels: Labels that gradients show from this frame on.
+            label_budget: Largest sum of epsilons per label; `None` for no limit.
 
         Returns:
             The entry, for `close_frame`.
 
         Raises:
-            BudgetError: A text would be charged beyond the budget. Nothing is written.
+            BudgetError: A text, or a label, would be charged beyond the budget. Nothing is written.
             PrivacyError: The release still waits for its noise, or an identity left with other
                 bytes before. Nothing is written.
             StorageError: The ledger cannot be written. Then nothing may be sent.
@@ -140,11 +148,22 @@ class Ledger:
             if entry is None:
                 raise PrivacyError("The ledger did not number a frame.")
             if release is not None:
-                _write_texts(connection, entry, release, digests, payload_bytes.get(RELEASE_BYTES, 0), budget)
+                charge = _Charge.of_texts(release, digests, payload_bytes.get(RELEASE_BYTES, 0))
+                _write(connection, entry, charge, budget, told="This release was not sent.")
+            if labels is not None:
+                charge = _Charge.of_labels(labels, after=len(digests))
+                _write(connection, entry, charge, label_budget, told="No gradient was sent.")
         return entry
 
     def check_budget(
-        self, *, draws: Sequence[bytes], contents: Sequence[bytes], etas: Sequence[float], unit: str, budget: float
+        self,
+        *,
+        draws: Sequence[bytes],
+        contents: Sequence[bytes],
+        etas: Sequence[float],
+        unit: str,
+        budget: float,
+        what: str = "texts",
     ) -> None:
         """Asks, before a run begins, whether its budget lets all of its releases leave. Nothing is written.
 
@@ -154,6 +173,7 @@ class Ledger:
             etas: What each release costs if its draw is new.
             unit: What etas are counted in.
             budget: Largest sum of etas per text and unit.
+            what: What is released.
 
         Raises:
             BudgetError: A text would be charged beyond the budget, once all of them had left.
@@ -161,7 +181,14 @@ class Ledger:
         with self._database.read() as connection:
             new = new_draws(connection, draws)
             check_budget(
-                connection, contents=contents, etas=etas, new=new, unit=unit, budget=budget, told="No text was sent."
+                connection,
+                contents=contents,
+                etas=etas,
+                new=new,
+                unit=unit,
+                budget=budget,
+                told="No text was sent.",
+                what=what,
             )
 
     def is_empty(self) -> bool:
@@ -174,8 +201,8 @@ class Ledger:
         with self._database.read() as connection:
             (most,) = connection.execute(
                 "SELECT MAX(looks) FROM (SELECT COUNT(DISTINCT draw) AS looks FROM releases JOIN frames USING (entry) "
-                "WHERE run = ? GROUP BY content)",
-                (run,),
+                "JOIN kinds USING (kind) WHERE run = ? AND unit != ? GROUP BY content)",
+                (run, LABEL_UNIT),
             ).fetchone()
         return most or 0
 
@@ -230,13 +257,20 @@ class Ledger:
 
     def releases(self) -> Iterator[ReleaseEntry]:
         """All texts of all frames, in the order in which they left."""
+        return self._entries(of_labels=False)
+
+    def labels(self) -> Iterator[ReleaseEntry]:
+        """All labels that gradients were computed from, by the frame from which on; `eta` is their epsilon."""
+        return self._entries(of_labels=True)
+
+    def _entries(self, *, of_labels: bool) -> Iterator[ReleaseEntry]:
         query = (
             "SELECT entry, position, opened, identity, draw, content, releases.digest, mechanism, unit, eta, tokens, "
             "bytes, charged FROM releases JOIN kinds USING (kind) JOIN frames USING (entry) "
-            "WHERE (entry, position) > (?, ?) ORDER BY entry, position LIMIT ?"
+            "WHERE (unit = ?) = ? AND (entry, position) > (?, ?) ORDER BY entry, position LIMIT ?"
         )
         last = (0, 0)
-        while rows := self._page(query, last):
+        while rows := self._page(query, (LABEL_UNIT, of_labels, *last)):
             last = rows[-1][:2]
             for (
                 entry,
@@ -271,7 +305,9 @@ class Ledger:
             )
             texts_by_vendor = dict(
                 connection.execute(
-                    "SELECT vendor, COUNT(DISTINCT content) FROM releases JOIN frames USING (entry) GROUP BY vendor"
+                    "SELECT vendor, COUNT(DISTINCT content) FROM releases JOIN frames USING (entry) JOIN kinds USING "
+                    "(kind) WHERE unit != ? GROUP BY vendor",
+                    (LABEL_UNIT,),
                 ).fetchall()
             )
             vendors = connection.execute(
@@ -285,6 +321,10 @@ class Ledger:
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
                 "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"
             ).fetchall()
+        lines = [
+            MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent[unit])
+            for mechanism, unit, texts, releases, draws, tokens, size, eta in rows
+        ]
         return LedgerSummary(
             frames=frames,
             may_have_left=frames - closed,
@@ -296,10 +336,8 @@ class Ledger:
                 VendorSummary(vendor, frames, texts_by_vendor.get(vendor, 0), int(sent) + unanswered.get(vendor, 0))
                 for vendor, frames, sent in vendors
             ),
-            mechanisms=tuple(
-                MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent[unit])
-                for mechanism, unit, texts, releases, draws, tokens, size, eta in rows
-            ),
+            mechanisms=tuple(line for line in lines if line.unit != LABEL_UNIT),
+            labels=tuple(line for line in lines if line.unit == LABEL_UNIT),
         )
 
     def spent(self, run: str) -> RunBytes:
@@ -334,60 +372,120 @@ class Ledger:
         """Gives the file back."""
         self._database.close()
 
-    def _page(self, query: str, after: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    def _page(self, query: str, after: tuple[int | str, ...]) -> list[tuple[Any, ...]]:
         # page by page, so that a reader in no hurry holds no lock
         with self._database.read() as connection:
             return connection.execute(query, (*after, _PAGE)).fetchall()
 
 
-def _write_texts(
-    connection: sqlite3.Connection,
-    entry: int,
-    release: Release,
-    digests: Sequence[bytes],
-    release_bytes: int,
-    budget: float | None,
-) -> None:
-    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit) VALUES (?, ?)", (release.mechanism, release.unit))
+@dataclass(frozen=True)
+class _Charge:
+    """What a frame is charged for: a row for each text, or for each label.
+
+    Attributes:
+        what: What they are, for messages.
+        mechanism: How they were privatized.
+        unit: What etas are counted in.
+        start: The first row's position.
+        identities: Names of their bytes.
+        draws: Names of the noise in them.
+        contents: Names of the texts.
+        digests: Hashes of what leaves.
+        etas: What each costs if its draw is new.
+        tokens: How many tokens each has.
+        sizes: Each one's share of the frame's release bytes.
+    """
+
+    what: str
+    mechanism: str
+    unit: str
+    start: int
+    identities: Sequence[bytes]
+    draws: Sequence[bytes]
+    contents: Sequence[bytes]
+    digests: Sequence[bytes]
+    etas: Sequence[float]
+    tokens: Sequence[int]
+    sizes: Sequence[int]
+
+    @classmethod
+    def of_texts(cls, release: Release, digests: Sequence[bytes], release_bytes: int) -> _Charge:
+        """That of a release."""
+        items = release.items()
+        ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
+        return cls(
+            what="texts",
+            mechanism=release.mechanism,
+            unit=release.unit,
+            start=0,
+            identities=release.identities,
+            draws=release.draws,
+            contents=release.contents,
+            digests=digests,
+            etas=release.etas.tolist(),
+            tokens=release.tokens.tolist(),
+            sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
+        )
+
+    @classmethod
+    def of_labels(cls, labels: ReportedLabels, *, after: int) -> _Charge:
+        """That of labels, behind so many texts."""
+        none = [0] * len(labels.identities)
+        return cls(
+            what="labels",
+            mechanism=labels.mechanism,
+            unit=LABEL_UNIT,
+            start=after,
+            identities=labels.identities,
+            draws=labels.identities,
+            contents=labels.contents,
+            digests=labels.digests,
+            etas=labels.etas,
+            tokens=none,
+            sizes=none,
+        )
+
+
+def _write(connection: sqlite3.Connection, entry: int, charge: _Charge, budget: float | None, *, told: str) -> None:
+    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit) VALUES (?, ?)", (charge.mechanism, charge.unit))
     (kind,) = connection.execute(
-        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ?", (release.mechanism, release.unit)
+        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ?", (charge.mechanism, charge.unit)
     ).fetchone()
-    etas = release.etas.tolist()
-    _check_bytes(connection, release, digests, etas)
-    charged = new_draws(connection, release.draws)
+    _check_bytes(connection, charge)
+    charged = new_draws(connection, charge.draws)
     if budget is not None:
         check_budget(
             connection,
-            contents=release.contents,
-            etas=etas,
+            contents=charge.contents,
+            etas=charge.etas,
             new=charged,
-            unit=release.unit,
+            unit=charge.unit,
             budget=budget,
-            told="This release was not sent.",
+            told=told,
+            what=charge.what,
         )
-    items = release.items()
-    ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
-    shares = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    count = len(charge.identities)
     connection.executemany(
         "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         zip(
-            [entry] * len(release), range(len(release)), release.identities, release.draws, release.contents, digests,
-            [kind] * len(release), etas, release.tokens.tolist(), shares, charged, strict=True,
+            [entry] * count, range(charge.start, charge.start + count), charge.identities, charge.draws,
+            charge.contents, charge.digests, [kind] * count, charge.etas, charge.tokens, charge.sizes, charged,
+            strict=True,
         ),
     )  # fmt: skip
 
 
-def _check_bytes(
-    connection: sqlite3.Connection, release: Release, digests: Sequence[bytes], etas: Sequence[float]
-) -> None:
-    known = dict(select_by_key(connection, "SELECT identity, digest FROM releases WHERE identity", release.identities))
+def _check_bytes(connection: sqlite3.Connection, charge: _Charge) -> None:
+    query = "SELECT identity, digest FROM releases WHERE identity"
+    known = dict(select_by_key(connection, query, charge.identities))
     differing = 0
-    for identity, digest, eta in zip(release.identities, digests, etas, strict=True):
+    for identity, digest, eta in zip(charge.identities, charge.digests, charge.etas, strict=True):
         # without noise there is no second look: a text's rows may differ in their last bits
         differing += math.isfinite(eta) and known.setdefault(identity, digest) != digest
     if differing:
         raise PrivacyError(
-            f"{differing} of {len(release)} texts were released before with other bytes: this would be a second look.",
+            f"{differing} of {len(charge.identities)} {charge.what} were released before with other bytes: this would "
+            "be a second look.",
             remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
         )
 

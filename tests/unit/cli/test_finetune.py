@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cutlayer.cli.finetune import finetune
-from cutlayer.core import Guarantee, Place
+from cutlayer.cli.finetune import classifier_rows, finetune
+from cutlayer.core import Claim, Guarantee, Place
 from cutlayer.customer import (
     Client,
     FinetuneResult,
@@ -72,6 +72,8 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         "--bottom": "3",
         "--train-bottom": "memoised",
         "--budget": "160",
+        "--label-epsilon": "1.5",
+        "--label-budget": "3",
         "--model": "house",
         "--epochs": "7",
         "--patience": "4",
@@ -99,6 +101,7 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
     assert (asked["mechanism"], asked["place"], asked["bottom"]) == ("vector", Place.ACTIVATIONS, 3)
     assert (asked["train_bottom"], asked["wire_type"]) == (TrainBottom.MEMOISED, WireType.FP32)
     assert (asked["budget"], asked["model"], asked["seed"], asked["unsafe_noise_seed"]) == (160, "house", 5, 6)
+    assert (asked["label_epsilon"], asked["label_budget"]) == (1.5, 3)
     assert (asked["cti"], asked["cti_class_free"], asked["out"]) == (True, True, tmp_path)
     assert asked["training"] == TrainSpec(
         epochs=7,
@@ -151,6 +154,16 @@ def test_what_cannot_be_is_said_in_one_line(flags: tuple[str, ...], code: int, s
     assert failed.code == code
     assert said in failed.err
     assert len(failed.err.strip().splitlines()) == 1
+
+
+def test_what_is_promised_of_labels_stands_beside_what_is_read() -> None:
+    plain = FinetuneResult.model_construct(ua=0.5, ua_on="test", ua_n=4, ua_standard_error=0.25, label_recovery=1.0)
+    assert dict(classifier_rows(plain))["guarantee of labels"] == "none"
+    promise = Guarantee(claim=Claim.LABEL, budget=2, unit="epsilon", per="label")
+    drawn = plain.model_copy(update={"label_guarantee": promise, "label_keep": 0.7311})
+    said = str(dict(classifier_rows(drawn))["guarantee of labels"])
+    assert said.startswith("label-dp, epsilon 2 per label")
+    assert "73.1 %" in said
 
 
 def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -179,6 +179,8 @@ def test_options_that_mean_nothing_for_a_classifier(asked: dict[str, Any], run: 
         (("--cti-class-free",), "--cti", "contributing tokens are found by class labels"),
         (("--cti", "--cti-option", "pair=first"), "--cti", "contributing tokens are found by class labels"),
         (("--text-pair-column", "b"), "--text-pair-column", "a language model is trained on single texts"),
+        (("--label-epsilon", "1"), "--label-epsilon", "a language model's labels are its text"),
+        (("--label-budget", "1"), "--label-budget", "a language model's labels are its text"),
     ],
     ids=str,
 )
