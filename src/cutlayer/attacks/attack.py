@@ -62,8 +62,8 @@ class Clue(StrEnum):
     """In how long texts are."""
     SURVIVAL = "survival"
     """In which tokens the noise left as they were."""
-    STEPS = "steps"
-    """In the steps of training: gradients, and what the vendor computed itself."""
+    GRADIENTS = "gradients"
+    """In what training shows, step by step: what comes down, and the gradient that goes up."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Attack:
             broken. Less than all where even a sound attack misses some: behind many blocks.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
-        costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
-        clue: Where it looks.
         named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
             label is left open: the score matches them at their best, and chance is that of such a match.
+        costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
+        clue: Where it looks.
     """
 
     run: Callable[[View], Guesses]
@@ -93,9 +93,9 @@ class Attack:
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
     tokens: int | None = None
+    named: bool = True
     costly: bool = False
     clue: Clue = Clue.WORDS
-    named: bool = True
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

@@ -77,6 +77,6 @@ ATTACKS.add("gradient-norm")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504",
         needs=frozenset({Need.SHARES}),
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )

@@ -48,11 +48,11 @@ class Need(StrEnum):
     NOISE = "how releases are privatized"
     PUBLIC_TEXT = "public text"
     LINKS = "which releases are of the same text"
+    CLASSES = "how many labels there are"
+    SHARES = "how frequent each label is"
     ANNOTATED_TEXT = "public text in which entities are marked"
     LABELLED = "labels of some of the records"
     MODEL = "the vendor's own model"
-    CLASSES = "how many labels there are"
-    SHARES = "how frequent each label is"
 
 
 GRANTS = {
@@ -62,11 +62,11 @@ GRANTS = {
     Need.NOISE: ("noise",),
     Need.PUBLIC_TEXT: ("public",),
     Need.LINKS: ("links",),
+    Need.CLASSES: ("classes",),
+    Need.SHARES: ("shares",),
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
     Need.MODEL: ("model",),
-    Need.CLASSES: ("classes",),
-    Need.SHARES: ("shares",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -197,11 +197,11 @@ class Knowledge:
         public: Text of the attacker's own.
         links: By source and number of a release, `[rows]` int64: which text each row is of, where texts are released
             several times. A vendor sees their lengths, and what they have in common.
+        classes: How many labels there are: a job says so.
+        shares: `[classes]`, how frequent each label is. Not told, but often known: of fraud or of a disease.
         annotated: The same with entities marked.
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
-        classes: How many labels there are: a job says so.
-        shares: `[classes]`, how frequent each label is. Not told, but often known: of fraud or of a disease.
     """
 
     cut: Cut
@@ -214,6 +214,8 @@ class Knowledge:
     noise: Noise | None = None
     public: PublicText | None = None
     links: Mapping[tuple[str, int], Tensor] | None = None
+    classes: int | None = None
+    shares: Tensor | None = None
     annotated: AnnotatedText | None = None
     labelled: Labelled | None = None
     model: PreTrainedModel | None = None
@@ -228,9 +230,6 @@ class Knowledge:
             *(None if module is None else _weights(module) for module in (self.bottom, self.model)),
             None if self.noise is None else self.noise.key,
         )
-
-    classes: int | None = None
-    shares: Tensor | None = None
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

@@ -95,7 +95,7 @@ ATTACKS.add("gradient-direction")(
         reference="Li et al., arXiv:2102.08504; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )
 ATTACKS.add("activation-clusters")(
@@ -106,6 +106,6 @@ ATTACKS.add("activation-clusters")(
         reference="Sun et al., arXiv:2203.01451; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )

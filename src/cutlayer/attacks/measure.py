@@ -122,10 +122,10 @@ def examine(
         DataError: Transcript and truth do not belong together.
     """
     run = run or ATTACKS[attack]
-    if run.tokens is not None and isinstance(truth, TokenTruth):
-        transcript, truth = truth.beginning(transcript, run.tokens)
     if isinstance(truth, LabelTruth):
         truth = replace(truth, named=run.named)
+    if run.tokens is not None and isinstance(truth, TokenTruth):
+        transcript, truth = truth.beginning(transcript, run.tokens)
     try:
         guesses = tuple(run(View(transcript, truth.granted(transcript, knowledge))))
         score = truth.score(guesses)

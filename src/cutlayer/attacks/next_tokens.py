@@ -83,7 +83,7 @@ ATTACKS.add("tail-gradient")(
         needs=frozenset({Need.TAIL}),
         tokens=4096,
         costly=True,
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )
 ATTACKS.add("forward-leak")(

@@ -61,7 +61,7 @@ ATTACKS.add("gradient-sign")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504; Zhao et al., iDLG, arXiv:2001.02610",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )
 ATTACKS.add("output-gradient")(
@@ -71,6 +71,6 @@ ATTACKS.add("output-gradient")(
         question=Question.LABEL,
         reference="this project; d loss / d logits of a cross-entropy",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.STEPS,
+        clue=Clue.GRADIENTS,
     )
 )

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.attacks.scoring import Further, Score, bootstrap, chance_of_groups, chance_of_match, matched_groups
+from cutlayer.attacks.scoring import (
+    Further,
+    Score,
+    bootstrap,
+    chance_of_groups,
+    chance_of_match,
+    matched_groups,
+)
 from cutlayer.attacks.simulate import boundary
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
@@ -420,8 +427,9 @@ class LabelTruth:
         return 1.0
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
-        """The same knowledge: of its labels nothing is told."""
-        return knowledge
+        """Knowledge with how many labels there are, and how frequent each is; of no text's label anything."""
+        shares = torch.bincount(self.labels, minlength=self.num_labels) / len(self.labels)
+        return replace(knowledge, classes=self.num_labels, shares=shares)
 
 
 # ---------------------------------------------------------------- where texts were released

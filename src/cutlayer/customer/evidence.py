@@ -115,7 +115,7 @@ class Evidence:
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
         """What an attack is scored on, with the column of the attribute that it is about."""
         if attack.question is Question.WORDS:
-            words = self.trained if attack.clue is Clue.STEPS else self.tokens
+            words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
             if words is not None:
                 yield "", words
         elif attack.question is Question.LENGTH:
@@ -123,7 +123,7 @@ class Evidence:
         elif attack.question is Question.ATTRIBUTE:
             yield from self.attributes.items()
         elif attack.question is Question.LABEL:
-            truth = self.labels if attack.clue is Clue.STEPS else self.classes
+            truth = self.labels if attack.clue is Clue.GRADIENTS else self.classes
             if truth is not None:
                 yield "", truth
 
@@ -201,9 +201,6 @@ class Evidence:
         for column in attacker.secret:
             values, names = _numbered(rows.train, column)
             attributes[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
-        if labels is not None:
-            shares = torch.bincount(labels.labels, minlength=labels.num_labels) / len(labels.labels)
-            knowledge = replace(knowledge, classes=labels.num_labels, shares=shares)
         if spec.train_bottom is TrainBottom.REDRAW:
             links = {(f"job/{job}", step): texts for (job, step), texts in steps.items()}
             knowledge = replace(knowledge, links=links)

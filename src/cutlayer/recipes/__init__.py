@@ -2,12 +2,14 @@
 
 from cutlayer.recipes.generation import NoisyGeneration
 from cutlayer.recipes.inference import Inference
+from cutlayer.recipes.labels import HiddenLabels
 from cutlayer.recipes.recipe import RECIPES, Order, Recipe, Report, Size, data_folder
 from cutlayer.recipes.sap import Sap
 from cutlayer.recipes.unsplit import SplitStudy
 
 __all__ = [
     "RECIPES",
+    "HiddenLabels",
     "Inference",
     "NoisyGeneration",
     "Order",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
@@ -36,6 +36,18 @@ from cutlayer.models import (
 from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 64
+
+
+class Watcher(Protocol):
+    """Looks at a training and changes nothing of it."""
+
+    def begin(self, model: PeftModel) -> None:
+        """Is given the model before the first step."""
+        ...
+
+    def step(self, texts: Tensor) -> None:
+        """Is called after each backward pass, with the numbers of its texts `[batch]`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,7 @@ def train_centralised(
     progress: Progress,
     bottom: int = 0,
     device: str = "auto",
+    watcher: Watcher | None = None,
 ) -> Centralised:
     """Fine-tunes the whole model with LoRA on texts as they are.
 
@@ -79,6 +92,7 @@ def train_centralised(
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
+        watcher: Looks on.
 
     Raises:
         ConfigError: There is no such device here.
@@ -94,6 +108,8 @@ def train_centralised(
     whole.config.pad_token_id = tokenizer.pad_token_id
     adapted = ordinary_peft(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
     adapted.to(place)
+    if watcher is not None:
+        watcher.begin(adapted)
     limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
     longest = min(limit for limit in limits if limit)
     batches = Batches(tokenizer, longest, place)
@@ -123,6 +139,8 @@ def train_centralised(
                 logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
             loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices].to(place))
             loss.backward()
+            if watcher is not None:
+                watcher.step(indices)
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
