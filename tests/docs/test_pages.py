@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from cutlayer.attacks import ATTACKS
 from cutlayer.cli.audit import OVER
 from cutlayer.cli.reference import commands, page
 from cutlayer.core import errors
-from cutlayer.customer import Client, FinetuneResult, LanguageResult, TrainSpec
+from cutlayer.customer import Client, FinetuneResult, LanguageResult, RunSpec, TrainSpec
 from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.vendor.settings import Limits, VendorSettings
 
@@ -29,6 +30,14 @@ def name_of(path: Path) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------- attacks
+
+
+def test_every_attack_is_described() -> None:
+    told = set(re.findall(r"^\| `([a-z-]+)` \|", (DOCS / "reference/attacks.md").read_text(), re.MULTILINE))
+    assert told == set(ATTACKS)
 
 
 # ---------------------------------------------------------------- the command line
@@ -87,7 +96,7 @@ def test_every_setting_has_a_row_with_its_default(spec: type[BaseModel]) -> None
 
 
 def test_every_setting_of_the_settings_page_exists() -> None:
-    specs = (VendorSettings, Limits, PrivacySpec, CtiSpec, TrainSpec)
+    specs = (VendorSettings, Limits, PrivacySpec, CtiSpec, TrainSpec, RunSpec)
     known = {name for spec in specs for name in spec.model_fields}
     rows = set(re.findall(r"^\| `([a-z_0-9]+)` \|", SETTINGS, re.MULTILINE))
     assert rows <= known

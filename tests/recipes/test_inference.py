@@ -163,7 +163,7 @@ def test_finished_cells_are_not_run_again(tiny, data, tmp_path, monkeypatch):
     kept = len(list((tmp_path / "cells").iterdir()))
     assert kept == 1 + 8  # the calibration; at one eta five of gender and three of age
     monkeypatch.setattr(cells.Experiment, "_attack", honest)
-    monkeypatch.setattr(cells, "calibrate", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(cells, "etas_for_shares", Mock(side_effect=AssertionError))
     report = recipe.run(some, Silent())
     assert len(list((tmp_path / "cells").iterdir())) == 1 + 2 * 8
     assert [path.name for path in report.files] == ["report.json", "report.md", "figure-3-sap.png"]

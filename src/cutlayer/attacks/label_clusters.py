@@ -94,8 +94,8 @@ ATTACKS.add("gradient-direction")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.GRADIENTS,
         named=False,
+        clue=Clue.GRADIENTS,
     )
 )
 ATTACKS.add("activation-clusters")(
@@ -105,7 +105,7 @@ ATTACKS.add("activation-clusters")(
         question=Question.LABEL,
         reference="Sun et al., arXiv:2203.01451; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.GRADIENTS,
         named=False,
+        clue=Clue.GRADIENTS,
     )
 )

@@ -22,6 +22,7 @@ from typer.main import get_command
 from cutlayer.cli import (
     adapter,
     audit,
+    calibrate,
     conformance,
     convert_eta,
     demo,
@@ -93,6 +94,7 @@ def cutlayer(
 
 
 audit.register(app)
+calibrate.register(app)
 conformance.register(app)
 convert_eta.register(app)
 demo.register(app)

@@ -14,6 +14,7 @@ from cutlayer.core.errors import (
     PrivacyError,
     Stopped,
     StorageError,
+    TargetError,
     UnsupportedArchitectureError,
     VendorError,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Spec",
     "Stopped",
     "StorageError",
+    "TargetError",
     "Tokens",
     "UnsupportedArchitectureError",
     "VendorError",

@@ -122,6 +122,12 @@ class ConformanceError(CutlayerError):
     exit_code = 11
 
 
+class TargetError(CutlayerError):
+    """No setting that was tried keeps what leaks within the target."""
+
+    exit_code = 12
+
+
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 

@@ -52,7 +52,7 @@ class AttackerSpec(Spec):
         seed: Which records it knows.
     """
 
-    known: float = Field(0.2, ge=0, lt=1)
+    known: float = Field(default=0.2, ge=0, lt=1)
     group: str | None = None
     secret: tuple[str, ...] = ()
     seed: int = 0

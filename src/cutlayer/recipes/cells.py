@@ -32,7 +32,7 @@ from cutlayer.recipes.centralised import train_centralised
 from cutlayer.recipes.loopback import Loopback, Stoppable
 from cutlayer.recipes.tasks import Limits, Splits, Task, fresh_topics
 from cutlayer.recipes.topics import TopicLabels, Topics
-from cutlayer.reports import Calibrated, CellStore, calibrate
+from cutlayer.reports import Calibrated, CellStore, etas_for_shares
 
 _CALIBRATION_SEED = 0
 
@@ -218,7 +218,7 @@ class Experiment(Stoppable):
             tokens = tokenise(train, tokenizer, max_content=template.max_content(train.segments, max_tokens))
             table = cast(Bottom, split(whole, Cut(bottom=0)).bottom).table
             search = NeighbourSearch(table, candidate_tokens(tokenizer, vocab_size=len(table)))
-            found = Calibration(points=tuple(calibrate(tokens, search, shares, seed=_CALIBRATION_SEED)))
+            found = Calibration(points=tuple(etas_for_shares(tokens, search, shares, seed=_CALIBRATION_SEED)))
             self._calibrations.put(cell, found)
         return found.points
 

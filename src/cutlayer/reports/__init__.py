@@ -1,7 +1,6 @@
 """From finished runs and mechanisms to tables, pages and JSON; each number with its standard error."""
 
 from cutlayer.reports.audit_files import read_audit, write_audit
-from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore, digest, write_json
 from cutlayer.reports.conformance import Conformance, ConformanceCheck, Replacement, TokenSample, check_mechanism
 from cutlayer.reports.estimate import Estimate, Gain
@@ -15,6 +14,7 @@ from cutlayer.reports.parameterisations import (
     eta_of,
 )
 from cutlayer.reports.render import render
+from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
 from cutlayer.reports.schema import AuditReport
 from cutlayer.reports.summary import summary
 from cutlayer.reports.table import Table, percent
@@ -36,11 +36,11 @@ __all__ = [
     "Replacement",
     "Table",
     "TokenSample",
-    "calibrate",
     "check_mechanism",
     "convert_eta",
     "digest",
     "eta_of",
+    "etas_for_shares",
     "percent",
     "read_audit",
     "render",

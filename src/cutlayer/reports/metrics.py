@@ -14,6 +14,8 @@ from torch import Tensor
 
 from cutlayer.attacks import Reading
 from cutlayer.attacks.scoring import bootstrap
+from cutlayer.attacks.truth import UNREAD
+from cutlayer.core import Tokens
 from cutlayer.data import Dataset
 from cutlayer.reports.schema import Metric, TokenClass
 
@@ -25,6 +27,8 @@ CLASSES = (NAMES, NUMBERS, RARE, OTHER, MARKS)
 """Kinds of tokens, in the order in which a report lists them."""
 RARE_SHARE = 1e-5
 """A token is rare if it makes less than this share of the attacker's own text."""
+MOST_TEXTS = 1_000
+"""Texts whose likeness is measured: it takes milliseconds each."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _SENTENCE_END = re.compile(r"[.!?:;…]['\"”’)]*\s*$|^\s*$")
 
@@ -48,6 +52,54 @@ def exact_texts(reading: Reading) -> Metric:
     seen, right = reading.per_text(reading.seen), reading.per_text(reading.right)
     shown = (seen > 0).long()
     return share("exact_text", "whole texts read without a mistake", ((right == seen) & (seen > 0)).long(), shown)
+
+
+def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metric, ...]:
+    """How close read texts are to the true ones as texts, whatever stands at which place: ROUGE-L and BLEU.
+
+    Means over texts, of the first `MOST_TEXTS` of which anything was looked at; tokens that were not read are left out.
+    Words are runs of letters and digits after folding case.
+
+    Ref: Lin 2004 (ROUGE-L, F1); Papineni et al. 2002 (BLEU-4 of each text, smoothed as Chen and Cherry's method 1; of
+    texts of fewer words up to as many).
+    """
+    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+    from rouge_score.rouge_scorer import RougeScorer
+
+    shown = (reading.per_text(reading.seen) > 0).nonzero()[:MOST_TEXTS, 0].tolist()
+    scorer = RougeScorer(["rougeL"])
+    smooth = SmoothingFunction().method1
+    rouge, bleu = [], []
+    for row in shown:
+        true, read = (_words(tokens, row, tokenizer) for tokens in (reading.tokens, reading.read))
+        if not true:
+            continue
+        rouge.append(scorer.score(" ".join(true), " ".join(read))["rougeL"].fmeasure)
+        orders = min(4, len(true))
+        weights = (1 / orders,) * orders
+        bleu.append(sentence_bleu([true], read, weights, smoothing_function=smooth) if read else 0.0)
+    if not rouge:
+        return ()
+    ones = torch.ones(len(rouge), dtype=torch.int64)
+    return tuple(
+        Metric(
+            name=name,
+            title=title,
+            value=sum(values) / len(values),
+            ci=bootstrap(torch.tensor(values, dtype=torch.float64), ones),
+            n=len(values),
+        )
+        for name, title, values in (
+            ("rouge_l", "likeness of whole texts, ROUGE-L (F1)", rouge),
+            ("bleu", "likeness of whole texts, BLEU-4", bleu),
+        )
+    )
+
+
+def _words(tokens: Tokens, row: int, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    ids = torch.cat([side[row] for side in tokens.segments])
+    text = str(tokenizer.decode(ids[ids != UNREAD].tolist(), clean_up_tokenization_spaces=False))
+    return [word.lower() for word in _WORD.findall(text)]
 
 
 def token_kinds(

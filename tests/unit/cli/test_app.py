@@ -43,6 +43,7 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "adapter show",
         "adapter delete",
         "audit",
+        "calibrate",
         "conformance",
         "convert-eta",
         "discard",

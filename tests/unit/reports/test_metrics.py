@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from cutlayer.attacks import TokenTruth
+from cutlayer.attacks.truth import UNREAD
 from cutlayer.core import Ragged, Tokens
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import load_tokenizer
 from cutlayer.reports.audit.outliers import stand_out
-from cutlayer.reports.metrics import CLASSES, by_class, exact_texts, holm, token_kinds
+from cutlayer.reports.metrics import CLASSES, by_class, exact_texts, holm, likeness, token_kinds
+from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 
 JOB = "b" * 32
 
@@ -114,3 +118,27 @@ def test_tokens_that_noise_hides_badly_do_not_make_a_text_stand_out():
     right = torch.rand(len(values), generator=rng) < torch.where(easy, 0.95, 0.1)
     guess = Tokens((side.with_values(torch.where(right, values, 5)),))
     assert stand_out(reading(tokens, guess), alpha=0.01).tolist() == []
+
+
+def test_likeness_is_of_words_wherever_they_stand(tiny_model):  # noqa: F811
+    tokenizer = load_tokenizer(str(tiny_model))
+    data = Dataset((("w1 w2 w3 w4 w5 w6",), ("w7 w8 w9",), ("",)))
+    tokens = tokenise(data, tokenizer, max_content=20)
+    (side,) = tokens.segments
+
+    def of(values):
+        found = likeness(reading(tokens, Tokens((side.with_values(values),))), tokenizer)
+        return {each.name: (each.value, each.n) for each in found}
+
+    assert of(side.values) == {"rouge_l": (1.0, 2), "bleu": (1.0, 2)}
+    other = int(tokenizer.convert_tokens_to_ids("w99"))
+    mixed = side.values.clone()
+    mixed[:2] = other  # the first two of six words
+    # ROUGE-L: four of six words in order, in both directions
+    assert of(mixed)["rouge_l"][0] == pytest.approx((4 / 6 + 1) / 2)
+    # BLEU-4 of the first: precisions 4/6, 3/5, 2/4, 1/3
+    assert of(mixed)["bleu"][0] == pytest.approx(((4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25 + 1) / 2)
+    assert of(torch.full_like(side.values, other))["rouge_l"][0] == 0
+    nothing = Tokens((side.with_values(torch.full_like(side.values, UNREAD)),))
+    unread = dataclasses.replace(reading(tokens, tokens), read=nothing)
+    assert {each.value for each in likeness(unread, tokenizer)} == {0.0}

@@ -19,8 +19,8 @@ from cutlayer.recipes.centralised_language import train_centralised_language_mod
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
 from cutlayer.recipes.loopback import Loopback, Stoppable
 from cutlayer.recipes.recipe import Order
-from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore
+from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
 
 _CALIBRATION_SEED = 0
 
@@ -222,7 +222,7 @@ class Experiment(Stoppable):
             tokens = tokenise(self._train, self._tokenizer, max_content=2**31)
             table = self._table.detach()
             search = NeighbourSearch(table, candidate_tokens(self._tokenizer, vocab_size=len(table)))
-            found = Calibration(points=tuple(calibrate(tokens, search, cell.shares, seed=cell.seed)))
+            found = Calibration(points=tuple(etas_for_shares(tokens, search, cell.shares, seed=cell.seed)))
             self._calibrations.put(cell, found)
         return found.points
 

@@ -57,8 +57,8 @@ from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.inference.config import InferenceConfig, Scale
 from cutlayer.recipes.inference.releases import Released, identifier, release
 from cutlayer.recipes.recipe import Order
-from cutlayer.reports.calibrate import Calibrated, calibrate
 from cutlayer.reports.cells import CellStore
+from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
 
 _CALIBRATION_SEED = 0
 _SPLIT_SEED = 0
@@ -462,7 +462,7 @@ class Experiment:
         )
         found = self._calibrations.get(cell)
         if found is None:
-            points = calibrate(self._attacked.tokens, self._search, cell.shares, seed=cell.seed)
+            points = etas_for_shares(self._attacked.tokens, self._search, cell.shares, seed=cell.seed)
             found = Calibration(points=tuple(points))
             self._calibrations.put(cell, found)
         return found.points

@@ -30,7 +30,7 @@ from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.words import strongest, verdict
-from cutlayer.reports.metrics import by_class, exact_texts, holm, token_kinds
+from cutlayer.reports.metrics import by_class, exact_texts, holm, likeness, token_kinds
 from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
@@ -99,9 +99,7 @@ def audit(
     outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
     measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}
     above = holm({str(number): outcome.p_value for number, outcome in measured.items()}, alpha=ALPHA)
-    findings = [
-        _finding(each, above.get(str(number)), _kinds(evidence, each.found.reading)) for number, each in enumerate(ran)
-    ]
+    findings = [_finding(each, above.get(str(number)), evidence) for number, each in enumerate(ran)]
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
@@ -172,9 +170,9 @@ def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]
     return tuple(sorted(evidence.rows[text] + 1 for text in texts))
 
 
-def _kinds(evidence: Evidence, reading: Reading | None) -> Tensor | None:
-    """Of which kind each token of a reading is."""
-    if reading is None or evidence.texts is None:
+def _kinds(evidence: Evidence, reading: Reading) -> Tensor | None:
+    """Of which kind each token of a reading is; `None` for blocks of joined texts."""
+    if evidence.texts is None:
         return None
     public = evidence.knowledge.public
     return token_kinds(
@@ -203,7 +201,7 @@ _COUNTED: Mapping[str, str] = {
 }
 
 
-def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
+def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
     outcome, question = run.found.outcome, run.attack.question
     common: dict[str, Any] = {
         "name": run.name,
@@ -219,9 +217,11 @@ def _finding(run: _Ran, above: bool | None, kinds: Tensor | None) -> Finding:
         return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
     further = tuple(Metric(ci=each.interval, **each.model_dump(exclude={"interval"})) for each in outcome.further)
     classes: tuple[TokenClass, ...] = ()
-    if run.found.reading is not None:
-        further = (exact_texts(run.found.reading), *further)
-        classes = by_class(run.found.reading, kinds) if kinds is not None else ()
+    reading = run.found.reading
+    if reading is not None:
+        further = (exact_texts(reading), *likeness(reading, evidence.archive.tokenizer), *further)
+        kinds = _kinds(evidence, reading)
+        classes = () if kinds is None else by_class(reading, kinds)
     return Finding(
         status="measured",
         metric=METRICS[question],

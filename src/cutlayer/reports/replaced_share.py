@@ -40,7 +40,7 @@ class Calibrated:
     n: int
 
 
-def calibrate(tokens: Tokens, search: NeighbourSearch, shares: Sequence[float], *, seed: int) -> list[Calibrated]:
+def etas_for_shares(tokens: Tokens, search: NeighbourSearch, shares: Sequence[float], *, seed: int) -> list[Calibrated]:
     """For each share, the eta at which text-to-text privatization replaces about that share of tokens.
 
     Nothing is released: the draws are forgotten, so they need not be secret and repeat with the seed.

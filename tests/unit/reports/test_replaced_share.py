@@ -7,7 +7,7 @@ from cutlayer.core import ConfigError, Ragged, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.randomness import generator
-from cutlayer.reports import calibrate
+from cutlayer.reports import etas_for_shares
 
 VOCAB, WIDTH = 500, 16
 TABLE = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -28,7 +28,7 @@ def search():
 def test_fresh_draws_at_the_eta_replace_the_share(search):
     tokens = some_tokens()
     ids = torch.cat([segment.values for segment in tokens.segments])
-    points = calibrate(tokens, search, SHARES, seed=0)
+    points = etas_for_shares(tokens, search, SHARES, seed=0)
     assert [point.eta for point in points] == sorted(point.eta for point in points)
     for number, point in enumerate(points):
         etas = torch.full((len(ids),), point.eta, dtype=torch.float64).numpy()
@@ -41,7 +41,9 @@ def test_fresh_draws_at_the_eta_replace_the_share(search):
 
 
 def test_it_repeats(search):
-    assert calibrate(some_tokens(), search, [0.5], seed=3) == calibrate(some_tokens(), search, [0.5], seed=3)
+    assert etas_for_shares(some_tokens(), search, [0.5], seed=3) == etas_for_shares(
+        some_tokens(), search, [0.5], seed=3
+    )
 
 
 def test_tokens_that_are_no_candidates_are_always_replaced(search):
@@ -49,10 +51,10 @@ def test_tokens_that_are_no_candidates_are_always_replaced(search):
     ids = half.segments[0].values
     struck = half.segments[0].with_values(torch.where(torch.arange(len(ids)) % 2 == 0, ids % 10, ids))
     with pytest.raises(ConfigError, match="no candidates"):
-        calibrate(Tokens((struck,)), search, [0.25], seed=0)
+        etas_for_shares(Tokens((struck,)), search, [0.25], seed=0)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, float("nan")])
 def test_shares_out_of_range(search, share):
     with pytest.raises(ConfigError, match="shares"):
-        calibrate(some_tokens(), search, [0.5, share], seed=0)
+        etas_for_shares(some_tokens(), search, [0.5, share], seed=0)

@@ -1,0 +1,17 @@
+"""Which setting to take: the best accuracy under which attacks read little enough."""
+
+from cutlayer.reports.calibrate.run import Calibration, CalibrationSpec, calibrate
+from cutlayer.reports.calibrate.search import Arm, Evaluation, Setting, Tried, best, nearest, search
+
+__all__ = [
+    "Arm",
+    "Calibration",
+    "CalibrationSpec",
+    "Evaluation",
+    "Setting",
+    "Tried",
+    "best",
+    "calibrate",
+    "nearest",
+    "search",
+]

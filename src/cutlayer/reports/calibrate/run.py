@@ -1,0 +1,288 @@
+"""Settings evaluated on the customer's own texts: a real local run for each, attacked, and its accuracy."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cutlayer.attacks import ATTACKS, Question
+from cutlayer.core import ConfigError, Cut, Place, Spec
+from cutlayer.customer import FinetuneResult, Home, Progress, TrainSpec
+from cutlayer.customer.evidence import AttackerSpec
+from cutlayer.customer.handout import local_archive
+from cutlayer.data import Dataset, tokenise
+from cutlayer.privacy import NeighbourSearch
+from cutlayer.reports.audit import LocalSpec, audit, local_evidence, public_text
+from cutlayer.reports.calibrate.search import Arm, Evaluation, Setting, Tried, best, check_search, search
+from cutlayer.reports.cells import CellStore
+from cutlayer.reports.replaced_share import etas_for_shares
+from cutlayer.reports.schema import AuditReport, Frontier, FrontierPoint
+
+MOST_CONFIRMED: Final = 3
+"""Settings that the whole suite is run on, the most accurate first."""
+_MOST_REPLACED, _LEAST_REPLACED = 0.995, 0.3
+"""Between the etas that replace these shares of tokens the border is looked for."""
+_WIDER = 4.0
+"""How far below that rows of noise and contributing-token identification may need to go, and above it."""
+_Z = 1.96
+
+
+class CalibrationSpec(Spec):
+    """What is searched.
+
+    Attributes:
+        model: `starter`, a local folder or a hub id: the vendor's model.
+        arms: What may be chosen, beside eta.
+        target: The largest share of tokens that the strongest attack may read.
+        evaluations: Settings that are tried at most; the confirmation comes on top.
+        training: How each run trains.
+        attacker: What the attacker knows.
+        seed: Data order, and which records the attacker knows. Never noise.
+    """
+
+    model: str
+    arms: tuple[Arm, ...]
+    target: float
+    evaluations: int = 12
+    training: TrainSpec = TrainSpec(dev_share=0.2)
+    attacker: AttackerSpec = AttackerSpec()
+    seed: int = 0
+
+
+class Cell(Spec):
+    """An evaluation, by all that it depends on.
+
+    Attributes:
+        setting: What was tried.
+        model: On which model.
+        training: How it trained.
+        attacker: What the attacker knew.
+        public: Where its own text was from.
+        data: Digest of the texts.
+        attacks: Attacks that were run.
+        seed: Of the run.
+    """
+
+    setting: Setting
+    model: str
+    training: TrainSpec
+    attacker: AttackerSpec
+    public: str
+    data: str
+    attacks: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For its file."""
+        return f"eta-{self.setting.eta:g}"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a search found.
+
+    Attributes:
+        tried: All evaluations, in their order.
+        chosen: The setting to take, as the whole suite confirmed it; `None` where none reaches the target.
+        report: The leak report of the chosen setting, with the frontier; `None` where there is none.
+    """
+
+    tried: tuple[Tried, ...]
+    chosen: Tried | None
+    report: AuditReport | None
+
+
+def calibrate(
+    texts: Dataset,
+    spec: CalibrationSpec,
+    *,
+    public: Dataset | str | Path | None,
+    public_column: str,
+    home: Home,
+    kept: Path,
+    repeat: tuple[str, ...],
+    progress: Progress,
+) -> Calibration:
+    """Searches, and confirms what it found by every attack there is.
+
+    Args:
+        texts: The customer's, with labels.
+        spec: What is searched.
+        public: The attacker's own text; see `public_text`.
+        public_column: Its column.
+        home: The customer's folder, for parts of models and written public text.
+        kept: Where evaluations are kept: the same call goes on after a stop.
+        repeat: The command line, for the report.
+        progress: Where to show progress.
+
+    Raises:
+        ConfigError: Settings that have no meaning together, a column that is missing, or no attack that applies.
+        DataError: Texts that cannot be trained on.
+    """
+    check_search(len(spec.arms), target=spec.target, evaluations=spec.evaluations)
+    evaluator = _Evaluator(texts, spec, public=public, public_column=public_column, home=home, kept=kept, bar=progress)
+    tried = search(
+        spec.arms,
+        [evaluator.bracket(arm) for arm in spec.arms],
+        evaluator.quick,
+        target=spec.target,
+        evaluations=spec.evaluations,
+    )
+    for candidate in best(tried, spec.target)[:MOST_CONFIRMED]:
+        found, report = evaluator.thorough(candidate.setting, repeat)
+        confirmed = Tried(candidate.setting, found)
+        tried = [confirmed if each is candidate else each for each in tried]
+        if confirmed.passes(spec.target):
+            drawn = frontier(tried, confirmed)
+            return Calibration(tuple(tried), confirmed, report.model_copy(update={"frontier": drawn}))
+    return Calibration(tuple(tried), None, None)
+
+
+def frontier(tried: Sequence[Tried], chosen: Tried) -> Frontier:
+    """Privacy over accuracy, of all that was tried."""
+    points = tuple(
+        FrontierPoint(
+            label=f"{each.setting.arm.label}, eta {each.setting.eta:g}",
+            eta=each.setting.eta,
+            replaced=each.found.replaced,
+            recovered=each.found.recovered,
+            recovered_ci=each.found.interval,
+            utility=each.found.utility,
+            utility_ci=(
+                max(0.0, each.found.utility - _Z * each.found.utility_error),
+                min(1.0, each.found.utility + _Z * each.found.utility_error),
+            ),
+            audited=each is chosen,
+        )
+        for each in sorted(tried, key=lambda each: each.setting.eta)
+    )
+    return Frontier(
+        utility_name=f"accuracy on {chosen.found.utility_n} texts that were held out",
+        attack="the strongest of the attacks that were run",
+        points=points,
+        note="Settings other than the chosen one were attacked by those attacks alone that take seconds.",
+    )
+
+
+def quick_attacks() -> tuple[str, ...]:
+    """Attacks on words that take seconds."""
+    return tuple(
+        sorted(name for name in ATTACKS if ATTACKS[name].question is Question.WORDS and not ATTACKS[name].costly)
+    )
+
+
+class _Evaluator:
+    def __init__(
+        self,
+        texts: Dataset,
+        spec: CalibrationSpec,
+        *,
+        public: Dataset | str | Path | None,
+        public_column: str,
+        home: Home,
+        kept: Path,
+        bar: Progress,
+    ) -> None:
+        self._texts = texts
+        self._spec = spec
+        self._home = home
+        self._bar = bar
+        self._cells: CellStore[Cell, Evaluation] = CellStore(kept, Evaluation)
+        self._archive = local_archive(home, spec.model, Cut(bottom=0))
+        self._public = public_text(
+            public,
+            self._archive.tokenizer,
+            kept=home.path / "public-text",
+            max_content=self._archive.template.max_content(1),
+            progress=bar,
+            column=public_column,
+        )
+        if self._archive.table is None:
+            raise ConfigError("This model has no embedding table to calibrate eta in.", remedy="Use another model.")
+        content = self._archive.template.max_content(texts.segments, spec.training.max_length)
+        tokens = tokenise(texts, self._archive.tokenizer, max_content=content)
+        finder = NeighbourSearch(self._archive.table, self._archive.candidates)
+        shares = (_MOST_REPLACED, _LEAST_REPLACED)
+        low, high = etas_for_shares(tokens, finder, shares, seed=spec.seed)
+        self._low, self._high = low.eta, high.eta
+        # of whom the texts are is not written anywhere: only whether they are the same
+        self._digest = hashlib.sha256(repr((texts.texts, texts.labels)).encode()).hexdigest()[:32]
+
+    def bracket(self, arm: Arm) -> tuple[float, float]:
+        """Etas between which the border is looked for."""
+        if arm.mechanism == "text-to-text" and not arm.cti:
+            return self._low, self._high
+        wider = _WIDER**2 if arm.place is Place.ACTIVATIONS else _WIDER
+        return self._low / wider, self._high * wider
+
+    def quick(self, setting: Setting) -> Evaluation:
+        """By attacks that take seconds; what was evaluated before is read."""
+        attacks = quick_attacks()
+        cell = Cell(
+            setting=setting,
+            model=self._spec.model,
+            training=self._spec.training,
+            attacker=self._spec.attacker,
+            public=self._public.source,
+            data=self._digest,
+            attacks=attacks,
+            seed=self._spec.seed,
+        )
+        found = self._cells.get(cell)
+        if found is None:
+            found, _ = self._evaluate(setting, attacks, (), shown=0)
+            self._cells.put(cell, found)
+        return found
+
+    def thorough(self, setting: Setting, repeat: tuple[str, ...]) -> tuple[Evaluation, AuditReport]:
+        """By every attack that applies, with fresh noise."""
+        return self._evaluate(setting, None, repeat, shown=8)
+
+    def _evaluate(
+        self, setting: Setting, attacks: tuple[str, ...] | None, repeat: tuple[str, ...], *, shown: int
+    ) -> tuple[Evaluation, AuditReport]:
+        begun = time.monotonic()
+        local = LocalSpec(
+            model=self._spec.model,
+            privacy=setting.privacy,
+            bottom=setting.arm.bottom,
+            training=self._spec.training,
+            seed=self._spec.seed,
+        )
+        with tempfile.TemporaryDirectory(prefix="cutlayer-calibrate-") as folder:
+            evidence = local_evidence(self._texts, local, Path(folder), self._bar, attacker=self._spec.attacker)
+            report = audit(
+                evidence,
+                self._spec.model,
+                public=self._public,
+                recorded=False,
+                budget=None,
+                only=attacks,
+                shown=shown,
+                seed=self._spec.seed,
+                repeat=repeat,
+                progress=self._bar,
+            )
+        words = next(each for each in report.strongest if each.question == Question.WORDS)
+        if words.value is None or words.ci is None or words.attack is None:
+            raise ConfigError(f"No attack applies to {setting.arm.label}, so nothing is known of it. {words.sentence}")
+        result = evidence.result
+        if not isinstance(result, FinetuneResult):
+            raise TypeError("a classifier's run has an accuracy")
+        found = Evaluation(
+            recovered=words.value,
+            interval=words.ci,
+            attack=words.attack,
+            utility=result.ua,
+            utility_error=result.ua_standard_error,
+            utility_n=result.ua_n,
+            replaced=result.replaced,
+            seconds=time.monotonic() - begun,
+        )
+        return found, report
