@@ -52,7 +52,7 @@ DRAWS: dict[str, Draw] = {
     "splitllm": radius_per_batch,
     "diffprivlib": four_sums,
 }
-WITHOUT_NOISE = {"santext", "custext"}
+WITHOUT_NOISE = ("santext", "custext")
 
 
 def rms(noise: Array) -> float:
@@ -60,7 +60,7 @@ def rms(noise: Array) -> float:
 
 
 def test_every_tool_is_drawn_here() -> None:
-    assert set(PARAMETERISATIONS) == DRAWS.keys() | WITHOUT_NOISE
+    assert set(PARAMETERISATIONS) == {*DRAWS, *WITHOUT_NOISE}
     for name in PARAMETERISATIONS:
         assert (PARAMETERISATIONS[name].size is None) == (name in WITHOUT_NOISE)
         assert PARAMETERISATIONS[name].reference
