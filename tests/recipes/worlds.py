@@ -69,7 +69,9 @@ def small_config():
                 task.model_copy(update={"dev_share": 0.1}) for task in config.tasks if task.name in ("sst2", "mrpc")
             ),
             "replaced": (0.75, 0.25),
-            "sizes": {Size.SMALL: Scale(limits=Limits(train=64), training={"epochs": 2, "patience": 2})},
+            "sizes": {
+                Size.SMALL: Scale(limits=Limits(train=64), training={"epochs": 2, "patience": 2}, attacked_tokens=64)
+            },
             "paper": config.paper.model_copy(
                 update={"figure_2": tuple(point for point in config.paper.figure_2 if point.task == "sst2")}
             ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -12,13 +14,29 @@ from typing import cast
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Cut, Deviation, Proportion, Spec
-from cutlayer.customer import FinetuneResult, Progress, TrainBottom, TrainSpec
+from cutlayer.attacks import (
+    ATTACKS,
+    Control,
+    ControlFailed,
+    Measured,
+    Need,
+    NotApplicable,
+    Outcome,
+    PublicText,
+    examine,
+)
+from cutlayer.core import Cut, Deviation, Place, Proportion, Spec
+from cutlayer.customer import FinetuneResult, Home, Progress, TrainBottom, TrainSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.handout import local_archive
+from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import (
+    Archive,
     Bottom,
     Head,
     Template,
+    block_list,
     candidate_tokens,
     family_of,
     fingerprint,
@@ -30,7 +48,7 @@ from cutlayer.models import (
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
 from cutlayer.recipes.loopback import Loopback, Stoppable
-from cutlayer.recipes.tasks import Limits, Splits, Task, fresh_topics
+from cutlayer.recipes.tasks import Limits, PublicFile, Splits, Task, fresh_topics
 from cutlayer.recipes.topics import TopicLabels, Topics
 from cutlayer.reports import Calibrated, CellStore, etas_for_shares
 
@@ -97,6 +115,29 @@ class SplitCell(CentralisedCell):
         return f"{self.task.name}-eta{self.eta:g}{cti}{bottom}-s{self.seed}"
 
 
+class AttackedCell(SplitCell):
+    """A run whose recorded traffic is attacked, by name of the attack, once it is finished.
+
+    Attributes:
+        place: Whether noise acts on tokens, or on rows behind the blocks.
+        attacks: Which.
+        attacked_tokens: Of an attack that is measured on so many tokens at most, how many; in place of its own number.
+        public: What the attacker reads beforehand.
+    """
+
+    place: Place = Place.TOKENS
+    attacks: tuple[str, ...]
+    attacked_tokens: int
+    public: PublicFile
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        place = "" if self.place is Place.TOKENS else "-rows"
+        cti = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
+        return f"{self.task.name}-blocks{self.bottom}-eta{self.eta:g}{place}{cti}-attacked-s{self.seed}"
+
+
 class CellResult(BaseModel):
     """What a finished cell tells.
 
@@ -111,6 +152,7 @@ class CellResult(BaseModel):
         uplink_bytes: What was sent, by category.
         label_recovery: Share of labels read from output gradients.
         deviations: Where the run differs from the paper.
+        attacks: What came of each attack that the cell names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -125,6 +167,7 @@ class CellResult(BaseModel):
     uplink_bytes: dict[str, int] = {}
     label_recovery: float | None = None
     deviations: tuple[Deviation, ...] = ()
+    attacks: tuple[Measured | ControlFailed | NotApplicable, ...] = ()
 
 
 class CalibrationCell(Spec):
@@ -179,11 +222,17 @@ class Experiment(Stoppable):
         self.family = family_of(whole.config)
         self._data = data
         self._progress = progress
-        self._loopback = Loopback(folder / "vendor", model)
+        self._config = whole.config
+        self.blocks = len(block_list(whole, self.family.stacks[0]))
+        # as deep as any cell asks for
+        self._loopback = Loopback(folder / "vendor", model, max_bottom=self.blocks - 1)
         self._finished: CellStore[CentralisedCell, CellResult] = CellStore(folder / "cells", CellResult)
         self._calibrations: CellStore[CalibrationCell, Calibration] = CellStore(folder / "cells", Calibration)
         self._labels: CellStore[TopicCell, TopicLabels] = CellStore(folder / "cells", TopicLabels)
         self.splits = cache(self._splits)
+        self._public = cache(self._public_text)
+        self._archives: dict[int, Archive] = {}
+        self._controls: dict[tuple[object, ...], tuple[Control, ...]] = {}
 
     def stop(self) -> None:
         """Ends the vendor."""
@@ -259,12 +308,15 @@ class Experiment(Stoppable):
         # each seed is a customer of its own: the same secret would draw the same noise for the same text
         client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
         run = self.folder / "runs" / self._finished.path(cell).stem
+        place = cell.place if isinstance(cell, AttackedCell) else Place.TOKENS
         with closing(client):
             result = client.finetune(
                 splits.train,
                 dev=splits.dev,
                 test=splits.test,
                 eta=cell.eta,
+                mechanism="vector" if place is Place.ACTIVATIONS else None,
+                place=place,
                 cti=cell.steering is Steering.BY_CLASS,
                 cti_class_free=cell.steering is Steering.CLASS_FREE,
                 bottom=cell.bottom,
@@ -275,11 +327,52 @@ class Experiment(Stoppable):
                 progress=self._progress,
             )
             found = _result(result)
+            if isinstance(cell, AttackedCell):
+                found = found.model_copy(update={"attacks": tuple(self._attacked(cell, run, client.home))})
             self._finished.put(cell, found)  # before anything of it is deleted
             # the transcript of a trainable bottom is as large as its epochs' releases
             client.delete_adapter(result.adapter_id)
         shutil.rmtree(run)
         return found
+
+    def _attacked(self, cell: AttackedCell, run: Path, home: Home) -> Iterator[Outcome]:
+        """What each attack reads of a finished run."""
+        splits = self.splits(cell.task, cell.limits)
+        archive = self._archive(cell.bottom, home)
+        evidence = Evidence.of(run, Corpora(splits.train, splits.dev, splits.test), archive, home=home)
+        knowledge = replace(evidence.knowledge, public=self._public(cell.public))
+        for name in cell.attacks:
+            self._progress.update("attacks", cell.attacks.index(name), len(cell.attacks), name)
+            attack = ATTACKS[name]
+            if attack.tokens is not None:
+                attack = replace(attack, tokens=cell.attacked_tokens)
+            # made-up traffic behind the same blocks; an attack that is told of the noise is checked with it
+            told: object = (cell.eta, cell.place) if Need.NOISE in attack.needs else math.isinf(cell.eta)
+            key = (name, cell.bottom, told, cell.attacked_tokens)
+            outcome = examine(
+                name,
+                evidence.transcript,
+                knowledge=knowledge,
+                truth=evidence.tokens,
+                run=attack,
+                controls=self._controls.get(key),
+            ).outcome
+            if not isinstance(outcome, NotApplicable):
+                self._controls[key] = outcome.controls
+            yield outcome
+        self._progress.update("attacks", len(cell.attacks), len(cell.attacks))
+
+    def _archive(self, bottom: int, home: Home) -> Archive:
+        """What is handed out for a cut; one object for each, by which attacks know what they fitted for it."""
+        if bottom not in self._archives:
+            self._archives[bottom] = local_archive(home, self.source, Cut(bottom=bottom))
+        return self._archives[bottom]
+
+    def _public_text(self, file: PublicFile) -> PublicText:
+        tokenizer = load_tokenizer(self.source)
+        template = Template.from_tokenizer(tokenizer, max_length=max_length(self._config))
+        tokens = tokenise(file.read(self._data), tokenizer, max_content=template.max_content(1))
+        return PublicText(tokens, source=f"{file.name}/{file.part}, {tokens.total} tokens")
 
 
 def _result(result: FinetuneResult) -> CellResult:

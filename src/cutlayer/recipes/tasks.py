@@ -95,13 +95,51 @@ class Splits:
         return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
 
 
-def _read(task: Task, folder: Path, split: str) -> Dataset:
-    path = folder / task.name / f"{split}.jsonl.gz"
+def data_file(folder: Path, name: str, part: str) -> Path:
+    """A data set's file.
+
+    Raises:
+        DataError: It is not there.
+    """
+    path = folder / name / f"{part}.jsonl.gz"
     if not path.is_file():
         raise DataError(
-            f"Task {task.name} needs {path}, which is not there.",
+            f"The recipe needs {path}, which is not there.",
             remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
         )
+    return path
+
+
+class PublicFile(Spec):
+    """Text that an attacker has: the beginning of a public data set.
+
+    Attributes:
+        name: Its folder.
+        part: Its file.
+        column: The column of the text.
+        texts: So many at most.
+    """
+
+    name: str
+    part: str
+    column: str = "text"
+    texts: int = Field(ge=1)
+
+    def read(self, folder: Path) -> Dataset:
+        """The texts.
+
+        Args:
+            folder: The folder of public data sets.
+
+        Raises:
+            DataError: The file is missing.
+        """
+        whole = read_dataset(data_file(folder, self.name, self.part), text_column=self.column)
+        return whole.select(range(min(self.texts, len(whole))))
+
+
+def _read(task: Task, folder: Path, split: str) -> Dataset:
+    path = data_file(folder, task.name, split)
     first, *second = task.text_columns
     return read_dataset(
         path,

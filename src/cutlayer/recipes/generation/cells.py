@@ -19,6 +19,7 @@ from cutlayer.recipes.centralised_language import train_centralised_language_mod
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
 from cutlayer.recipes.loopback import Loopback, Stoppable
 from cutlayer.recipes.recipe import Order
+from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import CellStore
 from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
 
@@ -201,12 +202,7 @@ class Experiment(Stoppable):
         )
 
     def _read(self, part: str, count: int) -> Dataset:
-        path = self._order.data / self._config.name / f"{part}.jsonl.gz"
-        if not path.is_file():
-            raise DataError(
-                f"The recipe needs {path}, which is not there.",
-                remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
-            )
+        path = data_file(self._order.data, self._config.name, part)
         dataset = read_dataset(path, text_column=self._config.column)
         if len(dataset) < count:
             raise DataError(f"{path} has {len(dataset)} texts, not {count}.", remedy="Choose a smaller size.")

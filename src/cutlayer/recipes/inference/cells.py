@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,6 +56,7 @@ from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.inference.config import InferenceConfig, Scale
 from cutlayer.recipes.inference.releases import Released, identifier, release
 from cutlayer.recipes.recipe import Order
+from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import CellStore
 from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
 
@@ -384,7 +384,9 @@ class Experiment:
         """So many posts of a file, at random, each author known by a number."""
         posts = self._config.posts
         dataset = read_dataset(
-            self._file(posts.name, part), text_column="text", attribute_columns=[*posts.columns, posts.group]
+            data_file(self._order.data, posts.name, part),
+            text_column="text",
+            attribute_columns=[*posts.columns, posts.group],
         )
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(_SPLIT_SEED))[:count].tolist()
         if len(order) < count:
@@ -423,17 +425,8 @@ class Experiment:
         return tokenise_words([row["tokens"] for row in rows], marks, self._tokenizer, max_content=self._sentence)
 
     def _rows(self, part: str) -> list[dict[str, list[str]]]:
-        with gzip.open(self._file(self._config.entities.name, part), "rt", encoding="utf-8") as file:
+        with gzip.open(data_file(self._order.data, self._config.entities.name, part), "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file]
-
-    def _file(self, name: str, part: str) -> Path:
-        path = self._order.data / name / f"{part}.jsonl.gz"
-        if not path.is_file():
-            raise DataError(
-                f"The recipe needs {path}, which is not there.",
-                remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
-            )
-        return path
 
     # ------------------------------------------------------------ what the attacker is granted
 

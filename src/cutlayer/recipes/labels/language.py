@@ -25,6 +25,7 @@ from cutlayer.privacy import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_p
 from cutlayer.recipes.labels.config import CorpusSpec, LanguageScale
 from cutlayer.recipes.labels.passes import JOB, Steps, step_of
 from cutlayer.recipes.labels.readings import ON_TOKENS, Option, Recombined, read_tokens, solved
+from cutlayer.recipes.tasks import data_file
 
 _SHORTEST = 4
 """Tokens of a text that there is something to predict in."""
@@ -74,7 +75,7 @@ def language_option(
     template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
     content = min(scale.tokens, template.max_content(1))
     private, test = (
-        _texts(data / corpus.name / f"{part}.jsonl.gz", count, tokenizer, content=content, seed=seed)
+        _texts(data_file(data, corpus.name, part), count, tokenizer, content=content, seed=seed)
         for part, count in ((corpus.train, scale.texts), (corpus.test, scale.test))
     )
     reported, drawn = private, None
@@ -191,11 +192,6 @@ def _perplexity(parts: Parts, template: Template, texts: Tokens, batch: int) -> 
 
 
 def _texts(path: Path, count: int, tokenizer: PreTrainedTokenizerBase, *, content: int, seed: int) -> Tokens:
-    if not path.is_file():
-        raise DataError(
-            f"The recipe needs {path}, which is not there.",
-            remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
-        )
     dataset = read_dataset(path, text_column="text")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     chosen = Dataset(tuple(dataset.texts[row] for row in order[: _SPARE * count]))

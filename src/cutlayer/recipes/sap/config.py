@@ -10,17 +10,18 @@ from pydantic import Field
 from cutlayer.core import Deviation, Spec
 from cutlayer.customer import TrainSpec
 from cutlayer.recipes.recipe import Size
-from cutlayer.recipes.tasks import Limits, Task
+from cutlayer.recipes.tasks import Limits, PublicFile, Task
 
 Setting = float | int | str | bool | None
 
 
 class Scale(Spec):
-    """What `--size` changes: rows, and settings of training, for all tasks or for one."""
+    """What `--size` changes: rows, training (of all tasks, of one), tokens that slow attacks are measured on."""
 
     limits: Limits
     training: Mapping[str, Setting] = {}
     task_training: Mapping[str, Mapping[str, Setting]] = {}
+    attacked_tokens: int = Field(ge=1)
 
 
 class PaperRows(Spec):
@@ -57,15 +58,54 @@ class PaperTable3(Spec):
     redraw: PaperLine
 
 
+class PaperTable2(Spec):
+    """Table 2; the last EP and UA of a bottom are without privatization."""
+
+    eta: tuple[float, ...]
+    bottoms: Mapping[int, PaperLine]
+
+
+class PaperConclusion(Spec):
+    """What section 6 says of a deeper bottom; in per cent, UA against centralised accuracy."""
+
+    blocks: int
+    ep: float
+    ua_loss: float
+
+
+class Depths(Spec):
+    """Figure 4 and Table 2.
+
+    Attributes:
+        task: The data set.
+        figure_4: Blocks at the customer, without noise.
+        table_2: Blocks at the customer, with and without noise.
+        without_noise: Attacks on what leaves without noise.
+        with_noise: Attacks on what leaves with noise.
+        text: What the attacker reads beforehand.
+    """
+
+    task: str
+    figure_4: tuple[int, ...] = Field(min_length=1)
+    table_2: tuple[int, ...] = Field(min_length=1)
+    without_noise: tuple[str, ...] = Field(min_length=1)
+    with_noise: tuple[str, ...] = Field(min_length=1)
+    text: PublicFile
+
+
 class Paper(Spec):
-    """What the paper reports."""
+    """What the paper reports; `architecture` is its model's, for counting weights."""
 
     model: str
     table_1: Mapping[str, PaperRows]
     figure_2: tuple[PaperPoint, ...]
     figure_2_claims: tuple[str, ...]
     cti_helps: Mapping[str, bool]
+    table_2: PaperTable2
     table_3: PaperTable3
+    figure_4_claims: tuple[str, ...]
+    conclusion: PaperConclusion
+    architecture: Mapping[str, int]
 
 
 class SapConfig(Spec):
@@ -79,6 +119,7 @@ class SapConfig(Spec):
     task_training: Mapping[str, Mapping[str, Setting]]
     table_3: str
     memoised_bottom: int = Field(ge=1)
+    depths: Depths
     sizes: Mapping[Size, Scale]
     paper: Paper
     deviations: tuple[Deviation, ...]

@@ -1,9 +1,9 @@
-"""Figure 2 as a PNG: a panel a data set, the paper's points in it."""
+"""Figures 2 and 4 as PNG."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def draw_figure_2(findings: Findings, path: Path, *, model: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    tasks = findings.config.tasks
+    tasks = findings.tasks
     lines = -(-len(tasks) // 2)
     figure = Figure(figsize=(12, 4.2 * lines + 1.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -114,3 +114,46 @@ def _place(points: list[Point], ep: float) -> float | None:
             width = left.value - right.value
             return at + (left.value - ep) / width if width else float(at)
     return None
+
+
+_ATTACK_COLOURS = ("#1f77b4", "#d95f02", "#1b9e77", "#7b3294")
+
+
+def draw_figure_4(findings: Findings, path: Path, *, model: str) -> None:
+    """Draws EP over the depth of the bottom, a line an attack, error bars of one standard error.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    depths = findings.config.depths
+    points = [findings.by_depth[bottom] for bottom in depths.figure_4]
+    for attack, colour in zip(depths.without_noise, cycle(_ATTACK_COLOURS), strict=False):
+        known = [(point.bottom, ep) for point in points if (ep := point.ep.get(attack)) is not None]
+        axes.errorbar(
+            [bottom for bottom, _ in known],
+            [100 * ep.value for _, ep in known],
+            yerr=[100 * ep.standard_error for _, ep in known],
+            fmt="o-",
+            label=attack,
+            color=colour,
+            markersize=4,
+            capsize=2,
+        )
+    title = findings.config.task(depths.task).title
+    axes.set(
+        title=f"SAP, Figure 4, {title}, without noise, on {model}",
+        xlabel="blocks at the customer (weights handed out)",
+        ylabel="EP, %",
+        ylim=(-2, 102),
+    )
+    ticks = [f"{point.bottom}\n({percent(findings.handed_out[point.bottom], 0)} %)" for point in points]
+    axes.set_xticks(list(depths.figure_4), ticks)
+    axes.grid(alpha=0.3)
+    axes.legend(title="EP against", fontsize=8)
+    save_picture(figure, path)

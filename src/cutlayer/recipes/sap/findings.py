@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import ConfigDict
 
-from cutlayer.core import Deviation, Spec
+from cutlayer.core import Deviation, Place, Spec
 from cutlayer.recipes.cells import CellResult, CentralisedCell, Steering
+from cutlayer.recipes.sap.depth import DepthPoint, share_handed_out
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.reports import Estimate, Gain
 
@@ -73,7 +74,9 @@ class Findings:
         self.config = grid.config
         self.seeds = grid.seeds
         self.limits = grid.limits
-        tasks = self.config.tasks
+        self.parts = grid.parts
+        tasks = grid.tasks
+        self.tasks = tasks
         self.training = {task.name: grid.training(task) for task in tasks}
         self.rows = {task.name: results[grid.centralised(task)[0]].rows for task in tasks}
         self.centralised = {
@@ -85,17 +88,27 @@ class Findings:
             ]
             for task in tasks
             for steering in Steering
+            if "figure-2" in grid.parts
         }
         self.gains: Mapping[tuple[str, Steering], Gain | None] = {
             (task.name, steering): Gain.of(self._measured(task.name, steering), self._measured(task.name))
             for task in tasks
             for steering in Steering
-            if steering is not Steering.NONE
+            if steering is not Steering.NONE and "figure-2" in grid.parts
         }
         self.table_3 = {
             how: [Point.of(eta, [results[cell] for cell in cells]) for eta, cells in line]
-            for how, line in grid.table_3().items()
+            for how, line in (grid.table_3() if "table-3" in grid.parts else {}).items()
         }
+        self.by_depth = {
+            bottom: DepthPoint.of(bottom, Place.TOKENS, math.inf, [results[cell] for cell in cells])
+            for bottom, cells in grid.figure_4()
+        }
+        self.table_2 = [
+            DepthPoint.of(bottom, place, eta, [results[cell] for cell in cells])
+            for bottom, place, eta, cells in (grid.table_2() if "table-2" in grid.parts else ())
+        ]
+        self.handed_out = {bottom: share_handed_out(grid.source, bottom) for bottom in self.by_depth}
         self.deviations = _deviations(results, grid)
 
     def _measured(self, task: str, steering: Steering = Steering.NONE) -> list[tuple[Estimate, Estimate]]:

@@ -1,25 +1,48 @@
-"""The cells of Table 1, Figure 2 and Table 3."""
+"""The cells of Table 1, Figures 2 and 4, Table 2 and Table 3."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cutlayer.core import Place
 from cutlayer.customer import TrainBottom, TrainSpec
-from cutlayer.recipes.cells import CentralisedCell, Experiment, SplitCell, Steering
+from cutlayer.recipes.cells import AttackedCell, CentralisedCell, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.sap.config import SapConfig
 from cutlayer.recipes.tasks import Task
 
+PARTS = ("figure-2", "table-2", "table-3", "figure-4")
+"""What can be run by itself. Table 1 goes with Figure 2."""
+
+
+def tasks_of(config: SapConfig, parts: Sequence[str]) -> tuple[Task, ...]:
+    """The data sets of some parts."""
+    if "figure-2" in parts:
+        return config.tasks
+    of_part = {"table-2": config.depths.task, "table-3": config.table_3, "figure-4": config.depths.task}
+    wanted = {of_part[part] for part in parts}
+    return tuple(task for task in config.tasks if task.name in wanted)
+
 
 class Grid:
-    """Every cell of the paper's experiments for one order, by where it stands in the report."""
+    """Every cell of the paper's experiments for one order, by where it stands in the report.
 
-    def __init__(self, config: SapConfig, order: Order, experiment: Experiment) -> None:
+    Args:
+        config: The recipe's settings.
+        order: What is to be run.
+        experiment: Where it is run.
+        parts: Which of `PARTS`.
+    """
+
+    def __init__(self, config: SapConfig, order: Order, experiment: Experiment, parts: Sequence[str] = PARTS) -> None:
         self.config = config
+        self.parts = parts
+        self.tasks = tasks_of(config, parts)
         self._order = order
         self._model = experiment.model
+        self.source = order.model
         self.seeds = order.seeds
         self.family = experiment.family
         self.limits = config.sizes[order.size].limits
@@ -30,7 +53,8 @@ class Grid:
                     task, self.limits, config.replaced, max_tokens=self.training(task).max_length
                 )
             ]
-            for task in config.tasks
+            for task in self.tasks
+            if set(parts) != {"figure-4"}
         }
 
     def training(self, task: Task) -> TrainSpec:
@@ -68,12 +92,57 @@ class Grid:
             for how, bottom in bottoms.items()
         }
 
+    def _attacked(self, bottom: int, place: Place, eta: float) -> list[CentralisedCell]:
+        """A point of Figure 4 or Table 2, a cell for each seed: CTI where noise acts on tokens."""
+        depths = self.config.depths
+        task = self.config.task(depths.task)
+        plain = math.isinf(eta)
+        return [
+            AttackedCell(
+                **self._base(task, seed),
+                eta=eta,
+                steering=Steering.NONE if plain or place is Place.ACTIVATIONS else Steering.BY_CLASS,
+                bottom=bottom,
+                place=place,
+                attacks=depths.without_noise if plain else depths.with_noise,
+                attacked_tokens=self.config.sizes[self._order.size].attacked_tokens,
+                public=depths.text,
+            )
+            for seed in range(self._order.seeds)
+        ]
+
+    def figure_4(self) -> list[tuple[int, list[CentralisedCell]]]:
+        """Without noise, by depth."""
+        depths = self.config.depths
+        wanted = (
+            *(depths.figure_4 if "figure-4" in self.parts else ()),
+            *(depths.table_2 if "table-2" in self.parts else ()),
+        )
+        return [(bottom, self._attacked(bottom, Place.TOKENS, math.inf)) for bottom in sorted(set(wanted))]
+
+    def table_2(self) -> list[tuple[int, Place, float, list[CentralisedCell]]]:
+        """With noise, by depth, place and eta0; without noise Figure 4's."""
+        depths = self.config.depths
+        return [
+            (bottom, place, eta, self._attacked(bottom, place, eta))
+            for bottom in depths.table_2
+            for place in (Place.TOKENS, Place.ACTIVATIONS)
+            for eta in self.etas[depths.task]
+        ]
+
     def __iter__(self) -> Iterator[CentralisedCell]:
-        for task in self.config.tasks:
+        for task in self.tasks:
             yield from self.centralised(task)
-            for steering in Steering:
-                for _, cells in self.figure_2(task, steering):
+            if "figure-2" in self.parts:
+                for steering in Steering:
+                    for _, cells in self.figure_2(task, steering):
+                        yield from cells
+        if "table-3" in self.parts:
+            for line in self.table_3().values():
+                for _, cells in line:
                     yield from cells
-        for line in self.table_3().values():
-            for _, cells in line:
+        for _, cells in self.figure_4():
+            yield from cells
+        if "table-2" in self.parts:
+            for *_, cells in self.table_2():
                 yield from cells

@@ -9,6 +9,7 @@ from typing import Any
 from cutlayer.customer import TrainBottom
 from cutlayer.recipes.cells import Steering
 from cutlayer.recipes.sap.config import PaperTable3, SapConfig
+from cutlayer.recipes.sap.depth_report import depth_content, depth_tables
 from cutlayer.recipes.sap.findings import Findings, Point
 from cutlayer.recipes.tasks import Limits, Task
 from cutlayer.reports import Estimate, Gain, Table, percent
@@ -19,13 +20,16 @@ _NAMES = {Steering.BY_CLASS: "CTI", Steering.CLASS_FREE: "CTI class-free"}
 def tables(findings: Findings) -> tuple[Table, ...]:
     """All tables of the report, the paper's behind ours."""
     config = findings.config
-    return (
+    figure_2 = (
         _table_1(findings),
-        *(_figure_2(findings, task) for task in config.tasks),
+        *(_figure_2(findings, task) for task in findings.tasks),
         _figure_2_verdicts(findings),
         _figure_2_paper(config),
-        _table_3(findings),
-        _table_3_paper(config),
+    )
+    return (
+        *(figure_2 if "figure-2" in findings.parts else ()),
+        *(depth_tables(findings)),
+        *((_table_3(findings), _table_3_paper(config)) if "table-3" in findings.parts else ()),
         _deviations(findings),
     )
 
@@ -41,8 +45,10 @@ def content(findings: Findings) -> dict[str, Any]:
                 for steering in Steering
             }
             | {f"{steering}_gain": _dumped(findings.gains[task.name, steering]) for steering in _NAMES}
-            for task in findings.config.tasks
+            for task in findings.tasks
+            if "figure-2" in findings.parts
         },
+        **depth_content(findings),
         "table_3": {
             how.value: [point.model_dump(mode="json") for point in line] for how, line in findings.table_3.items()
         },
@@ -78,7 +84,7 @@ def _dumped(gain: Gain | None) -> dict[str, Any] | None:
 def _table_1(findings: Findings) -> Table:
     paper = findings.config.paper
     rows = []
-    for task in findings.config.tasks:
+    for task in findings.tasks:
         train, dev, test = findings.rows[task.name]
         theirs = paper.table_1[task.name]
         training = findings.training[task.name]
@@ -192,7 +198,7 @@ def _figure_2_verdicts(findings: Findings) -> Table:
             "One seed: the errors are over test texts alone, and another draw of the noise may move a point by more. "
             "--seeds runs several."
         )
-    for task in findings.config.tasks:
+    for task in findings.tasks:
         helps = findings.config.paper.cti_helps[task.name]
         theirs = "helps" if helps else "no significant improvement"
         rows += [(task.title, name, *_verdict(findings.gains[task.name, how]), theirs) for how, name in _NAMES.items()]
@@ -299,7 +305,7 @@ def _table_3_paper(config: SapConfig) -> Table:
 
 
 def _deviations(findings: Findings) -> Table:
-    everywhere = len(findings.config.tasks)
+    everywhere = len(findings.tasks)
     found = [(each, "the recipe") for each in findings.config.deviations]
     found += [
         (each, "all data sets" if len(titles) == everywhere else ", ".join(titles))

@@ -38,8 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from cutlayer.core import ConfigError, Cut, Fault, Spec
-from cutlayer.models import Bottom, Inputs, Part, Tail, attach_lora, set_dropout, split
-from cutlayer.models.cutting import block_list
+from cutlayer.models import Bottom, Inputs, Part, Tail, attach_lora, block_list, set_dropout, split
 from cutlayer.recipes.picture import save_picture
 from cutlayer.recipes.unsplit.parameters import GPT2, GPT2_XL, LLAMA_2, LORA_RANK, OPT, Architecture, Targets, total
 from cutlayer.reports import Table

@@ -25,10 +25,10 @@ from cutlayer.customer.results import LanguageResult
 from cutlayer.customer.run import OPTIMISER
 from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.models import fingerprint, load_model, load_tokenizer, max_length
+from cutlayer.models import block_list, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.anatomy import Kind, family_of
-from cutlayer.models.cutting import block_list
 from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import digest
 from cutlayer.wire import WireType
 
@@ -200,13 +200,7 @@ class Recorder:
         Raises:
             DataError: Its file is missing.
         """
-        path = self._data / corpus.name / f"{corpus.split}.jsonl.gz"
-        if not path.is_file():
-            raise DataError(
-                f"The recipe needs {path}, which is not there.",
-                remedy="Set CUTLAYER_DATA (or --data) to the folder that holds the public data sets.",
-            )
-        return read_dataset(path, text_column=corpus.column)
+        return read_dataset(data_file(self._data, corpus.name, corpus.split), text_column=corpus.column)
 
     def recording(self, cell: RunCell) -> Recording:
         """What is kept of a run, from the store or run now."""
