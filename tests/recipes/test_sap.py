@@ -9,14 +9,16 @@ from unittest.mock import Mock
 
 import pytest
 
+from cutlayer.attacks import Measured, NotApplicable
 from cutlayer.core import ConfigError, DataError, Deviation, Proportion, Stopped, StorageError
 from cutlayer.customer import TrainBottom
 from cutlayer.models import FAMILIES
 from cutlayer.recipes import RECIPES, Order, Sap, Size, data_folder
-from cutlayer.recipes.cells import CellResult, Experiment, SplitCell, Steering
+from cutlayer.recipes.cells import AttackedCell, CellResult, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import read_config
 from cutlayer.recipes.sap.config import SapConfig
-from cutlayer.recipes.sap.figure import _place, draw_figure_2
+from cutlayer.recipes.sap.depth import best_within
+from cutlayer.recipes.sap.figure import _place, draw_figure_2, draw_figure_4
 from cutlayer.recipes.sap.findings import Findings, Point
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.recipes.sap.report import tables
@@ -144,6 +146,10 @@ class Pretended(Experiment):
     def __init__(self):
         self.model = "f" * 64
         self.family = FAMILIES["bert"]
+        self.blocks = 6
+
+    def handed_out(self, bottom):
+        return 0.1 * bottom
 
     def calibrated(self, task, limits, shares, *, max_tokens):
         return tuple(Calibrated(wanted=share, eta=100 * (1 - share), replaced=share, n=2048) for share in shares)
@@ -155,6 +161,11 @@ class Pretended(Experiment):
         if not isinstance(cell, SplitCell):
             return CellResult(ua=Proportion.of(950, 1000), rows=(100, 10, 1000), epochs=2, seconds=1)
         hidden = 0.0 if math.isinf(cell.eta) else 1 - cell.eta / 100
+        attacks = ()
+        if isinstance(cell, AttackedCell):
+            # blocks hide from the optimised attack alone
+            read = {"word-selection": 1 - 0.1 * cell.bottom, "linear-inversion": 1.0}
+            attacks = tuple(made_up(attack, (1 - hidden) * read.get(attack, 1.0)) for attack in cell.attacks)
         right = 950 - 300 * hidden + self.GAIN.get((cell.task.name, cell.steering), 0)
         ep = Proportion(value=hidden, n=5000, standard_error=0.005)
         return CellResult(
@@ -166,7 +177,16 @@ class Pretended(Experiment):
             epochs=2,
             seconds=1,
             label_recovery=1.0,
+            attacks=attacks,
         )
+
+
+def made_up(attack, share):
+    """What an attack found that nobody ran."""
+    if attack == "nearest-neighbour":
+        return NotApplicable(attack=attack, reason="there are blocks")
+    success = Proportion.of(round(500 * share), 500)
+    return Measured(attack=attack, success=success, interval=(0, 1), chance=0, p_value=0, looks=1, controls=())
 
 
 @pytest.fixture
@@ -180,13 +200,59 @@ def test_the_grid_is_the_papers(order):
     seeds, etas = 2, 6
     figure_2 = len(CONFIG.tasks) * (3 * etas + 1)  # without noise there is nothing for CTI to steer
     table_3 = 2 * etas  # its frozen line is Figure 2's
-    assert len(distinct) == seeds * (len(CONFIG.tasks) + figure_2 + table_3)
+    figure_4 = len(CONFIG.depths.figure_4)
+    table_2 = len(CONFIG.depths.table_2) * 2 * etas  # noise on tokens, and on rows; without noise Figure 4's
+    assert len(distinct) == seeds * (len(CONFIG.tasks) + figure_2 + table_3 + figure_4 + table_2)
+    alone = set(Grid(CONFIG, order, Pretended(), ["figure-4"]))
+    assert len(alone) == seeds * (1 + figure_4)
+    assert {cell.steering for cell in distinct if isinstance(cell, AttackedCell) and math.isfinite(cell.eta)} == {
+        Steering.BY_CLASS,  # on tokens
+        Steering.NONE,
+    }
     trained = [cell for cell in distinct if isinstance(cell, SplitCell) and cell.train_bottom is not TrainBottom.FROZEN]
     assert {(cell.train_bottom, cell.bottom) for cell in trained} == {
         (TrainBottom.REDRAW, 0),
         (TrainBottom.MEMOISED, CONFIG.memoised_bottom),
     }
     assert {cell.task.name for cell in trained} == {"sst2"}
+
+
+def table(findings, title):
+    (found,) = (each for each in tables(findings) if each.title.startswith(title))
+    return found
+
+
+def test_the_conclusion_takes_the_stronger_attack(order):
+    findings = pretended(order, 1)
+    assert findings.by_depth[5].ep["word-selection"].value == pytest.approx(0.5)
+    assert findings.by_depth[5].least.value == 0
+    said = table(findings, "Section 6")
+    paper, *ours = said.rows
+    assert paper[1:4] == ("35.9", "not stated; Table 2 has such a cell at eta0 65", "65")
+    assert ours[0][0] == "here, 0 blocks"
+    plain, tokens, rows = (row for row in ours if row[0] == "here, 5 blocks")
+    assert plain[1:] == ("50.0", "none", "50.0 ± 2.2", "0.0 ± 0.0", "+0.0")
+    # made up: a tenth hidden costs 3 points, and CTI wins 8
+    assert tokens[2:] == ("tokens, CTI, eta0 75", "62.4 ± 2.2", "25.0 ± 1.9", "+0.5")
+    assert rows[2:] == ("rows behind the blocks: no eta0 costs so little", "–", "–", "–")
+
+
+def test_the_best_within_a_point_of_accuracy(order):
+    points = pretended(order, 1).table_2
+    found = best_within(points, points[0].ua.value + 1, loss=1.0)
+    assert found.least.value == max(point.least.value for point in points)
+    assert best_within(points, 2.0) is None
+
+
+def test_an_attack_without_a_number_says_why(order):
+    findings = pretended(order, 1)
+    figure = table(findings, "Figure 4")
+    assert {row[2] for row in figure.rows} == {"–"}
+    assert "nearest-neighbour: there are blocks" in figure.notes
+    assert any("word-selection 500" in note for note in figure.notes)
+    shown = table(findings, "Table 2:")
+    assert ("1", "tokens, CTI", "tokens replaced", "90.0", "75.0", "60.0", "40.0", "25.0", "10.0", "0.0") in shown.rows
+    assert table(findings, "Table 2 in the paper").rows[0][2:4] == ("55.28", "46.03")
 
 
 def test_what_the_findings_say(order):
@@ -303,11 +369,23 @@ def test_the_plot_marks_what_the_paper_states(order, tmp_path, monkeypatch):
 
 def test_the_plot_is_the_same_file_again_and_says_where_it_cannot_be(order, tmp_path):
     findings = pretended(order, 1)
-    for name in ("a.png", "b.png"):
-        draw_figure_2(findings, tmp_path / name, model="tiny")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    for draw in (draw_figure_2, draw_figure_4):
+        for name in ("a.png", "b.png"):
+            draw(findings, tmp_path / name, model="tiny")
+        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with pytest.raises(StorageError, match="cannot be written"):
         draw_figure_2(findings, tmp_path / "a.png" / "c.png", model="tiny")
+
+
+def test_bottoms_that_the_model_lacks_are_told_at_once(order):
+    shallow = Pretended()
+    shallow.blocks = 3
+    with pytest.raises(ConfigError) as refused:
+        Grid(CONFIG, order, shallow)
+    assert "depths.figure_4 = 3: must be below the model's 3 blocks" in str(refused.value)
+    assert "depths.table_2 = 5" in str(refused.value)
+    assert "--set depths" in refused.value.remedy
+    Grid(CONFIG, order, shallow, ["figure-2"])
 
 
 def test_an_order_of_no_seeds(order):
@@ -321,7 +399,7 @@ def test_an_order_of_no_seeds(order):
 @pytest.mark.timeout(600)
 def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     recipe = Sap(worlds.small_config())
-    once = Order(order.size, 1, order.model, order.data, order.out)
+    once = Order(order.size, 1, order.model, order.data, order.out, only=("figure-2", "table-3"))
     centralised, split = Experiment._centralised, Experiment._split
     begun = []
 
@@ -371,6 +449,30 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     # a report from finished cells alone needs no vendor and says the same
     monkeypatch.setattr("cutlayer.recipes.loopback.Loopback.client", None)
     assert recipe.run(once, worlds.Quiet()).content == report.content
+
+
+def test_bottoms_are_attacked_at_every_depth_and_noise(order):
+    recipe = Sap(worlds.small_config())
+    parts = Order(order.size, 1, order.model, order.data, order.out, only=("figure-4", "table-2"))
+    content = recipe.run(parts, worlds.Quiet()).content
+    by_depth = {point["bottom"]: point for point in content["without_noise_by_depth"]}
+    assert by_depth[0]["ep"]["nearest-neighbour"]["value"] == 0
+    assert "linear-inversion" in by_depth[0]["reasons"]
+    for bottom in (1, 3):
+        assert by_depth[bottom]["ep"]["linear-inversion"]["value"] < 0.1
+        assert by_depth[bottom]["handed_out"] > by_depth[0]["handed_out"]
+        assert "hidden states" in by_depth[bottom]["reasons"]["nearest-neighbour"]
+    points = content["table_2"]
+    assert [(point["bottom"], point["place"]) for point in points] == [(1, "tokens")] * 2 + [(1, "activations")] * 2
+    for more, less in (points[:2], points[2:]):
+        assert more["ep"]["linear-inversion"]["value"] > less["ep"]["linear-inversion"]["value"] + 0.1
+    for point in points[:2]:
+        # what was read is what was released
+        assert point["ep"]["linear-inversion"]["value"] == pytest.approx(point["replaced"], abs=0.1)
+        assert point["ep"]["word-selection"]["n"] <= 80
+    assert not list((order.out / "runs").iterdir())
+    for name in ("figure-4.png", "report.md", "report.json"):
+        assert (order.out / name).stat().st_size
 
 
 @pytest.mark.slow

@@ -69,6 +69,13 @@ def small_config():
                 task.model_copy(update={"dev_share": 0.1}) for task in config.tasks if task.name in ("sst2", "mrpc")
             ),
             "replaced": (0.75, 0.25),
+            "depths": config.depths.model_copy(
+                update={
+                    "figure_4": (0, 1, 3),
+                    "table_2": (1,),
+                    "text": config.depths.text.model_copy(update={"name": "sst2", "part": "dev"}),
+                }
+            ),
             "sizes": {
                 Size.SMALL: Scale(limits=Limits(train=64), training={"epochs": 2, "patience": 2}, attacked_tokens=64)
             },

@@ -37,7 +37,7 @@ from cutlayer.models.cutting import (
 from cutlayer.models.decoding import Decoding, cache_bytes
 from cutlayer.models.heads import Head, seeded
 from cutlayer.models.inputs import Inputs, Layout, Template
-from cutlayer.models.inventory import WeightGroup, inventory
+from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
 from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.models.seq2seq import (
@@ -104,6 +104,7 @@ __all__ = [
     "set_checkpointing",
     "set_dropout",
     "share_base",
+    "share_handed_out",
     "split",
     "split_seq2seq",
     "target_template",

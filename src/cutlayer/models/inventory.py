@@ -57,3 +57,14 @@ def inventory(model: PreTrainedModel, cut: Cut) -> tuple[WeightGroup, ...]:
     if ends is not None:
         groups[END] = ends
     return tuple(WeightGroup(name, count, out) for name, (count, out) in groups.items() if count)
+
+
+def share_handed_out(model: PreTrainedModel, cut: Cut) -> float:
+    """The share of a model's weights that a customer gets for a cut.
+
+    Args:
+        model: As of `inventory`.
+        cut: Where it is cut.
+    """
+    groups = inventory(model, cut)
+    return sum(group.handed_out for group in groups) / sum(group.parameters for group in groups)

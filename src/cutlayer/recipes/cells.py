@@ -43,6 +43,7 @@ from cutlayer.models import (
     load_model,
     load_tokenizer,
     max_length,
+    share_handed_out,
     split,
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
@@ -252,6 +253,10 @@ class Experiment(Stoppable):
             self._labels.put(cell, found)
             self._progress.update(stage, 1, 1)
         return found
+
+    def handed_out(self, bottom: int) -> float:
+        """The share of the model's weights that a customer gets with so many blocks."""
+        return share_handed_out(load_model(self.source, head=Head.CLASSIFICATION), Cut(bottom=bottom))
 
     def calibrated(
         self, task: Task, limits: Limits, shares: Sequence[float], *, max_tokens: int | None

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from pydantic import ConfigDict
-from transformers import PreTrainedModel, RobertaConfig, RobertaForSequenceClassification
+from transformers import RobertaConfig, RobertaForSequenceClassification
 
 from cutlayer.attacks import Measured, Outcome
 from cutlayer.core import Cut, Place, Spec
-from cutlayer.models import Head, inventory, load_model
+from cutlayer.models import share_handed_out
 from cutlayer.recipes.cells import CellResult
 from cutlayer.reports import Estimate
 
@@ -88,17 +88,8 @@ def best_within(points: Iterable[DepthPoint], centralised: float, *, loss: float
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
-def share_handed_out(source: str, bottom: int) -> float:
-    """The share of a model's weights that a customer gets for a cut."""
-    return _share(load_model(source, head=Head.CLASSIFICATION), bottom)
-
-
 def papers_share(architecture: Mapping[str, int], bottom: int) -> float:
-    """The same of the paper's model, counted on shapes alone."""
+    """The share of the weights of the paper's model that such a bottom has, counted on shapes alone."""
     with torch.device("meta"):
-        return _share(RobertaForSequenceClassification(RobertaConfig.from_dict(dict(architecture))), bottom)
-
-
-def _share(model: PreTrainedModel, bottom: int) -> float:
-    groups = inventory(model, Cut(bottom=bottom))
-    return sum(group.handed_out for group in groups) / sum(group.parameters for group in groups)
+        model = RobertaForSequenceClassification(RobertaConfig.from_dict(dict(architecture)))
+    return share_handed_out(model, Cut(bottom=bottom))

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from cutlayer.core import Deviation, Place, Spec
 from cutlayer.recipes.cells import CellResult, CentralisedCell, Steering
-from cutlayer.recipes.sap.depth import DepthPoint, share_handed_out
+from cutlayer.recipes.sap.depth import DepthPoint
 from cutlayer.recipes.sap.grid import Grid
 from cutlayer.reports import Estimate, Gain
 
@@ -108,7 +108,7 @@ class Findings:
             DepthPoint.of(bottom, place, eta, [results[cell] for cell in cells])
             for bottom, place, eta, cells in (grid.table_2() if "table-2" in grid.parts else ())
         ]
-        self.handed_out = {bottom: share_handed_out(grid.source, bottom) for bottom in self.by_depth}
+        self.handed_out = grid.handed_out
         self.deviations = _deviations(results, grid)
 
     def _measured(self, task: str, steering: Steering = Steering.NONE) -> list[tuple[Estimate, Estimate]]:

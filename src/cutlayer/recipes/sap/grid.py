@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cutlayer.core import Place
+from cutlayer.core import ConfigError, Fault, Place
 from cutlayer.customer import TrainBottom, TrainSpec
 from cutlayer.recipes.cells import AttackedCell, CentralisedCell, Experiment, SplitCell, Steering
 from cutlayer.recipes.recipe import Order
@@ -34,6 +34,12 @@ class Grid:
         order: What is to be run.
         experiment: Where it is run.
         parts: Which of `PARTS`.
+
+    Attributes:
+        handed_out: By blocks at the customer, the share of the model's weights that it gets; of Figure 4 and Table 2.
+
+    Raises:
+        ConfigError: The model has too few blocks.
     """
 
     def __init__(self, config: SapConfig, order: Order, experiment: Experiment, parts: Sequence[str] = PARTS) -> None:
@@ -42,10 +48,19 @@ class Grid:
         self.tasks = tasks_of(config, parts)
         self._order = order
         self._model = experiment.model
-        self.source = order.model
         self.seeds = order.seeds
         self.family = experiment.family
         self.limits = config.sizes[order.size].limits
+        deepest = [
+            Fault(f"depths.{name}", bottom, f"must be below the model's {experiment.blocks} blocks")
+            for name, bottoms in self._bottoms().items()
+            for bottom in bottoms
+            if bottom >= experiment.blocks
+        ]
+        if deepest:
+            raise ConfigError(deepest, remedy="Choose others with --set depths.figure_4=[0,1] or table_2=[1].")
+        depths = {bottom for bottoms in self._bottoms().values() for bottom in bottoms}
+        self.handed_out = {bottom: experiment.handed_out(bottom) for bottom in sorted(depths)}
         self.etas = {
             task.name: [
                 point.eta
@@ -92,6 +107,12 @@ class Grid:
             for how, bottom in bottoms.items()
         }
 
+    def _bottoms(self) -> dict[str, tuple[int, ...]]:
+        """Blocks at the customer in Figure 4 and Table 2, of those of them that are run."""
+        depths = self.config.depths
+        of_part = {"figure-4": ("figure_4", depths.figure_4), "table-2": ("table_2", depths.table_2)}
+        return dict(of_part[part] for part in self.parts if part in of_part)
+
     def _attacked(self, bottom: int, place: Place, eta: float) -> list[CentralisedCell]:
         """A point of Figure 4 or Table 2, a cell for each seed: CTI where noise acts on tokens."""
         depths = self.config.depths
@@ -113,12 +134,7 @@ class Grid:
 
     def figure_4(self) -> list[tuple[int, list[CentralisedCell]]]:
         """Without noise, by depth."""
-        depths = self.config.depths
-        wanted = (
-            *(depths.figure_4 if "figure-4" in self.parts else ()),
-            *(depths.table_2 if "table-2" in self.parts else ()),
-        )
-        return [(bottom, self._attacked(bottom, Place.TOKENS, math.inf)) for bottom in sorted(set(wanted))]
+        return [(bottom, self._attacked(bottom, Place.TOKENS, math.inf)) for bottom in self.handed_out]
 
     def table_2(self) -> list[tuple[int, Place, float, list[CentralisedCell]]]:
         """With noise, by depth, place and eta0; without noise Figure 4's."""

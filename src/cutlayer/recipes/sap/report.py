@@ -20,18 +20,14 @@ _NAMES = {Steering.BY_CLASS: "CTI", Steering.CLASS_FREE: "CTI class-free"}
 def tables(findings: Findings) -> tuple[Table, ...]:
     """All tables of the report, the paper's behind ours."""
     config = findings.config
-    figure_2 = (
-        _table_1(findings),
-        *(_figure_2(findings, task) for task in findings.tasks),
-        _figure_2_verdicts(findings),
-        _figure_2_paper(config),
-    )
-    return (
-        *(figure_2 if "figure-2" in findings.parts else ()),
-        *(depth_tables(findings)),
-        *((_table_3(findings), _table_3_paper(config)) if "table-3" in findings.parts else ()),
-        _deviations(findings),
-    )
+    found: list[Table] = []
+    if "figure-2" in findings.parts:
+        found += [_table_1(findings), *(_figure_2(findings, task) for task in findings.tasks)]
+        found += [_figure_2_verdicts(findings), _figure_2_paper(config)]
+    found += depth_tables(findings)
+    if "table-3" in findings.parts:
+        found += [_table_3(findings), _table_3_paper(config)]
+    return (*found, _deviations(findings))
 
 
 def content(findings: Findings) -> dict[str, Any]:
