@@ -464,8 +464,10 @@ def test_bottoms_are_attacked_at_every_depth_and_noise(order):
         assert "hidden states" in by_depth[bottom]["reasons"]["nearest-neighbour"]
     points = content["table_2"]
     assert [(point["bottom"], point["place"]) for point in points] == [(1, "tokens")] * 2 + [(1, "activations")] * 2
-    for more, less in (points[:2], points[2:]):
-        assert more["ep"]["linear-inversion"]["value"] > less["ep"]["linear-inversion"]["value"] + 0.1
+    more, less, *rows = (point["ep"]["linear-inversion"]["value"] for point in points)
+    assert more > less + 0.1
+    # this model's table is a thousandth as long as its rows behind blocks: the same eta hides nothing of these
+    assert max(rows) < 0.05
     for point in points[:2]:
         # what was read is what was released
         assert point["ep"]["linear-inversion"]["value"] == pytest.approx(point["replaced"], abs=0.1)

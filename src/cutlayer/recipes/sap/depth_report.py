@@ -170,7 +170,7 @@ def _conclusion(findings: Findings) -> Table:
             elif points:
                 share = percent(findings.handed_out[bottom])
                 missing = ("–",) * (len(attacks) + 1)
-                rows.append((f"here, {bottom} blocks", share, f"{where}: no eta0 costs so little", *missing))
+                rows.append((f"here, {_blocks(bottom)}", share, f"{where}: no eta0 costs so little", *missing))
     return Table(
         title="Section 6: what a deeper bottom hides for one point of accuracy (%)",
         columns=(
@@ -182,18 +182,21 @@ def _conclusion(findings: Findings) -> Table:
         ),
         rows=tuple(rows),
         notes=(
-            "The paper's attack is the first of the two, which is optimised; the ridge map takes seconds.",
+            "word-selection is the paper's attack, optimised text by text; the ridge map (linear-inversion) takes seconds.",
             f"With noise: the eta0 of the most EP, against the stronger of both attacks, at which UA falls by no more "
             f"than {100 * LEAST_LOSS:g} point.",
-            "Blocks buy privacy only against an attacker who does not run the better attack.",
         ),
     )
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'' if count == 1 else 's'}"
 
 
 def _line(findings: Findings, point: DepthPoint, centralised: float) -> tuple[str, ...]:
     noise = "none" if math.isinf(point.eta) else f"{PLACES[point.place]}, eta0 {point.eta:g}"
     return (
-        f"here, {point.bottom} blocks",
+        f"here, {_blocks(point.bottom)}",
         percent(findings.handed_out[point.bottom]),
         noise,
         *(_ep(point, attack) for attack in findings.config.depths.with_noise),
