@@ -182,7 +182,7 @@ def _conclusion(findings: Findings) -> Table:
         ),
         rows=tuple(rows),
         notes=(
-            "word-selection is the paper's attack, optimised text by text; the ridge map (linear-inversion) takes seconds.",
+            "word-selection is the paper's attack, optimised text by text; linear-inversion is a ridge map.",
             f"With noise: the eta0 of the most EP, against the stronger of both attacks, at which UA falls by no more "
             f"than {100 * LEAST_LOSS:g} point.",
         ),
