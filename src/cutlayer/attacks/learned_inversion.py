@@ -48,10 +48,10 @@ class LearnedInversionSpec(Spec):
 
     tokens: int = Field(default=58_000, ge=1)
     passes: int = Field(default=3, ge=1)
-    batch: int = Field(default=32, ge=1)
+    batch: int = Field(default=8, ge=1)
     learning_rate: float = Field(default=2e-3, gt=0)
     hidden: int = Field(default=192, ge=1)
-    compared: int = Field(default=2048, ge=1)
+    compared: int = Field(default=512, ge=1)
     ridge: float = Field(default=1e-3, gt=0)
     seed: int = 0
 
@@ -220,9 +220,10 @@ class _Reader(nn.Module):
         # how probable it is that a candidate is among them: its inverse weighs it in the sum over all
         absent = (1 - self._share[some]) ** len(wanted) * (1 - len(others) / count)
         chosen = (1 - absent).log().float()
-        scores = self._sharpness * (points @ self._rows[some].T) + self._bias[some]
-        own = nn.functional.one_hot(place, len(some)).bool()
-        return nn.functional.cross_entropy(scores - chosen.masked_fill(own, 0), place)
+        scores = self._sharpness * (points @ self._rows[some].T) + (self._bias[some] - chosen)
+        # an item's own token is always among them
+        scores = scores.scatter_add(1, place[:, None], chosen[place][:, None])
+        return nn.functional.cross_entropy(scores, place)
 
     @torch.no_grad()
     def read(self, seen: Ragged) -> Tensor:

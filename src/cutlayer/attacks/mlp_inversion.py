@@ -192,8 +192,21 @@ def pairs(
         queries: How often each candidate is released by itself, where its neighbours do not matter.
 
     Returns:
-        Features `[n, width]`, and the ids `[n]` behind them.
+        Features `[n, width]`, and the ids `[n]` behind them; kept for the next attack that learns from them.
     """
+    key = ("pairs", rows, tokens, draws, queries, knowledge.key)
+    return public.fitted(key, lambda: _pairs(public, knowledge, table, rows, tokens, draws, queries))
+
+
+def _pairs(
+    public: PublicText,
+    knowledge: Knowledge,
+    table: Tensor,
+    rows: torch.dtype | None,
+    tokens: int,
+    draws: int,
+    queries: int,
+) -> tuple[Tensor, Tensor]:
     (text, *_) = public.tokens.segments
     kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
     sent = [kept] * draws
@@ -222,7 +235,11 @@ def features_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> tuple[
 
 
 def read_each(payload: Payload, knowledge: Knowledge, table: Tensor, reader: Callable[[Tensor], Tensor]) -> Tokens:
-    """A release with what `reader` makes of each place's features in that place."""
+    """A release with what `reader` makes of each place's features in that place; the same id is read once."""
+    if isinstance(payload, Tokens):
+        ids, place = torch.cat([side.values for side in payload.segments]).unique(return_inverse=True)
+        parts = reader(table[ids].float())[place].split([len(side.values) for side in payload.segments])
+        return Tokens(tuple(side.with_values(part) for side, part in zip(payload.segments, parts, strict=True)))
     features, counts = features_of(payload, knowledge, table)
     parts = reader(features).split([int(each.sum()) for each in counts])
     return Tokens(tuple(Ragged(part, each) for part, each in zip(parts, counts, strict=True)))
