@@ -194,29 +194,20 @@ def pairs(
     Returns:
         Features `[n, width]`, and the ids `[n]` behind them; kept for the next attack that learns from them.
     """
-    key = ("pairs", rows, tokens, draws, queries, knowledge.key)
-    return public.fitted(key, lambda: _pairs(public, knowledge, table, rows, tokens, draws, queries))
 
+    def drawn() -> tuple[Tensor, Tensor]:
+        (text, *_) = public.tokens.segments
+        kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
+        sent = [kept] * draws
+        if queries and not knowledge.cut.bottom:
+            every = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
+            sent += [Ragged(every, torch.ones_like(every))] * queries
+        own = Tokens((Ragged.concatenate(sent),))
+        rng = np.random.Generator(np.random.PCG64(0))
+        released = simulate(own, knowledge, rows=rows, rng=rng)
+        return features_of(released, knowledge, table)[0], own.segments[0].values
 
-def _pairs(
-    public: PublicText,
-    knowledge: Knowledge,
-    table: Tensor,
-    rows: torch.dtype | None,
-    tokens: int,
-    draws: int,
-    queries: int,
-) -> tuple[Tensor, Tensor]:
-    (text, *_) = public.tokens.segments
-    kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
-    sent = [kept] * draws
-    if queries and not knowledge.cut.bottom:
-        every = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
-        sent += [Ragged(every, torch.ones_like(every))] * queries
-    own = Tokens((Ragged.concatenate(sent),))
-    rng = np.random.Generator(np.random.PCG64(0))
-    released = simulate(own, knowledge, rows=rows, rng=rng)
-    return features_of(released, knowledge, table)[0], own.segments[0].values
+    return public.fitted(("pairs", rows, tokens, draws, queries, knowledge.key), drawn)
 
 
 def features_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> tuple[Tensor, list[Tensor]]:
