@@ -53,6 +53,8 @@ def render(report: AuditReport) -> str:
             answers=answers,
             examples=[Comparison.of(example, report) for example in report.examples],
             odds=Odds.of(report.guarantee, report.settings.largest_distance),
+            # any two labels are as far apart as any others
+            label_odds=None if report.label_guarantee is None else Odds.of(report.label_guarantee, 1.0),
             questions=_by_question(report),
             controls=[(finding, _by_check(finding)) for finding in report.attacks if finding.controls],
             checks=list(Check),

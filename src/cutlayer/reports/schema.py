@@ -339,7 +339,8 @@ class AuditReport(Part):
         created: When, ISO 8601 in UTC.
         verdict: What leaked, in plain words: page one's first sentences.
         settings: What was audited.
-        guarantee: What is promised, and what that does not cover.
+        guarantee: What is promised of words, and what that does not cover.
+        label_guarantee: The same of labels; `None` for runs without labels.
         strongest: For each question the strongest attack.
         attacks: All of them.
         correction: How `above_chance` was corrected for so many attacks.
@@ -358,6 +359,7 @@ class AuditReport(Part):
     verdict: tuple[str, ...]
     settings: AuditSettings
     guarantee: Guarantee
+    label_guarantee: Guarantee | None = None
     strongest: tuple[Strongest, ...]
     attacks: tuple[Finding, ...]
     correction: str

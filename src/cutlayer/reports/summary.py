@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutlayer.core import Claim
+from cutlayer.core import Claim, Guarantee
 from cutlayer.reports import wording
 from cutlayer.reports.plots import is_share
 from cutlayer.reports.schema import AuditReport, Finding, Frontier, Strongest, VendorPage
@@ -28,14 +28,18 @@ def summary(report: AuditReport) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _leaked(report: AuditReport) -> Table:
-    guarantee = report.guarantee
+def _promise(guarantee: Guarantee, *, of: str = "") -> list[str]:
     if guarantee.claim is Claim.NONE:
-        promise = [" ".join(("No guarantee.", *guarantee.caveats))]
-    else:
-        budget = f"{wording.plain(guarantee.budget)} ({guarantee.unit})"
-        promise = [f"Guarantee for each {guarantee.per} by itself: a budget of {budget}."]
-        promise += [f"- {caveat}" for caveat in guarantee.caveats]
+        return [" ".join((f"No guarantee of {of}." if of else "No guarantee.", *guarantee.caveats))]
+    budget = f"{wording.plain(guarantee.budget)} ({guarantee.unit})"
+    promised = f"Guarantee for each {guarantee.per} by itself: a budget of {budget}."
+    return [promised, *(f"- {caveat}" for caveat in guarantee.caveats)]
+
+
+def _leaked(report: AuditReport) -> Table:
+    promise = _promise(report.guarantee)
+    if report.label_guarantee is not None:
+        promise += _promise(report.label_guarantee, of="labels")
     return Table(
         title="What leaked",
         columns=("question", "strongest attack read", "95 % interval", "by chance", "above chance", "attack"),

@@ -115,6 +115,8 @@ def test_without_noise_everything_is_read_and_said(
     assert {each.value for each in report.strongest} == {1.0}
     assert report.verdict[0].startswith("No noise was added")
     assert report.guarantee.budget == math.inf
+    assert report.label_guarantee is not None
+    assert "the vendor reads each of them" in report.label_guarantee.caveats[0]
     assert report.stand_out == ()
 
 

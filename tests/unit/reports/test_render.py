@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cutlayer.core import Guarantee
 from cutlayer.reports import AuditReport, render
 from cutlayer.reports.plots import SERIES, plots
 from cutlayer.reports.schema import Finding, Piece
@@ -284,6 +285,22 @@ def test_small_and_large_odds():
     assert "about 1064. So large a factor excludes next to nothing." in said(2.117)
     assert "this factor is 2.718. " in said(1.0, budget=1.0)
     assert "most unlike words" not in said(None)
+
+
+def test_what_is_promised_of_labels_stands_beside_it():
+    def said(**promised):
+        return Page(render(full(**promised))).inside["guarantee"]
+
+    assert "Labels" not in said(guarantee=PROMISE.model_copy(update={"caveats": ()}))
+    shown = said(label_guarantee=Guarantee.nothing("Gradients show them."))
+    assert "Nothing is promised about labels. Gradients show them." in shown
+    drawn = PROMISE.model_copy(
+        update={"budget": 1.0, "unit": "epsilon", "per": "label", "caveats": ("Of each alone.",)}
+    )
+    promised = said(label_guarantee=drawn)
+    assert "between two labels of a text by more than a factor of 2.718" in promised
+    assert "a budget of 1 (epsilon)" in promised
+    assert "Of each alone." in promised
 
 
 # ---------------------------------------------------------------- it runs nothing that it quotes

@@ -23,7 +23,7 @@ from cutlayer.attacks import (
     Reading,
     examine,
 )
-from cutlayer.customer import Progress
+from cutlayer.customer import FinetuneResult, Progress
 from cutlayer.customer.evidence import Evidence
 from cutlayer.models import Head, load_model
 from cutlayer.reports.audit.examples import examples
@@ -114,6 +114,7 @@ def audit(
         verdict=verdict(best, settings, stand_out=rows),
         settings=settings,
         guarantee=evidence.result.guarantee,
+        label_guarantee=evidence.result.label_guarantee if isinstance(evidence.result, FinetuneResult) else None,
         strongest=best,
         attacks=tuple(findings),
         correction=(
