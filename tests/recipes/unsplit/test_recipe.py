@@ -115,7 +115,7 @@ def test_an_unknown_part_is_refused_with_the_known_ones():
 
 def test_a_recipe_of_one_piece_has_no_parts_and_no_tiny_size(tmp_path):
     with pytest.raises(ConfigError, match="one piece"):
-        Sap().run(order(tmp_path, only=("table-1",)), None)
+        RECIPES["generation"].run(order(tmp_path, only=("table-1",)), None)
     with pytest.raises(ConfigError, match=r"size = 'tiny'.*small, full"):
         Sap().run(order(tmp_path, Size.TINY), None)
     assert at_size({Size.FULL: 3}, Size.FULL) == 3

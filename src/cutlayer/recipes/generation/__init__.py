@@ -14,7 +14,7 @@ from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes.generation.cells import Experiment
 from cutlayer.recipes.generation.config import GenerationConfig
 from cutlayer.recipes.generation.report import content, draw, tables
-from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, configured, read_config
+from cutlayer.recipes.recipe import RECIPES, Order, Report, at_size, chosen_parts, configured, read_config
 from cutlayer.reports import write_report
 
 __all__ = ["NoisyGeneration"]
@@ -43,12 +43,13 @@ class NoisyGeneration:
         """Runs what is not finished yet and reports.
 
         Raises:
-            ConfigError: There is no such size.
+            ConfigError: There is no such size, or a part is asked for.
             DataError: A data set is missing.
             ModelError: There is no such model, or it is no decoder.
             Stopped: The user interrupted; the same order goes on.
         """
         config = configured(self._config, order.settings)
+        chosen_parts(self.parts, order.only, other_names={})
         scale = at_size(config.sizes, order.size)
         with Experiment(config, scale, order, progress) as experiment:
             results = experiment.run()
