@@ -14,11 +14,12 @@ import torch
 from cutlayer.attacks import Measured, TokenTruth, attributes, measure
 from cutlayer.core import ConfigError, DataError, Ragged, Stopped, Tokens
 from cutlayer.customer import Home, Silent
+from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes import RECIPES, Inference, Order, Size
 from cutlayer.recipes.inference import cells
 from cutlayer.recipes.inference.config import InferenceConfig
-from cutlayer.recipes.inference.releases import identifier, release
 from cutlayer.recipes.recipe import read_config
+from cutlayer.recipes.releases import identifier, release
 from tests.service.tiny import write_tiny_bert
 
 SHIPPED = read_config("inference", InferenceConfig)
@@ -177,7 +178,7 @@ def test_releases_are_what_the_road_sends(tiny, tmp_path):
     home = Home(tmp_path / "home")
     released = release(
         {"one": texts, "again": texts.select([0])},
-        eta=4.0,
+        PrivacySpec(eta=4.0),
         model=tiny,
         home=home,
         folder=tmp_path / "t",

@@ -33,7 +33,7 @@ from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient,
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
-from cutlayer.attacks.scoring import Further, Score, clustered
+from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.survival import SurvivalPattern
 from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
@@ -123,6 +123,7 @@ __all__ = [
     "View",
     "WordSelection",
     "WordSelectionSpec",
+    "bootstrap",
     "clustered",
     "content_tokens",
     "examine",

@@ -140,6 +140,12 @@ class PublicInputs:
         """How many there are."""
         return len(self._texts.values)
 
+    @property
+    def ids(self) -> Tensor:
+        """`[k]` int64, which tokens they are, each once."""
+        found: Tensor = self._texts.values.unique()
+        return found
+
     def __iter__(self) -> Iterator[Inputs]:
         for part in torch.arange(len(self._texts)).split(_TEXTS_AT_ONCE):
             yield self._template.assemble(Tokens((self._texts.select(part),)))

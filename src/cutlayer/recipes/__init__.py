@@ -6,6 +6,7 @@ from cutlayer.recipes.labels import HiddenLabels
 from cutlayer.recipes.recipe import RECIPES, Order, Recipe, Report, Size, data_folder
 from cutlayer.recipes.sap import Sap
 from cutlayer.recipes.unsplit import SplitStudy
+from cutlayer.recipes.words import ReadWords
 
 __all__ = [
     "RECIPES",
@@ -13,6 +14,7 @@ __all__ = [
     "Inference",
     "NoisyGeneration",
     "Order",
+    "ReadWords",
     "Recipe",
     "Report",
     "Sap",

@@ -48,8 +48,9 @@ from cutlayer.models import (
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
-from cutlayer.recipes.loopback import Loopback, Stoppable
-from cutlayer.recipes.tasks import Limits, PublicFile, Splits, Task, fresh_topics
+from cutlayer.recipes.experiment import Stoppable
+from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
 from cutlayer.recipes.topics import TopicLabels, Topics
 from cutlayer.reports import Calibrated, CellStore, etas_for_shares
 
@@ -129,7 +130,7 @@ class AttackedCell(SplitCell):
     place: Place = Place.TOKENS
     attacks: tuple[str, ...]
     attacked_tokens: int
-    public: PublicFile
+    public: TextFile
 
     @property
     def name(self) -> str:
@@ -373,7 +374,7 @@ class Experiment(Stoppable):
             self._archives[bottom] = local_archive(home, self.source, Cut(bottom=bottom))
         return self._archives[bottom]
 
-    def _public_text(self, file: PublicFile) -> PublicText:
+    def _public_text(self, file: TextFile) -> PublicText:
         tokenizer = load_tokenizer(self.source)
         template = Template.from_tokenizer(tokenizer, max_length=max_length(self._config))
         tokens = tokenise(file.read(self._data), tokenizer, max_content=template.max_content(1))

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import Stopped
 from cutlayer.customer import Client, Progress
 from cutlayer.vendor.process import VendorProcess
 
 _TENANT = "recipe"
-
-
-class Stoppable(ABC):
-    """An experiment of cells that ends its vendor when it is left, and can be gone on with.
-
-    Attributes:
-        folder: Everything is kept here; the same folder goes on with an unfinished experiment.
-    """
-
-    folder: Path
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ends the vendor."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the vendor.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
-        self.stop()
-        if isinstance(error, KeyboardInterrupt | Stopped):  # or a run within was, and names its own folder
-            raise Stopped(
-                f"Stopped. Finished cells are in {self.folder}.", remedy="Run the same command again to go on."
-            ) from error
 
 
 class Loopback:

@@ -110,20 +110,31 @@ def data_file(folder: Path, name: str, part: str) -> Path:
     return path
 
 
-class PublicFile(Spec):
-    """Text that an attacker has: the beginning of a public data set.
+class TextFile(Spec):
+    """Single texts: the beginning of a public data set.
 
     Attributes:
         name: Its folder.
         part: Its file.
         column: The column of the text.
-        texts: So many at most.
+        texts: So many at most; `None` takes all.
     """
 
     name: str
     part: str
     column: str = "text"
-    texts: int = Field(ge=1)
+    texts: int | None = Field(default=None, ge=1)
+
+    def path(self, folder: Path) -> Path:
+        """The file.
+
+        Args:
+            folder: The folder of public data sets.
+
+        Raises:
+            DataError: It is not there.
+        """
+        return data_file(folder, self.name, self.part)
 
     def read(self, folder: Path) -> Dataset:
         """The texts.
@@ -134,8 +145,8 @@ class PublicFile(Spec):
         Raises:
             DataError: The file is missing.
         """
-        whole = read_dataset(data_file(folder, self.name, self.part), text_column=self.column)
-        return whole.select(range(min(self.texts, len(whole))))
+        whole = read_dataset(self.path(folder), text_column=self.column)
+        return whole if self.texts is None else whole.select(range(min(self.texts, len(whole))))
 
 
 def _read(task: Task, folder: Path, split: str) -> Dataset:

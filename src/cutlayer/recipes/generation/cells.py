@@ -16,8 +16,9 @@ from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Bottom, candidate_tokens, fingerprint, load_model, load_tokenizer, split
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised_language import train_centralised_language_model
+from cutlayer.recipes.experiment import Stoppable
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
-from cutlayer.recipes.loopback import Loopback, Stoppable
+from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import CellStore

@@ -51,8 +51,8 @@ class Inference:
         config = configured(self._config, order.settings)
         scale = at_size(config.sizes, order.size)
         parts = chosen_parts(self.parts, order.only, other_names={})
-        experiment = Experiment(config, scale, order, parts, progress)
-        results = experiment.run()
+        with Experiment(config, scale, order, parts, progress) as experiment:
+            results = experiment.run()
         drawn = tables(results, config, parts)
         written = {
             "recipe": "inference",

@@ -38,7 +38,7 @@ from cutlayer.attacks import (
     examine,
 )
 from cutlayer.attacks.truth import ELSEWHERE
-from cutlayer.core import Cut, DataError, Spec, Stopped, Tokens
+from cutlayer.core import Cut, DataError, Spec, Tokens
 from cutlayer.customer import Home, Progress
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
 from cutlayer.models import (
@@ -52,10 +52,12 @@ from cutlayer.models import (
     max_length,
     split,
 )
+from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.recipes.experiment import Stoppable
 from cutlayer.recipes.inference.config import InferenceConfig, Scale
-from cutlayer.recipes.inference.releases import Released, identifier, release
 from cutlayer.recipes.recipe import Order
+from cutlayer.recipes.releases import Released, identifier, release
 from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import CellStore
 from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
@@ -183,7 +185,7 @@ class _Posts:
         return _Posts(self.tokens.select(kept), labels, self.groups[kept])
 
 
-class Experiment:
+class Experiment(Stoppable):
     """Where cells are run, and the store of what is finished.
 
     Args:
@@ -222,24 +224,18 @@ class Experiment:
 
         Raises:
             DataError: A data set is missing, or too small.
-            Stopped: The user interrupted; the same order goes on.
         """
-        try:
-            calibrated = self._calibrated()
-            etas = [*sorted(point.eta for point in calibrated), math.inf]
-            cells = [cell for seed in range(self._order.seeds) for eta in etas for cell in self._cells(eta, seed)]
-            results: dict[AttackCell, Attacked] = {}
-            for cell in cells:
-                found = self._finished.get(cell)
-                if found is not None:
-                    results[cell] = found
-            for seed in range(self._order.seeds):
-                for eta in etas:
-                    self._at(eta, seed, cells, results)
-        except (KeyboardInterrupt, Stopped) as error:
-            raise Stopped(
-                f"Stopped. Finished cells are in {self.folder}.", remedy="Run the same command again to go on."
-            ) from error
+        calibrated = self._calibrated()
+        etas = [*sorted(point.eta for point in calibrated), math.inf]
+        cells = [cell for seed in range(self._order.seeds) for eta in etas for cell in self._cells(eta, seed)]
+        results: dict[AttackCell, Attacked] = {}
+        for cell in cells:
+            found = self._finished.get(cell)
+            if found is not None:
+                results[cell] = found
+        for seed in range(self._order.seeds):
+            for eta in etas:
+                self._at(eta, seed, cells, results)
         return Results(calibrated, {cell: results[cell] for cell in cells}, self._scale)
 
     # ------------------------------------------------------------ which cells
@@ -278,7 +274,12 @@ class Experiment:
         folder = self.folder / "transcripts" / f"eta{eta:g}-s{seed}"
         home = Home(self.folder / "customers" / str(seed))
         released = release(
-            dict(self._texts()), eta=eta, model=self._order.model, home=home, folder=folder, progress=self._progress
+            dict(self._texts()),
+            PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta),
+            model=self._order.model,
+            home=home,
+            folder=folder,
+            progress=self._progress,
         )
         for cell in missing:
             self._progress.update("cells", len(results), len(cells), cell.name)

@@ -26,11 +26,12 @@ from cutlayer.data import LabelNames
 from cutlayer.models import Head, family_of, fingerprint, load_model
 from cutlayer.privacy import keep_probability
 from cutlayer.recipes.centralised import train_centralised
+from cutlayer.recipes.experiment import Stoppable, finish
 from cutlayer.recipes.labels.config import CorpusSpec, LabelsConfig, LanguageScale, Scale
 from cutlayer.recipes.labels.language import language_option, recombined_languages
 from cutlayer.recipes.labels.passes import JOB, Steps, step_of
 from cutlayer.recipes.labels.readings import NOTHING, Option, Recombined, read_labels, solved
-from cutlayer.recipes.loopback import Loopback, Stoppable
+from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.tasks import Limits, Splits, Task
 from cutlayer.reports import CellStore
@@ -159,18 +160,14 @@ class Experiment(Stoppable):
 
     def run(self) -> dict[Cell, Attacked]:
         """Results of all cells, those that are finished from the store."""
-        cells = self._cells()
-        results: dict[Cell, Attacked] = {}
-        for number, cell in enumerate(cells):
-            self._progress.update("cells", number, len(cells), cell.name)
-            found = self._finished.get(cell)
-            if found is None:
-                found = Attacked(options=self._attacked(cell))
-                self._finished.put(cell, found)
-                shutil.rmtree(self._recorded(cell), ignore_errors=True)  # not before: a stopped cell goes on with it
-            results[cell] = found
-            self._progress.update("cells", number + 1, len(cells), cell.name)
-        return results
+        return finish(
+            self._cells(),
+            self._finished,
+            lambda cell: Attacked(options=self._attacked(cell)),
+            self._progress,
+            # not before: a stopped cell goes on with it
+            kept=lambda cell: shutil.rmtree(self._recorded(cell), ignore_errors=True),
+        )
 
     def _cells(self) -> list[Cell]:
         config, language = self._config, self._config.language

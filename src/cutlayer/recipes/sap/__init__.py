@@ -18,7 +18,6 @@ from cutlayer.recipes.sap.figure import draw_figure_2, draw_figure_4
 from cutlayer.recipes.sap.findings import Findings
 from cutlayer.recipes.sap.grid import PARTS, Grid, tasks_of
 from cutlayer.recipes.sap.report import content, tables
-from cutlayer.recipes.tasks import data_file
 from cutlayer.reports import write_report
 
 __all__ = ["Sap"]
@@ -59,7 +58,7 @@ class Sap:
             for task in tasks_of(config, parts):
                 experiment.splits(task, limits)
             if {"table-2", "figure-4"} & set(parts):
-                data_file(order.data, config.depths.text.name, config.depths.text.part)
+                config.depths.text.path(order.data)
             grid = Grid(config, order, experiment, parts)
             findings = Findings(grid, experiment.run(list(grid)))
         written = {

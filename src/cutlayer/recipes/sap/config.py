@@ -10,7 +10,7 @@ from pydantic import Field
 from cutlayer.core import Deviation, Spec
 from cutlayer.customer import TrainSpec
 from cutlayer.recipes.recipe import Size
-from cutlayer.recipes.tasks import Limits, PublicFile, Task
+from cutlayer.recipes.tasks import Limits, Task, TextFile
 
 Setting = float | int | str | bool | None
 
@@ -90,7 +90,7 @@ class Depths(Spec):
     table_2: tuple[int, ...] = Field(min_length=1)
     without_noise: tuple[str, ...] = Field(min_length=1)
     with_noise: tuple[str, ...] = Field(min_length=1)
-    text: PublicFile
+    text: TextFile
 
 
 class Paper(Spec):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, cast
 
 import safetensors.torch
 import torch
@@ -25,12 +25,9 @@ from cutlayer.customer import Method, Progress
 from cutlayer.customer.home import write_bytes
 from cutlayer.data import tokenise
 from cutlayer.models import Bottom, Inputs, Template, attach_lora, seeded, set_dropout
-from cutlayer.recipes.loopback import Stoppable
+from cutlayer.recipes.experiment import Stoppable, finish
 from cutlayer.recipes.unsplit.runs import Corpus, Recorder, Recording, RunCell
 from cutlayer.reports import CellStore
-
-C = TypeVar("C", bound=Spec)
-R = TypeVar("R", bound=BaseModel)
 
 Start = Literal["pre-trained", "customer"]
 """What the guessed bottom starts from: the public weights (Algorithm 1), or the customer's own after its first
@@ -201,24 +198,11 @@ class Experiment(Stoppable):
 
     def attacks(self, cells: Sequence[AttackCell]) -> dict[AttackCell, Attacked]:
         """Results of UnSplit's cells."""
-        return self._each(cells, self._attacked, self._attack)
+        return finish(cells, self._attacked, self._attack, self._progress)
 
     def inversions(self, cells: Sequence[InverterCell]) -> dict[InverterCell, Inverted]:
         """Results of the inverter's cells."""
-        return self._each(cells, self._inverted, self._invert)
-
-    def _each(self, cells: Sequence[C], store: CellStore[C, R], run: Callable[[C], R]) -> dict[C, R]:
-        found: dict[C, R] = {}
-        wanted = list(dict.fromkeys(cells))
-        for number, cell in enumerate(wanted):
-            self._progress.update("cells", number, len(wanted), getattr(cell, "name", ""))
-            result = store.get(cell)
-            if result is None:
-                result = run(cell)
-                store.put(cell, result)
-            found[cell] = result
-            self._progress.update("cells", number + 1, len(wanted), getattr(cell, "name", ""))
-        return found
+        return finish(cells, self._inverted, self._invert, self._progress)
 
     # ------------------------------------------------------------ UnSplit
 

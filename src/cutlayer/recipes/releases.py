@@ -7,7 +7,6 @@ ledger, gate, frames.
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cutlayer.attacks import Knowledge, Noise, Transcript
-from cutlayer.core import Cut, Tokens
+from cutlayer.attacks import Knowledge, Transcript
+from cutlayer.core import Tokens
 from cutlayer.customer import Gate, Home, Progress, RunSpec, Texts, TrainBottom, TrainSpec
+from cutlayer.customer.evidence import granted
 from cutlayer.customer.finetune import build_session
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.upload import upload
 from cutlayer.privacy import PrivacySpec
-from cutlayer.wire import Form, Frame, Reply, WireType, routes
+from cutlayer.wire import Frame, Reply, WireType, routes
 from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec
 from cutlayer.wire.transports import RecordingTransport
 
@@ -72,26 +72,35 @@ def identifier(name: str) -> str:
 
 
 def release(
-    texts: Mapping[str, Tokens], *, eta: float, model: str, home: Home, folder: Path, progress: Progress
+    texts: Mapping[str, Tokens],
+    privacy: PrivacySpec,
+    *,
+    bottom: int = 0,
+    wire_type: WireType = WireType.BF16,
+    model: str,
+    home: Home,
+    folder: Path,
+    progress: Progress,
 ) -> Released:
-    """Releases sets of texts with text-to-text privatization, as a run with a frozen embedding layer does.
+    """Releases sets of texts as a run with a frozen bottom does.
 
     Args:
         texts: Sets of texts, by name.
-        eta: Privacy parameter; infinite for no privacy.
+        privacy: How they are privatized.
+        bottom: Blocks at the customer.
+        wire_type: Element type of boundary rows.
         model: An embedded model's name, a local folder or a hub id.
         home: The customer's folder: its secret fixes the noise.
         folder: Where the transcript is recorded; what it held is removed.
         progress: Where to show progress.
     """
-    privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
     spec = RunSpec(
         privacy=privacy,
         train=TrainSpec(),
         model="local",
-        bottom=0,
+        bottom=bottom,
         train_bottom=TrainBottom.FROZEN,
-        wire_type=WireType.BF16,
+        wire_type=wire_type,
         budget=None,
         seed=0,
     )
@@ -99,24 +108,15 @@ def release(
     session = build_session(archive, home, spec, None, None, torch.device("cpu"))
     shutil.rmtree(folder, ignore_errors=True)
     recorder = RecordingTransport(Shelf(), folder)
-    gate = Gate(recorder, home.ledger, run=folder.name, vocab_size=archive.manifest.vocab_size)
-    form = spec.form
-    kind = RecordSetSpec(model="local", cut=spec.cut, form=form, segments=1, wire_type=spec.wire_type)
+    gate = Gate(recorder, home.ledger, run=folder.name, vocab_size=archive.manifest.vocab_size, wire_type=wire_type)
+    kind = RecordSetSpec(model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=wire_type)
     records, replaced = {}, {}
     for name, tokens in texts.items():
         done = upload(
             session, gate, Texts(tokens), record_set=identifier(name), spec=kind,
-            width=1, progress=progress, stage=f"release {name}",
+            width=1 if archive.table is None else archive.table.shape[1], progress=progress, stage=f"release {name}",
         )  # fmt: skip
         records[name] = torch.tensor(done.record_of)
         replaced[name] = (done.replaced or 0) / max(1, done.tokens)
     recorder.close()
-    knowledge = Knowledge(
-        cut=Cut(bottom=None) if form is Form.IDS else spec.cut,
-        table=None if archive.table is None else archive.table.detach(),
-        # without noise a row of any token may have left, one for unknown words too
-        candidates=None if math.isinf(eta) else archive.candidates,
-        template=archive.template,
-        noise=Noise(privacy),
-    )
-    return Released(Transcript.recorded(folder), records, replaced, knowledge)
+    return Released(Transcript.recorded(folder), records, replaced, granted(spec, archive))
