@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,7 +44,7 @@ _SURVIVES = np.array([0.0, 0.0, 0.0, 3.0])
 
 
 def draw_ids(
-    ids: Tensor, search: NeighbourSearch, *, mechanism: Mechanism, eta: float, rng: np.random.Generator
+    ids: Tensor, search: NeighbourSearch, *, mechanism: Mechanism, etas: Tensor, rng: np.random.Generator
 ) -> Tensor:
     """What the mechanism releases for tokens: a draw of the attacker's own.
 
@@ -51,12 +52,12 @@ def draw_ids(
         ids: `[n]` int64.
         search: Of the table.
         mechanism: Whose noise.
-        eta: The parameter.
+        etas: `[n]` float64, the parameter of each.
         rng: Of the attacker, who need not keep it secret.
     """
     drawn = []
-    for part in ids.split(_DRAWN):
-        noise = mechanism.noise(etas=np.full(len(part), eta), width=search.table.shape[1], rng=rng)
+    for part, own in zip(ids.split(_DRAWN), etas.split(_DRAWN), strict=True):
+        noise = mechanism.noise(etas=own.numpy(), width=search.table.shape[1], rng=rng)
         drawn.append(search.nearest(search.table[part].double() + torch.from_numpy(noise)))
     return torch.cat(drawn)
 
@@ -81,7 +82,7 @@ class Pairs:
         unigram: Tensor,
         *,
         mechanism: Mechanism,
-        eta: float,
+        etas: Callable[[Tensor], Tensor],
         rng: np.random.Generator,
     ) -> Pairs:
         """Draws pairs.
@@ -91,12 +92,12 @@ class Pairs:
             search: Of the table.
             unigram: `[vocab]` float64, ln of how often each token stands.
             mechanism: Whose noise.
-            eta: Its parameter.
+            etas: The parameter `[n]` of each of the tokens `[n]`.
             rng: Draws tokens and noise.
         """
         share = unigram.exp().numpy()
         true = torch.from_numpy(rng.choice(len(share), size=count, p=share / share.sum()))
-        return cls(true, draw_ids(true, search, mechanism=mechanism, eta=eta, rng=rng))
+        return cls(true, draw_ids(true, search, mechanism=mechanism, etas=etas(true), rng=rng))
 
 
 class Channel:
@@ -105,7 +106,7 @@ class Channel:
     Args:
         search: Of the table, with its candidates: nothing else is released.
         pairs: What it is fitted on.
-        eta: What they were drawn at.
+        eta: What they were drawn at, or about: the fit begins there.
 
     Attributes:
         weights: a, b, c and s.

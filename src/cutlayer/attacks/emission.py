@@ -102,18 +102,33 @@ class NoisyRows:
 
     Nearest neighbour on the shortened row weighs ‖e_w‖² r* / C times too much, and finds the shortest rows.
 
+    Where eta depends on the token (CTI), the attacker does not know which is whose: a wrong one costs d ln(eta / eta')
+    and reads less than none. So ln eta is taken as normal about the common one's with standard deviation σ, and with it
+    the length of the noise r: ln P(y | w) = -d ln r - (ln r - ln(d / eta))² / 2 (1/d + σ²).
+
     Args:
         table: `[vocab, width]`.
         eta: The mechanism's parameter.
         clip: The largest norm; `None` where rows are not shortened.
         unigram: `[vocab]` float64, ln of how often each token stands.
         sources: `[k]` int64, tokens that a text may have.
+        spread: σ of ln eta over tokens; 0 where all have the same. Not of shortened rows.
 
     Ref: SAP §4.3, eq. (3); SnD (clipping). Undoing it is this project's.
     """
 
-    def __init__(self, table: Tensor, *, eta: float, clip: float | None, unigram: Tensor, sources: Tensor) -> None:
+    def __init__(
+        self,
+        table: Tensor,
+        *,
+        eta: float,
+        clip: float | None,
+        unigram: Tensor,
+        sources: Tensor,
+        spread: float = 0.0,
+    ) -> None:
         self._table = table.detach().float()
+        self._spread = spread
         self._eta = eta
         self._clip = clip
         self._sources = sources
@@ -139,7 +154,7 @@ class NoisyRows:
         for part, tried in zip(observed.split(_QUERIES), ids.split(_QUERIES), strict=True):
             rows, table = part.double(), self._table[tried].double()
             length = rows.norm(dim=1, keepdim=True)
-            score = -self._eta * (rows[:, None] - table).norm(dim=2)
+            score = self._of_distance((rows[:, None] - table).norm(dim=2), rows.shape[1])
             if self._clip is not None:
                 along = (table @ (rows / length.clamp(min=1e-12))[:, :, None])[:, :, 0]
                 across = (table.square().sum(2) - along.square()).clamp(min=0)
@@ -148,6 +163,14 @@ class NoisyRows:
                 score = torch.where(on_sphere, self._shortened(along, across, rows.shape[1]), score)
             found.append(score)
         return torch.cat(found)
+
+    def _of_distance(self, distance: Tensor, width: int) -> Tensor:
+        """ln of the density of noise of this length, up to a constant."""
+        if not self._spread:
+            return -self._eta * distance
+        length = distance.clamp(min=1e-12).log()
+        off = length - math.log(width / self._eta)
+        return -width * length - off.square() / (2 * (1 / width + self._spread**2))
 
     def _shortened(self, along: Tensor, across: Tensor, width: int) -> Tensor:
         """ln of the integral of r^(d-1) exp(-eta sqrt((r - a)² + b²)) over r, with a `along` and b² `across`."""

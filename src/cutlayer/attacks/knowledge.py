@@ -91,6 +91,20 @@ class Noise:
         """Releases as they are."""
         return cls(PrivacySpec.no_privacy())
 
+    def class_logits(self) -> Tensor:
+        """ln p(token | class) that etas tell, up to a constant of each token; `[vocab, classes]` float64.
+
+        Raises:
+            ValueError: There are no etas.
+
+        Ref: SAP §4.4, eq. (5) and (6), undone.
+        """
+        if self.etas is None:
+            raise ValueError("no token has an eta of its own")
+        importance = (self.etas.double() / (2 * self.privacy.eta)).logit(eps=1e-6)
+        classes = self.etas.shape[1]
+        return importance * (classes - 1) / classes
+
     @property
     def key(self) -> Hashable:
         """Tells it from others, for what is fitted to it."""

@@ -42,7 +42,8 @@ def simulate(
         knowledge: Noise; the table, for noise at the tokens; template, and the bottom where it has blocks, for rows.
         rows: Element type in which rows are sent; `None` where ids are. See `released_as`.
         rng: Draws the noise. It hides nothing, so it may be seeded.
-        classes: `[n]` int64, the class of each text, where eta depends on it; drawn where it is left out.
+        classes: `[n]` int64, the class of each text, where eta depends on it; the one that its tokens are likeliest in
+            where it is left out.
 
     Returns:
         Token ids, or boundary rows of the element type `rows`.
@@ -152,11 +153,10 @@ def _each(
     finish: Callable[[Tensor], Tensor],
 ) -> Tokens:
     """What `finish` makes of each token's noisy row."""
-    columns = 1 if noise.etas is None else noise.etas.shape[1]
-    if classes is None:
-        classes = torch.from_numpy(rng.integers(columns, size=len(tokens)))
-    elif columns == 1:
-        classes = torch.zeros_like(classes)
+    if noise.etas is None or noise.etas.shape[1] == 1:
+        classes = torch.zeros(len(tokens), dtype=torch.int64)
+    elif classes is None:
+        classes = _likeliest_classes(tokens, noise)
     sides = []
     for segment in tokens.segments:
         etas = _constant(noise, len(segment.values))
@@ -166,6 +166,16 @@ def _each(
         made = (finish(_draw(table[segment.values[part]], etas[part], noise, rng)) for part in parts)
         sides.append(segment.with_values(torch.cat(list(made))))
     return Tokens(tuple(sides))
+
+
+def _likeliest_classes(tokens: Tokens, noise: Noise) -> Tensor:
+    """`[n]` int64: the class of each text by its tokens, as if each stood by itself."""
+    logits = noise.class_logits()
+    sums = torch.zeros(len(tokens), logits.shape[1], dtype=torch.float64)
+    for segment in tokens.segments:
+        owner = torch.arange(len(tokens)).repeat_interleave(segment.lengths)
+        sums.index_add_(0, owner, logits[segment.values])
+    return sums.argmax(1)
 
 
 def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:

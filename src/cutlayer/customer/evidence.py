@@ -38,6 +38,7 @@ from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
 from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset
 from cutlayer.models import Archive
+from cutlayer.privacy import UtilityImportance
 from cutlayer.wire import Form
 
 
@@ -201,6 +202,9 @@ class Evidence:
         for column in attacker.secret:
             values, names = _numbered(rows.train, column)
             attributes[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
+        if labels is not None:
+            etas = _estimated_etas(spec, data.tokens, labels, known, vocab_size=archive.manifest.vocab_size)
+            knowledge = replace(knowledge, noise=Noise(spec.privacy, etas=etas))
         if spec.train_bottom is TrainBottom.REDRAW:
             links = {(f"job/{job}", step): texts for (job, step), texts in steps.items()}
             knowledge = replace(knowledge, links=links)
@@ -222,6 +226,24 @@ class Evidence:
             archive=archive,
             result=run.result(),
         )
+
+
+def _estimated_etas(
+    spec: RunSpec, tokens: Tokens, labels: LabelTruth, known: Tensor, *, vocab_size: int
+) -> Tensor | None:
+    """Each token's eta under CTI as the attacker estimates it: from the labels of the records that it knows.
+
+    The customer's own importance of tokens never leaves it. `None` where etas do not depend on tokens, or where the
+    attacker knows no record of some class.
+    """
+    cti = spec.privacy.cti
+    told = labels.labels[known]
+    if cti is None or len(told.unique()) < labels.num_labels:
+        return None
+    fitted = UtilityImportance.fit(
+        tokens.select(known.nonzero()[:, 0]), told, vocab_size=vocab_size, num_labels=labels.num_labels, spec=cti
+    )
+    return fitted.etas(eta0=spec.privacy.eta) if not cti.class_free else fitted.unlabelled_etas(eta0=spec.privacy.eta)
 
 
 def _finished(folder: Path) -> Run:

@@ -112,6 +112,19 @@ class UtilityImportance:
         """
         return 2 * eta0 * torch.sigmoid(self.scores - self.c0)
 
+    def unlabelled_etas(self, *, eta0: float) -> Tensor:
+        """eta of every token in a text whose label is not used, `[vocabulary, 1]` float64.
+
+        Args:
+            eta0: The basic privacy parameter.
+        """
+        return 2 * eta0 * torch.sigmoid(self._unlabelled[:, None] - self.c0)
+
+    @property
+    def _unlabelled(self) -> Tensor:
+        """`[vocabulary]`, importance over classes."""
+        return self.scores.amax(1) if self.spec.unlabelled == "max" else self.scores.mean(1)
+
     def eta(self, tokens: Tokens, labels: Tensor | None, *, eta0: float) -> tuple[Tensor, ...]:
         """eta of every token, eq. (6).
 
@@ -129,7 +142,7 @@ class UtilityImportance:
                 f"There are {len(labels)} labels for {len(tokens)} texts.", remedy="Give one label per text."
             )
         if labels is None or self.spec.class_free:
-            per_token = self.scores.amax(1) if self.spec.unlabelled == "max" else self.scores.mean(1)
+            per_token = self._unlabelled
         etas = []
         for segment in tokens.segments:
             check_ids(segment.values, len(self.scores))

@@ -44,6 +44,11 @@ def rng(seed=0):
     return np.random.Generator(np.random.PCG64(seed))
 
 
+def constant(eta):
+    """The same eta for every token."""
+    return lambda ids: torch.full((len(ids),), eta, dtype=torch.float64)
+
+
 def chain(texts, *, seed):
     """Texts in which each token tells much of the next: the one after it in a fixed order, three times in four."""
     made = generator(seed)
@@ -78,7 +83,8 @@ def transcript(*payloads):
 
 def drawn(seed, eta=ETA):
     (side,) = TEXTS.segments
-    return Tokens((side.with_values(draw_ids(side.values, SEARCH, mechanism=DChi(), eta=eta, rng=rng(seed))),))
+    ids = draw_ids(side.values, SEARCH, mechanism=DChi(), etas=constant(eta)(side.values), rng=rng(seed))
+    return Tokens((side.with_values(ids),))
 
 
 def knowledge(noise, **changes):
@@ -107,9 +113,11 @@ def test_the_prior_is_a_distribution_and_knows_what_it_saw():
 def test_the_channel_is_what_draws_show():
     """Against 200,000 draws of a few tokens, which the formula was not fitted on."""
     uniform = torch.where(CANDIDATES, -math.log(VOCAB - 10), -torch.inf).double()
-    channel = Channel(SEARCH, Pairs.drawn(6000, SEARCH, uniform, mechanism=DChi(), eta=ETA, rng=rng()), eta=ETA)
+    pairs = Pairs.drawn(6000, SEARCH, uniform, mechanism=DChi(), etas=constant(ETA), rng=rng())
+    channel = Channel(SEARCH, pairs, eta=ETA)
     tokens = torch.tensor([11, 60, 150])
-    released = draw_ids(tokens.repeat_interleave(60_000), SEARCH, mechanism=DChi(), eta=ETA, rng=rng(5)).view(3, -1)
+    many = tokens.repeat_interleave(60_000)
+    released = draw_ids(many, SEARCH, mechanism=DChi(), etas=constant(ETA)(many), rng=rng(5)).view(3, -1)
     off = []
     for token, found in zip(tokens, released, strict=True):
         share = torch.bincount(found, minlength=VOCAB).double() / len(found)
@@ -201,6 +209,46 @@ def test_rows_behind_clipping_are_read_where_nearest_neighbour_reads_little():
     assert truth.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.15
 
 
+ETAS = torch.where(torch.arange(VOCAB)[:, None] % 2 == torch.arange(2), 1.5, 0.6).double() * ETA
+"""Under CTI: a token of one class keeps more in a text of its own."""
+
+
+@pytest.mark.parametrize("etas", [ETAS, None])
+def test_ids_under_cti_are_read_whether_etas_are_estimated_or_not(etas):
+    (side,) = TEXTS.segments
+    drawn_at = ETAS[side.values, torch.arange(len(TEXTS)).repeat_interleave(side.lengths) % 2]
+    ids = draw_ids(side.values, SEARCH, mechanism=DChi(), etas=drawn_at, rng=rng(3))
+    plain = float((ids == side.values).double().mean())
+    noise = Noise(PrivacySpec(eta=ETA, cti=CtiSpec()), etas=etas)
+    assert 0.3 < plain < 0.7, "noise that hides some"
+    assert recovered(MaximumPosterior, transcript(Tokens((side.with_values(ids),))), knowledge(noise)) > plain + 0.05
+
+
+def test_rows_under_cti_are_read_though_no_tokens_eta_is_known():
+    """A likelihood with one eta for all takes the length of the noise for more than it tells."""
+    (side,) = TEXTS.segments
+    drawn_at = ETAS[side.values, torch.arange(len(TEXTS)).repeat_interleave(side.lengths) % 2]
+    noise = torch.from_numpy(DChi().noise(etas=drawn_at.numpy(), width=WIDTH, rng=rng(4)))
+    rows = (TABLE[side.values].double() + noise).float()
+    sources = torch.arange(VOCAB)
+    common = {"eta": ETA, "clip": None, "unigram": torch.zeros(VOCAB).double(), "sources": sources}
+    spread, alone = NoisyRows(TABLE, spread=0.45, **common), NoisyRows(TABLE, **common)
+    truth = side.values[:, None]
+
+    def told(emission):
+        scores = emission.scores(rows, sources.expand(len(rows), -1))
+        return float((scores.log_softmax(1)).gather(1, truth).mean())
+
+    assert told(spread) > told(alone)
+    payload = worlds.TEMPLATE.unpad(
+        worlds.TEMPLATE.assemble(Tokens((side.with_values(rows),)), table=TABLE).inputs_embeds, TEXTS
+    )
+    shown, truth_of = transcript(payload)
+    known = knowledge(Noise(PrivacySpec(mechanism="vector", eta=ETA, cti=CtiSpec()), etas=ETAS))
+    naive = measure("nearest-neighbour", shown, knowledge=known, truth=truth_of)
+    assert truth_of.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.1
+
+
 def test_releases_of_one_text_are_read_together():
     one = transcript(drawn(3))
     four = transcript(*(drawn(seed) for seed in (3, 4, 5, 6)))
@@ -269,8 +317,7 @@ def test_it_knows_whose_noise_is_drawn(tmp_path):
         ({"noise": None}, "not told how releases are privatized"),
         ({"public": None}, "no text of its own"),
         ({"cut": Cut(bottom=2)}, "behind blocks"),
-        ({"noise": Noise(PrivacySpec(eta=5, cti=CtiSpec()))}, "each token's eta"),
-        ({"noise": Noise(PrivacySpec(mechanism="vector", eta=5, place=Place.ACTIVATIONS))}, "each token's eta"),
+        ({"noise": Noise(PrivacySpec(mechanism="vector", eta=5, place=Place.ACTIVATIONS))}, "no row is a token's"),
     ],
 )
 def test_what_it_cannot_read_it_says(changes, said):

@@ -12,7 +12,7 @@ import pytest
 from cutlayer.attacks import Measured, measure
 from cutlayer.core import ConfigError, Cut, DataError, Place
 from cutlayer.customer import Client, TrainBottom
-from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset
@@ -34,10 +34,11 @@ def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  #
         yield opened
 
 
-def evidence_of(client: Client, folder: Path, model: Path, train: Dataset) -> Evidence:
+def evidence_of(client: Client, folder: Path, model: Path, train: Dataset, *, known: float = 0) -> Evidence:
     bottom = Evidence.settings(folder).bottom
     archive = local_archive(client.home, str(model), Cut(bottom=bottom))
-    return Evidence.of(folder, Corpora(train, None, TEST), archive, home=client.home)
+    attacker = AttackerSpec(known=known)
+    return Evidence.of(folder, Corpora(train, None, TEST), archive, home=client.home, attacker=attacker)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,28 @@ def test_attacks_read_what_the_result_says(
     assert labels.success.value == result.label_recovery == 1
     assert found.result == result
     assert [TWICE.texts[row] for row in found.rows] == list(found.texts.texts)
+
+
+@pytest.mark.parametrize(("settings", "columns"), [({"cti": True}, 3), ({"cti_class_free": True}, 1)], ids=str)
+def test_etas_of_tokens_are_estimated_from_the_records_that_the_attacker_knows(
+    client: Client,
+    tiny_model: Path,  # noqa: F811
+    settings: dict[str, bool],
+    columns: int,
+) -> None:
+    """Whatever the customer computed stays with it: who knows more records comes closer, who knows none has none."""
+    result = finetune(client, **settings)  # type: ignore[arg-type]
+    noises = [
+        evidence_of(client, result.folder, tiny_model, TRAIN, known=known).knowledge.noise for known in (0.6, 0.9)
+    ]
+    few, many = (noise.etas for noise in noises if noise is not None)
+    assert few is not None
+    assert many is not None
+    assert few.shape == many.shape == (len(few), columns)
+    assert not few.equal(many)
+    blind = evidence_of(client, result.folder, tiny_model, TRAIN).knowledge.noise
+    assert blind is not None
+    assert blind.etas is None
 
 
 def test_rows_behind_blocks_belong_to_their_texts(
