@@ -1,6 +1,6 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Dial, Guesses, Question
 from cutlayer.attacks.attribute_classifier import AttributeClassifier
 from cutlayer.attacks.attribute_mlp import AttributeMlp
 from cutlayer.attacks.attributes import AttributeTruth
@@ -63,6 +63,7 @@ __all__ = [
     "Clue",
     "Control",
     "ControlFailed",
+    "Dial",
     "EntityTagger",
     "EntityTruth",
     "Examined",

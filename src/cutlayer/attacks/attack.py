@@ -67,6 +67,19 @@ class Clue(StrEnum):
 
 
 @dataclass(frozen=True)
+class Dial:
+    """What an attack does less of where it has less time.
+
+    Attributes:
+        what: What there is less of, as a report says it: "public text that it learns from".
+        turned: The same way to guess with a share of it, above 0 and at most 1.
+    """
+
+    what: str
+    turned: Callable[[float], Callable[[View], Guesses]]
+
+
+@dataclass(frozen=True)
 class Attack:
     """A way to guess, and its threat model: called with a view of no more than what it declares.
 
@@ -84,6 +97,8 @@ class Attack:
             label is left open: the score matches them at their best, and chance is that of such a match.
         costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
         clue: Where it looks.
+        dial: What it does less of where it has less time; `None` where there is nothing: then it is measured on fewer
+            tokens.
     """
 
     run: Callable[[View], Guesses]
@@ -96,6 +111,7 @@ class Attack:
     named: bool = True
     costly: bool = False
     clue: Clue = Clue.WORDS
+    dial: Dial | None = None
 
     def __call__(self, view: View) -> Guesses:
         """Guesses, with what it declares and nothing else."""

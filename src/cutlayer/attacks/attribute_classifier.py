@@ -9,12 +9,14 @@ Ref: SAP §5.1 (AIA), §5.2 and Figure 3, arXiv:2312.15603, after Song and Raghu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from copy import copy
 
 import torch
 from torch import Tensor, nn
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.attribute_mlp import known_labels
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need
 from cutlayer.attacks.perceptron import Fitting, minimise
@@ -37,6 +39,7 @@ class AttributeClassifier:
     Args:
         rank: Of the adapter.
         positions: First ones of each text that are read.
+        learnt: The share of the known records that it learns from, spread over each release.
         fitting: How adapter and head are fitted. Nothing drops out.
     """
 
@@ -45,11 +48,19 @@ class AttributeClassifier:
         *,
         rank: int = 8,
         positions: int = 128,
+        learnt: float = 1.0,
         fitting: Fitting = Fitting(passes=3, batch=16, learning_rate=1e-3),  # noqa: B008 - frozen
     ) -> None:
         self._rank = rank
         self._positions = positions
+        self._learnt = learnt
         self._fitting = fitting
+
+    def weakened(self, share: float) -> AttributeClassifier:
+        """The same that learns from a share of the known records."""
+        weaker = copy(self)
+        weaker._learnt = share * self._learnt
+        return weaker
 
     def __call__(self, view: View) -> Guesses:
         """Guesses every released text.
@@ -65,6 +76,8 @@ class AttributeClassifier:
         for release in view.transcript.releases():
             told = labelled.of(release.source, release.number, len(release.payload))
             marked = (told != UNMARKED).nonzero()[:, 0]
+            kept = math.ceil(self._learnt * len(marked))
+            marked = marked[torch.arange(kept) * len(marked) // max(1, kept)]
             texts.append(_first(release.payload.select(marked), self._positions))
             labels.append(told[marked])
         if not sum(map(len, texts)):
@@ -102,19 +115,21 @@ class AttributeClassifier:
         return net.eval()
 
 
+_attack = AttributeClassifier()
 for _question, _name, _title in (
     (Question.ATTRIBUTE, "attribute-classifier", "the vendor's own model, tuned on releases with some attributes"),
     (Question.LABEL, "label-classifier", "the vendor's own model, tuned on releases with some labels"),
 ):
     ATTACKS.add(_name)(
         Attack(
-            AttributeClassifier(),
+            _attack,
             title=_title,
             question=_question,
             reference="SAP §5.1 (AIA), Figure 3",
             costly=True,
             needs=frozenset({Need.LABELLED, Need.MODEL}),
             floor=0.9,
+            dial=Dial("known records that it learns from", _attack.weakened),
         )
     )
 

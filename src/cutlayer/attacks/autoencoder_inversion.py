@@ -11,11 +11,12 @@ MSE(x, x') = ‖x - x'‖².
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
 from cutlayer.attacks.mlp_inversion import granted, pairs, read_each
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
@@ -50,6 +51,12 @@ class AutoencoderInversion:
         self._queries = queries
         self._latent = latent
         self._fitting = fitting
+
+    def weakened(self, share: float) -> AutoencoderInversion:
+        """The same that learns from a share of the tokens."""
+        weaker = copy(self)
+        weaker._tokens = max(1, round(share * self._tokens))
+        return weaker
 
     def __call__(self, view: View) -> Guesses:
         """Guesses every released text.
@@ -92,14 +99,16 @@ class AutoencoderInversion:
         return net
 
 
+_attack = AutoencoderInversion()
 ATTACKS.add("autoencoder-inversion")(
     Attack(
-        AutoencoderInversion(),
+        _attack,
         title="an autoencoder that learnt to take the noise off rows",
         question=Question.WORDS,
         reference="RAPT §IV-A1 (autoencoder-based black-box attack)",
         costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
+        dial=Dial("public text that it learns from", _attack.weakened),
     )
 )

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
 from cutlayer.attacks.mlp_inversion import features_of, granted
 from cutlayer.attacks.perceptron import Fitting, minimise
@@ -65,6 +65,11 @@ class LearnedInversion:
 
     def __init__(self, spec: LearnedInversionSpec | None = None) -> None:
         self.spec = spec or LearnedInversionSpec()
+
+    def weakened(self, share: float) -> LearnedInversion:
+        """The same that learns from a share of the tokens."""
+        tokens = max(1, round(share * self.spec.tokens))
+        return LearnedInversion(self.spec.model_copy(update={"tokens": tokens}))
 
     def __call__(self, view: View) -> Guesses:
         """Guesses every released text.
@@ -127,15 +132,17 @@ class LearnedInversion:
         return reader
 
 
+_attack = LearnedInversion()
 ATTACKS.add("learned-inversion")(
     Attack(
-        LearnedInversion(),
+        _attack,
         title="a recurrent reader that learnt from releases of public text, text by text",
         question=Question.WORDS,
         reference="this project (adaptive); SIP family, CCS 2024",
         costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE, Need.BOTTOM}),
         floor=0.5,
+        dial=Dial("public text that it learns from", _attack.weakened),
     )
 )
 

@@ -11,12 +11,13 @@ Ref: RAPT §IV-A1, arXiv:2305.06212.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
@@ -59,6 +60,12 @@ class MlpInversion:
         self._compared = compared
         self._fitting = fitting
 
+    def weakened(self, share: float) -> MlpInversion:
+        """The same that learns from a share of the tokens."""
+        weaker = copy(self)
+        weaker._tokens = max(1, round(share * self._tokens))
+        return weaker
+
     def __call__(self, view: View) -> Guesses:
         """Guesses every released text.
 
@@ -92,15 +99,17 @@ class MlpInversion:
         return lambda found: candidates[torch.cat([net(some).argmax(1) for some in found.split(step)])]
 
 
+_attack = MlpInversion()
 ATTACKS.add("mlp-inversion")(
     Attack(
-        MlpInversion(),
+        _attack,
         title="a perceptron that learnt from releases of public text, token by token",
         question=Question.WORDS,
         reference="RAPT §IV-A1 (MLP-based black-box attack)",
         costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
+        dial=Dial("public text that it learns from", _attack.weakened),
     )
 )
 

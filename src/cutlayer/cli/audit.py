@@ -186,7 +186,7 @@ def audit(
         typer.Option(
             parser=_parse_budget,
             metavar="TIME",
-            help="Time that attacks may take, for example 5m. The report says what was left out for it.",
+            help="Time that attacks may take, for example 5m. They are run more weakly for it, as the report says.",
             show_default=False,
             rich_help_panel=ATTACKER,
         ),

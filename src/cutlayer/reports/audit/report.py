@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -14,14 +13,11 @@ from torch import Tensor
 
 from cutlayer.attacks import (
     ATTACKS,
-    Attack,
-    Examined,
     Measured,
     NotApplicable,
     PublicText,
     Question,
     Reading,
-    examine,
 )
 from cutlayer.customer import FinetuneResult, Progress
 from cutlayer.customer.evidence import Evidence
@@ -29,36 +25,13 @@ from cutlayer.models import Head, load_model
 from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
+from cutlayer.reports.audit.running import Ran, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.metrics import by_class, exact_texts, holm, likeness, token_kinds
 from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
-
-
-@dataclass(frozen=True)
-class _Ran:
-    """An attack that was run.
-
-    Attributes:
-        name: Its name.
-        attack: What it declares.
-        column: Of a private attribute, the column that it is about.
-        found: What came of it.
-        seconds: How long it took.
-    """
-
-    name: str
-    attack: Attack
-    column: str
-    found: Examined
-    seconds: float = 0.0
-
-    @property
-    def question(self) -> str:
-        """What it answers, for machines."""
-        return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
 
 
 def audit(
@@ -82,8 +55,8 @@ def audit(
         source: Where the vendor's model is to be had: `starter`, a local folder or a hub id.
         public: The attacker's own text.
         recorded: Whether the traffic is of a run that was, not made for the audit.
-        budget: Seconds that attacks may take; those that are left over are not run, and the report says so.
-            `None` for as long as they take.
+        budget: Seconds that attacks may take; for it they are run more weakly, and the report says so. `None` for as
+            long as they take.
         only: Names of the attacks to run; `None` for all.
         students: Copies of the tuned model that were tried, for the vendor's page.
         shown: Examples on page one.
@@ -95,7 +68,7 @@ def audit(
     knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
     evidence = replace(evidence, knowledge=knowledge)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
-    ran, traded = _run(evidence, names, budget, progress)
+    ran, traded = run_attacks(evidence, names, budget=budget, progress=progress)
     outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
     measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}
     above = holm({str(number): outcome.p_value for number, outcome in measured.items()}, alpha=ALPHA)
@@ -139,30 +112,7 @@ def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | N
     return known if public is None else known.followed_by(public)
 
 
-def _run(
-    evidence: Evidence, names: Sequence[str], budget: float | None, progress: Progress
-) -> tuple[list[_Ran], tuple[str, ...]]:
-    chosen = [
-        (name, ATTACKS[name], column, truth) for name in names for column, truth in evidence.truths(ATTACKS[name])
-    ]
-    started = time.monotonic()
-    ran: list[_Ran] = []
-    left_out: list[str] = []
-    for number, (name, attack, column, truth) in enumerate(chosen):
-        progress.update("attacks", number, len(chosen), attack.title)
-        if budget is not None and time.monotonic() - started > budget:
-            reason = f"The time budget of {budget:g} s was used up before it was its turn."
-            ran.append(_Ran(name, attack, column, Examined(NotApplicable(attack=name, reason=reason))))
-            left_out.append(f"{name} was not run: the time budget of {budget:g} s was used up.")
-            continue
-        began = time.monotonic()
-        found = examine(name, evidence.transcript, knowledge=evidence.knowledge, truth=truth)
-        ran.append(_Ran(name, attack, column, found, time.monotonic() - began))
-    progress.update("attacks", len(chosen), len(chosen))
-    return ran, tuple(left_out)
-
-
-def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
+def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[int, ...]:
     """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
     readings = [each.found.reading for each in ran if each.found.reading is not None]
     texts: set[int] = set()
@@ -184,7 +134,7 @@ def _kinds(evidence: Evidence, reading: Reading) -> Tensor | None:
     )
 
 
-def _looks(ran: list[_Ran]) -> int:
+def _looks(ran: list[Ran]) -> int:
     return max((each.found.outcome.looks for each in ran if isinstance(each.found.outcome, Measured)), default=1)
 
 
@@ -202,7 +152,7 @@ _COUNTED: Mapping[str, str] = {
 }
 
 
-def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
+def _finding(run: Ran, above: bool | None, evidence: Evidence) -> Finding:
     outcome, question = run.found.outcome, run.attack.question
     common: dict[str, Any] = {
         "name": run.name,
@@ -211,6 +161,7 @@ def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
         "asked": f"Which value of {run.column} does each text have?" if run.column else question.asked,
         "reference": _reference(run),
         "needs": tuple(sorted(need.value for need in run.attack.needs)),
+        "settings": {"strength": ", ".join(run.less)} if run.less else {},
         "seconds": run.seconds,
     }
     if not isinstance(outcome, Measured):
@@ -240,7 +191,7 @@ def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
     )
 
 
-def _reference(run: _Ran) -> str:
+def _reference(run: Ran) -> str:
     """Where an attack is from, and of which package it is where that is not cutlayer."""
     origin = ATTACKS.origin(run.name)
     return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"

@@ -1,0 +1,197 @@
+"""All attacks that apply; where time is limited each of them weakly first, then as strongly as fits.
+
+An attack without a turn would be missing without a word of what it might have read, so every attack has a first go.
+What costs most begins at an eighth of its strength; what is left of the time then buys strength, shared evenly, the
+cheapest first. How long a stronger go takes is foretold from the first one as if nothing in it were fixed: too long
+rather than too short.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from cutlayer.attacks import ATTACKS, Attack, Examined, Measured, NotApplicable, TokenTruth, Truth, examine
+from cutlayer.customer import Progress
+from cutlayer.customer.evidence import Evidence
+
+FIRST_GO = Fraction(1, 8)
+"""Of its strength, in the first go of an attack that costs much."""
+FIRST_TOKENS = 4096
+"""Tokens that an attack which costs little is measured on in its first go."""
+MOST_TOKENS = 2**16
+"""Tokens that an attack with a dial is measured on at most: reading, too, takes time."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An attack that was run.
+
+    Attributes:
+        name: Its name.
+        attack: What it declares.
+        column: Of a private attribute, the column that it is about.
+        found: What came of it.
+        share: Of its strength.
+        less: What it was run with where time was short, a phrase each.
+        seconds: How long it took.
+    """
+
+    name: str
+    attack: Attack
+    column: str
+    found: Examined
+    share: Fraction = Fraction(1)
+    less: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def question(self) -> str:
+        """What it answers, for machines."""
+        return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """An attack that is to be run.
+
+    Attributes:
+        name: Its name.
+        column: Of a private attribute, the column that it is about.
+        truth: What it is scored on.
+    """
+
+    name: str
+    column: str
+    truth: Truth
+
+    @property
+    def attack(self) -> Attack:
+        """What it declares."""
+        return ATTACKS[self.name]
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens it is measured on; `None` where it is not about tokens."""
+        if not isinstance(self.truth, TokenTruth):
+            return None
+        total = self.truth.tokens.total
+        return total if self.attack.tokens is None else min(total, self.attack.tokens)
+
+    @property
+    def least(self) -> Fraction:
+        """The share of its strength that it begins with."""
+        if self.attack.costly and (self.attack.dial or self.tokens):
+            return FIRST_GO
+        return min(Fraction(1), Fraction(FIRST_TOKENS, self.tokens)) if self.tokens else Fraction(1)
+
+    def run(self, evidence: Evidence, share: Fraction, *, limited: bool, before: Ran | None = None) -> Ran:
+        """Runs it.
+
+        Args:
+            evidence: The run that it attacks.
+            share: Of its strength.
+            limited: Whether time is.
+            before: What it found with less strength.
+        """
+        attack, dial, tokens = self.attack, self.attack.dial, self.tokens
+        less, controls = [], None
+        if share < 1 and dial:
+            attack = replace(attack, run=dial.turned(float(share)))
+            less.append(f"{share} of the {dial.what}")
+        most = tokens or 0
+        if not dial:
+            most = max(1, math.floor(share * most))
+        elif limited:
+            most = min(most, MOST_TOKENS)
+        if tokens and most < tokens:
+            attack = replace(attack, tokens=most)
+            less.append(f"{most:,} of the {tokens:,} tokens that it is measured on")
+        if before is not None and isinstance(before.found.outcome, Measured) and not attack.costly:
+            controls = before.found.outcome.controls
+        began = time.monotonic()
+        found = examine(
+            self.name,
+            evidence.transcript,
+            knowledge=evidence.knowledge,
+            truth=self.truth,
+            run=attack,
+            controls=controls,
+        )
+        return Ran(self.name, self.attack, self.column, found, share, tuple(less), time.monotonic() - began)
+
+
+def run_attacks(
+    evidence: Evidence, names: Sequence[str], *, budget: float | None, progress: Progress
+) -> tuple[list[Ran], tuple[str, ...]]:
+    """Runs attacks in their order.
+
+    Args:
+        evidence: The run that they attack.
+        names: Their names.
+        budget: Seconds that they may take; one that has begun is not cut short. `None` for as long as they take.
+        progress: Where to show progress.
+
+    Returns:
+        What came of each, and what the limit left out or weakened, a sentence each.
+    """
+    turns = [_Turn(name, column, truth) for name in names for column, truth in evidence.truths(ATTACKS[name])]
+    began = time.monotonic()
+
+    def left() -> float:
+        return float("inf") if budget is None else budget - (time.monotonic() - began)
+
+    ran: list[Ran] = []
+    for number, turn in enumerate(turns):
+        progress.update("attacks", number, len(turns), turn.attack.title)
+        if left() < 0:
+            reason = f"The time budget of {budget:g} s was used up before it was its turn."
+            ran.append(
+                Ran(turn.name, turn.attack, turn.column, Examined(NotApplicable(attack=turn.name, reason=reason)))
+            )
+        else:
+            ran.append(turn.run(evidence, Fraction(1) if budget is None else turn.least, limited=budget is not None))
+    progress.update("attacks", len(turns), len(turns))
+    # once more with what time is left, the cheapest first, for what it leaves over serves the others
+    weak = sorted((n for n, each in enumerate(ran) if each.share < 1 and _may_gain(each)), key=lambda n: ran[n].seconds)
+    for place, number in enumerate(weak):
+        before = ran[number]
+        share = affordable(before.share, before.seconds, left() / (len(weak) - place))
+        if share > before.share:
+            progress.update("stronger attacks", place, len(weak), before.attack.title)
+            ran[number] = turns[number].run(evidence, share, limited=True, before=before)
+    if weak:
+        progress.update("stronger attacks", len(weak), len(weak))
+    return ran, tuple(sentence for each in ran if (sentence := _traded(each, budget)))
+
+
+def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
+    """The largest share of an attack's strength, by doubling, that is foretold to take no more than allowed.
+
+    Args:
+        share: What was tried.
+        seconds: How long that took.
+        allowed: Seconds that it may take.
+
+    Returns:
+        The same share where twice as much is too much already.
+    """
+    while share < 1 and 2 * seconds <= allowed:
+        # the last step may be shorter than twice
+        share, seconds = min(Fraction(1), 2 * share), 2 * seconds
+    return share
+
+
+def _may_gain(ran: Ran) -> bool:
+    return not isinstance(ran.found.outcome, NotApplicable)
+
+
+def _traded(ran: Ran, budget: float | None) -> str:
+    if budget is None:
+        return ""
+    if not ran.less:
+        return f"{ran.name} was not run: the time budget of {budget:g} s was used up." if not ran.seconds else ""
+    return f"{ran.name} was run with {' and '.join(ran.less)}, for the time budget of {budget:g} s."

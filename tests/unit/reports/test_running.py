@@ -1,0 +1,207 @@
+"""A limit on time: every attack has a turn, strength is bought with what is left, and each trade is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from cutlayer.attacks import (
+    ATTACKS,
+    Attack,
+    Dial,
+    Examined,
+    Guesses,
+    Measured,
+    NotApplicable,
+    Question,
+    TokenTruth,
+    View,
+)
+from cutlayer.core import Proportion, Ragged, Tokens
+from cutlayer.customer import Silent
+from cutlayer.customer.evidence import Evidence
+from cutlayer.reports.audit import running
+from cutlayer.reports.audit.running import FIRST_TOKENS, Ran, affordable, run_attacks
+from tests.unit.reports.audits import controls
+
+TOKENS = 40_000
+SECONDS_A_TOKEN = 0.001
+SECONDS_LEARNING = 80.0
+"""At full strength."""
+
+
+@dataclass
+class Clock:
+    """Stands still but for what attacks take."""
+
+    now: float = 0.0
+    seen: list[tuple[str, int, bool]] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def guess_nothing(view: View) -> Guesses:
+    raise AssertionError("attacks are replaced in these tests")
+
+
+def learning(share: float) -> object:
+    def run(view: View) -> Guesses:
+        raise AssertionError("attacks are replaced in these tests")
+
+    run.share = share  # type: ignore[attr-defined]
+    return run
+
+
+SUITE = {
+    "cheap": Attack(guess_nothing, "cheap", Question.WORDS, "here"),
+    "learnt": Attack(
+        cast(Any, learning(1.0)),
+        "learnt",
+        Question.WORDS,
+        "here",
+        costly=True,
+        dial=Dial("public text that it learns from", cast(Any, learning)),
+    ),
+    "slow": Attack(guess_nothing, "slow", Question.WORDS, "here", costly=True, tokens=256),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Attacks that take as long as their strength says, and find nothing."""
+    clock = Clock()
+
+    def examine(
+        name: str, *_: object, truth: TokenTruth, run: Attack, controls: object = None, **__: object
+    ) -> Examined:
+        tokens = min(truth.tokens.total, run.tokens or truth.tokens.total)
+        clock.now += tokens * (SECONDS_A_TOKEN if name == "cheap" else 10 * SECONDS_A_TOKEN if name == "slow" else 0)
+        clock.now += SECONDS_LEARNING * getattr(run.run, "share", 0.0)
+        clock.seen.append((name, tokens, controls is not None))
+        return Examined(outcome(name, tokens))
+
+    monkeypatch.setattr(running, "time", clock)
+    monkeypatch.setattr(running, "examine", examine)
+    monkeypatch.setattr(running, "ATTACKS", SUITE)
+    return clock
+
+
+def outcome(name: str, tokens: int) -> Measured:
+    return Measured(
+        attack=name,
+        success=Proportion(value=0.1, n=tokens, standard_error=0.01),
+        interval=(0.08, 0.12),
+        chance=0.1,
+        p_value=0.5,
+        looks=1,
+        controls=controls(),
+    )
+
+
+def run(budget: float | None, *names: str, tokens: int = TOKENS) -> tuple[dict[str, Ran], tuple[str, ...]]:
+    texts = Tokens((Ragged(torch.arange(tokens), torch.full((tokens // 10,), 10)),))
+    evidence = SimpleNamespace(transcript=None, knowledge=None, truths=lambda _: [("", TokenTruth(texts))])
+    ran, traded = run_attacks(cast(Evidence, evidence), names or tuple(SUITE), budget=budget, progress=Silent())
+    return {each.name: each for each in ran}, traded
+
+
+def test_without_a_limit_all_run_at_full_strength(clock: Clock) -> None:
+    ran, traded = run(None)
+    assert [each.share for each in ran.values()] == [1, 1, 1]
+    assert traded == ()
+    assert clock.seen == [("cheap", TOKENS, False), ("learnt", TOKENS, False), ("slow", 256, False)]
+
+
+def test_time_enough_buys_full_strength(clock: Clock) -> None:
+    ran, traded = run(1000.0)
+    assert [each.share for each in ran.values()] == [1, 1, 1]
+    assert traded == ()
+    assert not any(each.less for each in ran.values())
+
+
+def test_each_has_a_first_go_before_any_has_a_second(clock: Clock) -> None:
+    run(1000.0)
+    assert [name for name, *_ in clock.seen[:3]] == ["cheap", "learnt", "slow"]
+    assert [tokens for _, tokens, _ in clock.seen[:3]] == [FIRST_TOKENS, TOKENS, 32]
+
+
+@pytest.mark.parametrize("budget", [14.5, 20.0, 40.0, 75.0, 120.0, 200.0])
+def test_a_limit_is_kept_and_its_price_is_said(clock: Clock, budget: float) -> None:
+    ran, traded = run(budget)
+    # each has a second go at most, foretold from the first: so many seconds, and no more
+    assert clock.now <= budget + 1e-9
+    weaker = [name for name, each in ran.items() if each.less]
+    assert [sentence.split()[0] for sentence in traded] == weaker
+    assert all(f"time budget of {budget:g} s" in sentence for sentence in traded)
+
+
+def test_more_time_never_means_less_strength(clock: Clock) -> None:
+    shares = [tuple(each.share for each in run(budget)[0].values()) for budget in (15.0, 30.0, 60.0, 120.0, 400.0)]
+    assert all(
+        low <= high
+        for less, more in zip(shares, shares[1:], strict=False)
+        for low, high in zip(less, more, strict=True)
+    )
+    assert shares[0] != shares[-1]
+
+
+def test_what_a_weaker_attack_was_run_with_is_said_in_its_own_words(clock: Clock) -> None:
+    _, traded = run(14.5)
+    assert traded[1] == (
+        "learnt was run with 1/8 of the public text that it learns from, for the time budget of 14.5 s."
+    )
+    assert traded[2] == (
+        "slow was run with 32 of the 256 tokens that it is measured on, for the time budget of 14.5 s."
+    )
+
+
+def test_one_that_had_no_turn_says_so(clock: Clock) -> None:
+    ran, traded = run(5.0, "learnt", "slow")
+    assert isinstance(ran["slow"].found.outcome, NotApplicable)
+    assert traded[-1] == "slow was not run: the time budget of 5 s was used up."
+
+
+def test_a_learnt_attack_does_not_read_all_of_a_long_transcript(clock: Clock) -> None:
+    ran, traded = run(2000.0, "learnt", tokens=1_000_000)
+    assert ran["learnt"].share == 1
+    assert traded == (
+        "learnt was run with 65,536 of the 1,000,000 tokens that it is measured on, for the time budget of 2000 s.",
+    )
+
+
+def test_controls_of_cheap_attacks_count_for_more_of_the_same_traffic(clock: Clock) -> None:
+    run(1000.0)
+    again = {name: reused for name, _, reused in clock.seen[3:]}
+    assert again == {"cheap": True, "learnt": False, "slow": False}
+
+
+@pytest.mark.parametrize(
+    ("share", "seconds", "allowed", "expected"),
+    [
+        (Fraction(1, 8), 1.0, 1.9, Fraction(1, 8)),
+        (Fraction(1, 8), 1.0, 2.0, Fraction(1, 4)),
+        (Fraction(1, 8), 1.0, 7.9, Fraction(1, 2)),
+        (Fraction(1, 8), 1.0, 8.0, Fraction(1)),
+        (Fraction(3, 5), 1.0, 2.0, Fraction(1)),
+        (Fraction(1, 8), 1.0, -1.0, Fraction(1, 8)),
+    ],
+)
+def test_what_is_affordable(share: Fraction, seconds: float, allowed: float, expected: Fraction) -> None:
+    assert affordable(share, seconds, allowed) == expected
+
+
+def test_turned_down_attacks_are_other_attacks() -> None:
+    """A dial that is not connected would say weaker and be as strong, or share another's fit."""
+    for name in ATTACKS:
+        if (dial := ATTACKS[name].dial) is not None:
+            weaker = dial.turned(0.125)
+            assert type(weaker) is type(ATTACKS[name].run)
+            assert vars(weaker) != vars(ATTACKS[name].run)
+            assert vars(weaker) == vars(dial.turned(0.125))
