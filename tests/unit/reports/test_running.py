@@ -146,7 +146,7 @@ def test_more_time_never_means_less_strength(clock: Clock) -> None:
     shares = [tuple(each.share for each in run(budget)[0].values()) for budget in (15.0, 30.0, 60.0, 120.0, 400.0)]
     assert all(
         low <= high
-        for less, more in zip(shares, shares[1:], strict=False)
+        for less, more in pairwise(shares)
         for low, high in zip(less, more, strict=True)
     )
     assert shares[0] != shares[-1]
