@@ -144,11 +144,7 @@ def test_a_limit_is_kept_and_its_price_is_said(clock: Clock, budget: float) -> N
 
 def test_more_time_never_means_less_strength(clock: Clock) -> None:
     shares = [tuple(each.share for each in run(budget)[0].values()) for budget in (15.0, 30.0, 60.0, 120.0, 400.0)]
-    assert all(
-        low <= high
-        for less, more in pairwise(shares)
-        for low, high in zip(less, more, strict=True)
-    )
+    assert all(low <= high for less, more in pairwise(shares) for low, high in zip(less, more, strict=True))
     assert shares[0] != shares[-1]
 
 
