@@ -93,6 +93,11 @@ class Steering(StrEnum):
     BY_CLASS = "cti"
     CLASS_FREE = "cti_class_free"
 
+    @property
+    def ending(self) -> str:
+        """Of a cell's name."""
+        return "" if self is Steering.NONE else f"-{self.replace('_', '-')}"
+
 
 class SplitCell(CentralisedCell):
     """The same over the road.
@@ -112,9 +117,8 @@ class SplitCell(CentralisedCell):
     @property
     def name(self) -> str:
         """The cell in a few words, for its file."""
-        cti = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
         bottom = "" if self.train_bottom is TrainBottom.FROZEN else f"-{self.train_bottom}{self.bottom}"
-        return f"{self.task.name}-eta{self.eta:g}{cti}{bottom}-s{self.seed}"
+        return f"{self.task.name}-eta{self.eta:g}{self.steering.ending}{bottom}-s{self.seed}"
 
 
 class AttackedCell(SplitCell):
@@ -136,8 +140,7 @@ class AttackedCell(SplitCell):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         place = "" if self.place is Place.TOKENS else "-rows"
-        cti = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
-        return f"{self.task.name}-blocks{self.bottom}-eta{self.eta:g}{place}{cti}-attacked-s{self.seed}"
+        return f"{self.task.name}-blocks{self.bottom}-eta{self.eta:g}{place}{self.steering.ending}-attacked-s{self.seed}"
 
 
 class CellResult(BaseModel):
