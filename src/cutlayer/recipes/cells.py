@@ -48,7 +48,7 @@ from cutlayer.models import (
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised import train_centralised
-from cutlayer.recipes.experiment import Stoppable
+from cutlayer.recipes.experiment import Calibration, Stoppable
 from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
 from cutlayer.recipes.topics import TopicLabels, Topics
@@ -140,7 +140,9 @@ class AttackedCell(SplitCell):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         place = "" if self.place is Place.TOKENS else "-rows"
-        return f"{self.task.name}-blocks{self.bottom}-eta{self.eta:g}{place}{self.steering.ending}-attacked-s{self.seed}"
+        return (
+            f"{self.task.name}-blocks{self.bottom}-eta{self.eta:g}{place}{self.steering.ending}-attacked-s{self.seed}"
+        )
 
 
 class CellResult(BaseModel):
@@ -188,14 +190,6 @@ class CalibrationCell(Spec):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         return f"{self.task.name}-calibration"
-
-
-class Calibration(BaseModel):
-    """A finished calibration: one eta for each share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    points: tuple[Calibrated, ...]
 
 
 class TopicCell(Spec):

@@ -7,14 +7,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Spec, Stopped
 from cutlayer.customer import Progress
-from cutlayer.reports import CellStore
+from cutlayer.reports import Calibrated, CellStore
 
 C = TypeVar("C", bound=Spec)
 R = TypeVar("R", bound=BaseModel)
+
+
+class Calibration(BaseModel):
+    """A finished calibration: one eta for each share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    points: tuple[Calibrated, ...]
 
 
 class Stoppable:

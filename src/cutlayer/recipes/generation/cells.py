@@ -16,7 +16,7 @@ from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Bottom, candidate_tokens, fingerprint, load_model, load_tokenizer, split
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.centralised_language import train_centralised_language_model
-from cutlayer.recipes.experiment import Stoppable
+from cutlayer.recipes.experiment import Calibration, Stoppable
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
 from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.recipe import Order
@@ -105,14 +105,6 @@ class CalibrationCell(Spec):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         return f"{self.corpus}-calibration"
-
-
-class Calibration(BaseModel):
-    """A finished calibration: one eta for each share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    points: tuple[Calibrated, ...]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from cutlayer.models import (
 )
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.recipes.experiment import Stoppable
+from cutlayer.recipes.experiment import Calibration, Stoppable
 from cutlayer.recipes.inference.config import InferenceConfig, Scale
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.releases import Released, identifier, release
@@ -129,14 +129,6 @@ class CalibrationCell(Spec):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         return f"{self.posts}-calibration"
-
-
-class Calibration(BaseModel):
-    """A finished calibration: one eta for each share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    points: tuple[Calibrated, ...]
 
 
 @dataclass(frozen=True)

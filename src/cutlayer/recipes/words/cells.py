@@ -47,7 +47,7 @@ from cutlayer.data import tokenise
 from cutlayer.models import Archive, block_list, family_of, fingerprint, load_model
 from cutlayer.privacy import PrivacySpec
 from cutlayer.privacy.mechanisms import DChi
-from cutlayer.recipes.experiment import Stoppable, finish
+from cutlayer.recipes.experiment import Calibration, Stoppable, finish
 from cutlayer.recipes.recipe import Order
 from cutlayer.recipes.releases import identifier, release
 from cutlayer.recipes.tasks import TextFile
@@ -185,14 +185,6 @@ class CalibrationCell(Spec):
     def name(self) -> str:
         """The cell in a few words, for its file."""
         return f"{self.private.name}-calibration"
-
-
-class Calibration(BaseModel):
-    """A finished calibration: one eta for each share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    points: tuple[Calibrated, ...]
 
 
 class Experiment(Stoppable):
