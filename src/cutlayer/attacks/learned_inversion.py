@@ -22,6 +22,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
 from cutlayer.attacks.mlp_inversion import features_of, granted
 from cutlayer.attacks.perceptron import Fitting, minimise
+from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.simulate import batches, released_as, simulate
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Spec, Tokens
@@ -217,20 +218,16 @@ class _Reader(nn.Module):
         return point
 
     def loss(self, seen: Ragged, targets: Tensor, *, compared: int) -> Tensor:
-        """Cross-entropy over the targets of a batch and some other candidates, corrected for which those are."""
+        """See `sampled_cross_entropy`."""
         possible = targets >= 0
-        points, wanted = self.points(seen)[possible], targets[possible]
-        count = len(self._rows)
-        others = torch.randperm(count, generator=self._generator)[: min(compared, count)]
-        some, place = torch.cat([wanted, others]).unique(return_inverse=True)
-        place = place[: len(wanted)]
-        # how probable it is that a candidate is among them: its inverse weighs it in the sum over all
-        absent = (1 - self._share[some]) ** len(wanted) * (1 - len(others) / count)
-        chosen = (1 - absent).log().float()
-        scores = self._sharpness * (points @ self._rows[some].T) + (self._bias[some] - chosen)
-        # an item's own token is always among them
-        scores = scores.scatter_add(1, place[:, None], chosen[place][:, None])
-        return nn.functional.cross_entropy(scores, place)
+        points = self.points(seen)[possible]
+        return sampled_cross_entropy(
+            lambda some: self._sharpness * (points @ self._rows[some].T) + self._bias[some],
+            targets[possible],
+            share=self._share,
+            compared=compared,
+            generator=self._generator,
+        )
 
     @torch.no_grad()
     def read(self, seen: Ragged) -> Tensor:

@@ -21,6 +21,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
+from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Tokens
@@ -92,8 +93,13 @@ class MlpInversion:
         features, targets = features[possible], place[ids[possible]]
         generator = self._fitting.generator()
         net = _Scorer(features, targets, table[candidates].float(), self._hidden, self._fitting, generator)
-        fits = net.loss(features, targets, compared=self._compared, batch=self._fitting.batch)
-        minimise(net.parameters(), fits, count=len(targets), fitting=self._fitting, generator=generator)
+        minimise(
+            net.parameters(),
+            lambda items: net.loss(features[items], targets[items], compared=self._compared),
+            count=len(targets),
+            fitting=self._fitting,
+            generator=generator,
+        )
         net.eval().requires_grad_(False)
         step = max(1, _SCORES // len(candidates))
         return lambda found: candidates[torch.cat([net(some).argmax(1) for some in found.split(step)])]
@@ -146,23 +152,15 @@ class _Scorer(nn.Module):
         scores: Tensor = self._sharpness * (self._point(features) @ self._rows.T) + self._bias
         return scores
 
-    def loss(self, features: Tensor, targets: Tensor, *, compared: int, batch: int) -> Callable[[Tensor], Tensor]:
-        """Cross-entropy over the targets of a batch and some other candidates, corrected for which those are."""
-        candidates = len(self._rows)
-        compared = min(compared, candidates)
-        # how probable it is that a candidate is among them: its inverse weighs it in the sum over all
-        absent = (1 - self._share) ** batch * (1 - compared / candidates)
-        chosen = (1 - absent).log().float()
-
-        def loss(items: Tensor) -> Tensor:
-            others = torch.randperm(candidates, generator=self._generator)[:compared]
-            some, place = torch.cat([targets[items], others]).unique(return_inverse=True)
-            place = place[: len(items)]
-            scores = self._sharpness * (self._point(features[items]) @ self._rows[some].T) + self._bias[some]
-            own = nn.functional.one_hot(place, len(some)).bool()
-            return nn.functional.cross_entropy(scores - chosen[some].masked_fill(own, 0), place)
-
-        return loss
+    def loss(self, features: Tensor, targets: Tensor, *, compared: int) -> Tensor:
+        """See `sampled_cross_entropy`."""
+        return sampled_cross_entropy(
+            lambda some: self._sharpness * (self._point(features) @ self._rows[some].T) + self._bias[some],
+            targets,
+            share=self._share,
+            compared=compared,
+            generator=self._generator,
+        )
 
 
 # ---------------------------------------------------------------- what black-box attacks on tokens share
