@@ -1,8 +1,8 @@
 """Black-box embedding inversion by an autoencoder: RAPT's second black-box attack.
 
-The attacker sends text of its own through the mechanism, and fits an encoder and a decoder that make of each released
-row the row that stood there before. The encoder compresses: what it drops is to be the noise. How far its rows are from
-the true ones is the attack's own metric; each also counts as the token whose row is nearest.
+An encoder and a decoder learn to make of each released row the row that stood there before. The encoder compresses:
+what it drops is to be the noise. How far its rows are from the true ones is the attack's own metric; each also counts
+as the token whose row is nearest.
 
 Ref: RAPT §IV-A1, eq. 13, arXiv:2305.06212: "the mean squared error (MSE) quantifies the reconstruction error",
 MSE(x, x') = ‖x - x'‖².
@@ -11,23 +11,19 @@ MSE(x, x') = ‖x - x'‖².
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
-import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
-from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
-from cutlayer.attacks.mlp_inversion import granted, pairs, read_each
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Question
+from cutlayer.attacks.black_box import BlackBoxInversion
+from cutlayer.attacks.knowledge import Need
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
-from cutlayer.attacks.simulate import released_as
-from cutlayer.attacks.view import View
 
 _LEAST = 64
 
 
-class AutoencoderInversion:
-    """Guesses the row of each token from what was released in its place.
+class AutoencoderInversion(BlackBoxInversion):
+    """Guesses the row of each token by an autoencoder.
 
     Args:
         tokens: Of public text, so many are released at most.
@@ -46,38 +42,10 @@ class AutoencoderInversion:
         latent: float = 0.5,
         fitting: Fitting = Fitting(passes=3, batch=256, learning_rate=2e-3),  # noqa: B008 - frozen
     ) -> None:
-        self._tokens = tokens
-        self._draws = draws
-        self._queries = queries
+        super().__init__(tokens=tokens, draws=draws, queries=queries, fitting=fitting)
         self._latent = latent
-        self._fitting = fitting
 
-    def weakened(self, share: float) -> AutoencoderInversion:
-        """The same that learns from a share of the tokens."""
-        weaker = copy(self)
-        weaker._tokens = max(1, round(share * self._tokens))
-        return weaker
-
-    def __call__(self, view: View) -> Guesses:
-        """Guesses every released text.
-
-        Raises:
-            Inapplicable: Public text, the table or how releases are privatized was not granted.
-        """
-        public, table = granted(view.knowledge)
-        rows = released_as(view.transcript)
-        key = (*vars(self).values(), type(self), rows, view.knowledge.key)
-        reader = public.fitted(key, lambda: self._fit(public, view.knowledge, table, rows))
-        for release in view.transcript.releases():
-            yield release.source, release.number, read_each(release.payload, view.knowledge, table, reader)
-
-    def _fit(
-        self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None
-    ) -> Callable[[Tensor], Tensor]:
-        """Reads rows `[n, width]` from features `[n, f]`."""
-        features, ids = pairs(
-            public, knowledge, table, rows, tokens=self._tokens, draws=self._draws, queries=self._queries
-        )
+    def _fit(self, features: Tensor, ids: Tensor, table: Tensor, candidates: Tensor) -> Callable[[Tensor], Tensor]:
         generator = self._fitting.generator()
         own, unit = table[ids].float(), table.float().square().mean()
         net = Perceptron(

@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
+from cutlayer.attacks.black_box import candidates_of, features_of, granted
 from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
-from cutlayer.attacks.mlp_inversion import features_of, granted
 from cutlayer.attacks.perceptron import Fitting, minimise
 from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.simulate import batches, released_as, simulate
@@ -92,7 +92,7 @@ class LearnedInversion:
 
     def _fit(self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> _Reader:
         spec = self.spec
-        candidates = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
+        candidates = candidates_of(knowledge, table)
         (text, *_) = public.tokens.segments
         text = text.select(text.lengths.nonzero()[:, 0])
         own = text.select((text.lengths.cumsum(0) <= max(spec.tokens, int(text.lengths[0]))).nonzero()[:, 0])

@@ -1,9 +1,7 @@
 """Black-box embedding inversion by a perceptron: RAPT's MLP-based attack.
 
-The attacker sends text of its own through the mechanism and sees what comes out, as a user of an API would. From such
-pairs a network with one hidden layer learns which token a release came from. Its output is a point of the embedding
-space, and each token scores by its own row there and by a bias: the table says what there is to be guessed, and nothing
-is computed from it.
+A network with one hidden layer learns which token a release came from. Its output is a point of the embedding space,
+and each token scores by its own row there and by a bias: the table says what there is to be guessed.
 
 Ref: RAPT §IV-A1, arXiv:2305.06212.
 """
@@ -11,20 +9,15 @@ Ref: RAPT §IV-A1, arXiv:2305.06212.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
-from cutlayer.attacks.nearest_neighbour import content_rows
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Question
+from cutlayer.attacks.black_box import BlackBoxInversion
+from cutlayer.attacks.knowledge import Need
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
 from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
-from cutlayer.attacks.simulate import released_as, simulate
-from cutlayer.attacks.view import View
-from cutlayer.core import Payload, Ragged, Tokens
 
 _SCORES = 2**24
 """Scores of tokens that are held at a time."""
@@ -32,8 +25,8 @@ _UNSEEN = 0.5
 """What is added to each token's count in public text: one that it lacks may still be guessed."""
 
 
-class MlpInversion:
-    """Guesses each token from what was released in its place.
+class MlpInversion(BlackBoxInversion):
+    """Guesses each token by a perceptron.
 
     Args:
         tokens: Of public text, so many are released at most.
@@ -54,40 +47,11 @@ class MlpInversion:
         compared: int = 1024,
         fitting: Fitting = Fitting(passes=1, batch=256, learning_rate=2e-3),  # noqa: B008 - frozen
     ) -> None:
-        self._tokens = tokens
-        self._draws = draws
-        self._queries = queries
+        super().__init__(tokens=tokens, draws=draws, queries=queries, fitting=fitting)
         self._hidden = hidden
         self._compared = compared
-        self._fitting = fitting
 
-    def weakened(self, share: float) -> MlpInversion:
-        """The same that learns from a share of the tokens."""
-        weaker = copy(self)
-        weaker._tokens = max(1, round(share * self._tokens))
-        return weaker
-
-    def __call__(self, view: View) -> Guesses:
-        """Guesses every released text.
-
-        Raises:
-            Inapplicable: Public text, the table or how releases are privatized was not granted.
-        """
-        public, table = granted(view.knowledge)
-        rows = released_as(view.transcript)
-        key = (*vars(self).values(), type(self), rows, view.knowledge.key)
-        reader = public.fitted(key, lambda: self._fit(public, view.knowledge, table, rows))
-        for release in view.transcript.releases():
-            yield release.source, release.number, read_each(release.payload, view.knowledge, table, reader)
-
-    def _fit(
-        self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None
-    ) -> Callable[[Tensor], Tensor]:
-        """Reads ids `[n]` from features `[n, width]`."""
-        candidates = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
-        features, ids = pairs(
-            public, knowledge, table, rows, tokens=self._tokens, draws=self._draws, queries=self._queries
-        )
+    def _fit(self, features: Tensor, ids: Tensor, table: Tensor, candidates: Tensor) -> Callable[[Tensor], Tensor]:
         place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
         possible = place[ids] >= 0
         features, targets = features[possible], place[ids[possible]]
@@ -161,83 +125,3 @@ class _Scorer(nn.Module):
             compared=compared,
             generator=self._generator,
         )
-
-
-# ---------------------------------------------------------------- what black-box attacks on tokens share
-
-
-def granted(knowledge: Knowledge) -> tuple[PublicText, Tensor]:
-    """Public text and the table.
-
-    Raises:
-        Inapplicable: They, or how releases are privatized, were not granted.
-    """
-    if knowledge.public is None or knowledge.table is None or knowledge.noise is None:
-        raise Inapplicable("The attacker learns from releases of its own, and lacks text, table or mechanism for them.")
-    return knowledge.public, knowledge.table.detach()
-
-
-def pairs(
-    public: PublicText,
-    knowledge: Knowledge,
-    table: Tensor,
-    rows: torch.dtype | None,
-    *,
-    tokens: int,
-    draws: int,
-    queries: int,
-) -> tuple[Tensor, Tensor]:
-    """What the mechanism makes of public text, token by token.
-
-    Args:
-        public: The text.
-        knowledge: What releases are made with.
-        table: The embedding table.
-        rows: Element type of rows on the wire; `None` for ids.
-        tokens: Of the text, so many at most, from its beginning.
-        draws: How often each text is released.
-        queries: How often each candidate is released by itself, where its neighbours do not matter.
-
-    Returns:
-        Features `[n, width]`, and the ids `[n]` behind them; kept for the next attack that learns from them.
-    """
-
-    def drawn() -> tuple[Tensor, Tensor]:
-        (text, *_) = public.tokens.segments
-        kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
-        sent = [kept] * draws
-        if queries and not knowledge.cut.bottom:
-            every = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
-            sent += [Ragged(every, torch.ones_like(every))] * queries
-        own = Tokens((Ragged.concatenate(sent),))
-        rng = np.random.Generator(np.random.PCG64(0))
-        released = simulate(own, knowledge, rows=rows, rng=rng)
-        return features_of(released, knowledge, table)[0], own.segments[0].values
-
-    return public.fitted(("pairs", rows, tokens, draws, queries, knowledge.key), drawn)
-
-
-def features_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What stands in the places of content tokens, segment by segment: their rows, or their ids' rows.
-
-    Returns:
-        `[total, width]`, and for each segment the tokens of each text `[n]`.
-    """
-    if isinstance(payload, Tokens):
-        ids = torch.cat([side.values for side in payload.segments])
-        return table[ids].float(), [side.lengths for side in payload.segments]
-    values, lengths = content_rows(payload, knowledge)
-    owner = torch.arange(lengths.shape[1]).repeat(len(lengths)).repeat_interleave(lengths.flatten())
-    parts = [values[owner == side] for side in range(lengths.shape[1])]
-    return torch.cat(parts).float(), [counts.contiguous() for counts in lengths.unbind(1)]
-
-
-def read_each(payload: Payload, knowledge: Knowledge, table: Tensor, reader: Callable[[Tensor], Tensor]) -> Tokens:
-    """A release with what `reader` makes of each place's features in that place; the same id is read once."""
-    if isinstance(payload, Tokens):
-        ids, place = torch.cat([side.values for side in payload.segments]).unique(return_inverse=True)
-        parts = reader(table[ids].float())[place].split([len(side.values) for side in payload.segments])
-        return Tokens(tuple(side.with_values(part) for side, part in zip(payload.segments, parts, strict=True)))
-    features, counts = features_of(payload, knowledge, table)
-    parts = reader(features).split([int(each.sum()) for each in counts])
-    return Tokens(tuple(Ragged(part, each) for part, each in zip(parts, counts, strict=True)))
