@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cutlayer.reports.schema import AuditReport, Student
 
 ATTACKER = "The attacker"
+LABEL = "label"
+"""The column of labels where none is named."""
 OVER = 10
 """Exit code where more leaks than `--fail-over` allows."""
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
@@ -78,14 +80,16 @@ def audit(
     eta: Eta = None,
     text_column: TextColumn = "text",
     label_column: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--label-column",
             metavar="NAME",
-            help="The column that holds the label; not for a language model.",
+            help=f"The column that holds the label; not for a language model. Default: {LABEL} if there is such a "
+            "column, else the report is about texts without labels.",
+            show_default=False,
             rich_help_panel=DATA,
         ),
-    ] = "label",
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -247,7 +251,7 @@ def audit(
     from cutlayer.core import checked
     from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.customer.prepare import Corpora
-    from cutlayer.data import read_dataset
+    from cutlayer.data import has_column, read_dataset
     from cutlayer.reports import write_audit
     from cutlayer.reports.audit import (
         METRICS,
@@ -265,7 +269,14 @@ def audit(
     with checked():
         attacker = AttackerSpec(known=known, group=group_column, secret=secret, seed=seed)
     columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
-    labels = label_column if objective == "classification" else None
+    labels = None if objective == "lm" else LABEL if label_column is None else label_column
+    # what a recorded run was over includes its labels
+    if labels is not None and label_column is None and transcript is None and not has_column(data, labels):
+        labels = None
+        output.warn(
+            f"the texts have no labels: there is no column {LABEL!r}. What the vendor could learn of labels is not "
+            "asked. Name their column with --label-column to ask it."
+        )
     read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
@@ -288,7 +299,7 @@ def audit(
                 seed=seed,
             )
             evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
-            if objective == "classification":
+            if texts.labels is not None:
                 answers = local_answers(texts, evidence.result.adapter_id, Path(temporary), progress)
                 students = train_students(
                     texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed

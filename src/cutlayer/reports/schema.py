@@ -294,6 +294,7 @@ class AuditSettings(Part):
         place: Where noise is added.
         cti: Whether eta depends on the token.
         objective: What was trained; empty where nothing was.
+        unlabelled: Whether the texts had no labels, and a classifier was trained on made-up ones.
         texts: How many.
         tokens: Of all of them.
         replaced: Share of tokens that the noise replaced; `None` for rows.
@@ -318,6 +319,7 @@ class AuditSettings(Part):
     place: str
     cti: bool
     objective: str = ""
+    unlabelled: bool = False
     texts: int
     tokens: int
     replaced: float | None
@@ -340,7 +342,7 @@ class AuditReport(Part):
         verdict: What leaked, in plain words: page one's first sentences.
         settings: What was audited.
         guarantee: What is promised of words, and what that does not cover.
-        label_guarantee: The same of labels; `None` for runs without labels.
+        label_guarantee: The same of labels; `None` where texts have none.
         strongest: For each question the strongest attack.
         attacks: All of them.
         correction: How `above_chance` was corrected for so many attacks.

@@ -23,6 +23,7 @@ from cutlayer.attacks import (
     Reading,
     examine,
 )
+from cutlayer.core import Guarantee
 from cutlayer.customer import FinetuneResult, Progress
 from cutlayer.customer.evidence import Evidence
 from cutlayer.models import Head, load_model
@@ -35,6 +36,9 @@ from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric,
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
+
+
+_UNLABELLED = "The texts were given without labels, so there is nothing to hold guesses against."
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def audit(
         verdict=verdict(best, settings, stand_out=rows),
         settings=settings,
         guarantee=evidence.result.guarantee,
-        label_guarantee=evidence.result.label_guarantee if isinstance(evidence.result, FinetuneResult) else None,
+        label_guarantee=_label_guarantee(evidence),
         strongest=best,
         attacks=tuple(findings),
         correction=(
@@ -127,6 +131,12 @@ def audit(
         traded=traded,
         repeat=repeat,
     )
+
+
+def _label_guarantee(evidence: Evidence) -> Guarantee | None:
+    """What is promised of the customer's labels; `None` where it has none."""
+    result = evidence.result
+    return result.label_guarantee if isinstance(result, FinetuneResult) and not evidence.unlabelled else None
 
 
 def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | None:
@@ -159,6 +169,11 @@ def _run(
         found = examine(name, evidence.transcript, knowledge=evidence.knowledge, truth=truth)
         ran.append(_Ran(name, attack, column, found, time.monotonic() - began))
     progress.update("attacks", len(chosen), len(chosen))
+    if evidence.unlabelled:
+        unasked = [name for name in names if ATTACKS[name].question is Question.LABEL]
+        ran += [
+            _Ran(name, ATTACKS[name], "", Examined(NotApplicable(attack=name, reason=_UNLABELLED))) for name in unasked
+        ]
     return ran, tuple(left_out)
 
 
@@ -264,6 +279,7 @@ def _settings(
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,
         objective=spec.objective,
+        unlabelled=evidence.unlabelled,
         texts=len(evidence.lengths.lengths),
         tokens=int(evidence.lengths.lengths.sum()),
         replaced=evidence.result.replaced,
