@@ -193,6 +193,8 @@ class FrontierPoint(Part):
         replaced: Share of tokens that the noise replaced; `None` for rows.
         recovered: Share of tokens that the strongest attack read.
         recovered_ci: Its interval.
+        attack: That attack's name.
+        attacks: All that have a number under the setting.
         utility: Accuracy (or another measure of use) under it; `None` where it was not measured.
         utility_ci: Its interval.
         audited: Whether it is the setting that the report is about.
@@ -203,6 +205,8 @@ class FrontierPoint(Part):
     replaced: float | None
     recovered: float
     recovered_ci: Interval | None = None
+    attack: str = ""
+    attacks: tuple[str, ...] = ()
     utility: float | None = None
     utility_ci: Interval | None = None
     audited: bool = False
@@ -213,12 +217,14 @@ class Frontier(Part):
 
     Attributes:
         utility_name: What utility is: `accuracy on dev`.
+        lower_is_better: Whether less of it is more useful, as of perplexity.
         attack: The attack that `recovered` is of.
         points: Settings.
-        note: How they were measured, if otherwise than the audited one.
+        note: How they were measured, and by which attacks.
     """
 
     utility_name: str
+    lower_is_better: bool = False
     attack: str
     points: tuple[FrontierPoint, ...]
     note: str = ""
