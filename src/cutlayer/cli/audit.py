@@ -18,6 +18,8 @@ from cutlayer.cli.options import (
     CUT,
     DATA,
     DATA_HELP,
+    EPOCHS,
+    LEARNING_RATE,
     OWN_NOISE,
     PRIVACY,
     TRAINING,
@@ -28,6 +30,7 @@ from cutlayer.cli.options import (
     TextColumn,
     named_values,
     parse_depth,
+    parse_eta,
     require_eta,
 )
 from cutlayer.cli.output import Output
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from cutlayer.reports.schema import AuditReport, Student
 
 ATTACKER = "The attacker"
+LABEL = "label"
+"""The column of labels where none is named."""
 OVER = 10
 """Exit code where more leaks than `--fail-over` allows."""
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
@@ -78,14 +83,16 @@ def audit(
     eta: Eta = None,
     text_column: TextColumn = "text",
     label_column: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--label-column",
             metavar="NAME",
-            help="The column that holds the label; not for a language model.",
+            help=f"The column that holds the label; not for a language model. Default: {LABEL} if there is such a "
+            "column, else the report is about texts without labels.",
+            show_default=False,
             rich_help_panel=DATA,
         ),
-    ] = "label",
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -201,6 +208,17 @@ def audit(
             rich_help_panel=ATTACKER,
         ),
     ] = None,
+    frontier: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--frontier",
+            parser=parse_eta,
+            metavar="NUMBER|inf",
+            help="Another eta to compare with: how useful the model is under it, on a fifth of the texts that is held "
+            "out, and what quick attacks read. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     shown: Annotated[int, typer.Option("--examples", min=0, help="Texts on page one; 0 for none.")] = 8,
     fail_over: Annotated[
         list[str] | None,
@@ -211,12 +229,20 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs that are trained for it.", rich_help_panel=TRAINING)] = 1,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Epochs that are trained for it. Default: 1; {EPOCHS} with --frontier.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="AdamW's initial rate. Default: as in `finetune`.",
+            help=f"AdamW's initial rate. Default: as in `finetune`; {LEARNING_RATE:g} of a classifier with --frontier.",
             show_default=False,
             rich_help_panel=TRAINING,
         ),
@@ -241,19 +267,28 @@ def audit(
     nothing is charged. The report holds texts, as its examples; nothing else that is written does.
     """
     limits = _limits(fail_over or [])
+    if frontier and transcript is not None:
+        raise typer.BadParameter(
+            "a recorded run is of one eta, and others would take a vendor. Leave --transcript out to have one in this "
+            "process",
+            param_hint="--frontier",
+        )
     output = Output(as_json=as_json)
     from cutlayer import customer
     from cutlayer.attacks import ATTACKS
     from cutlayer.core import checked
     from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.customer.prepare import Corpora
-    from cutlayer.data import read_dataset
+    from cutlayer.data import has_column, read_dataset
     from cutlayer.reports import write_audit
     from cutlayer.reports.audit import (
         METRICS,
+        beside,
+        evaluate_beside,
         local_answers,
         local_evidence,
         public_text,
+        quick_attacks,
         recorded_evidence,
         train_students,
     )
@@ -261,41 +296,63 @@ def audit(
 
     for name in only or ():
         ATTACKS[name]  # names those that there are, before anything is run
+    compared = tuple(name for name in quick_attacks() if only is None or name in only)
+    if frontier and not compared:
+        raise typer.BadParameter(
+            f"settings are compared by attacks that take seconds, and --attack names none of them: "
+            f"{', '.join(quick_attacks())}",
+            param_hint="--frontier",
+        )
     secret = tuple(dict.fromkeys(secret_column or []))
     with checked():
         attacker = AttackerSpec(known=known, group=group_column, secret=secret, seed=seed)
     columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
-    labels = label_column if objective == "classification" else None
+    labels = None if objective == "lm" else LABEL if label_column is None else label_column
+    # what a recorded run was over includes its labels
+    if labels is not None and label_column is None and transcript is None and not has_column(data, labels):
+        labels = None
+        output.warn(
+            f"the texts have no labels: there is no column {LABEL!r}. What the vendor could learn of labels is not "
+            "asked. Name their column with --label-column to ask it."
+        )
     read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
     texts = read(data)
     folder = customer.Home(home)
     students: tuple[Student, ...] = ()
+    specs: list[LocalSpec] = []
+    if transcript is None:
+        setting = partial(
+            _local,
+            model=model,
+            objective=objective,
+            bottom=bottom or ("1" if objective == "lm" else "0"),
+            tail=tail,
+            mechanism=mechanism,
+            place=place,
+            compared=bool(frontier),
+            epochs=epochs,
+            learning_rate=learning_rate,
+            max_length=max_length,
+            seed=seed,
+        )
+        specs.append(setting(eta=require_eta(eta), noise=noise, cti=cti))
+        specs += [
+            # without noise there is none to choose or to steer
+            setting(eta=each, noise=OWN_NOISE if math.isinf(each) else noise, cti=cti and math.isfinite(each))
+            for each in dict.fromkeys(frontier or ())
+            if each != eta
+        ]
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
-        if transcript is None:
-            spec = _local(
-                model=model,
-                objective=objective,
-                bottom=bottom or ("1" if objective == "lm" else "0"),
-                tail=tail,
-                eta=require_eta(eta),
-                mechanism=mechanism,
-                noise=noise,
-                place=place,
-                cti=cti,
-                epochs=epochs,
-                learning_rate=learning_rate,
-                max_length=max_length,
-                seed=seed,
-            )
-            evidence = local_evidence(texts, spec, Path(temporary), progress, attacker=attacker)
-            if objective == "classification":
+        if transcript is not None:
+            held = [None if file is None else read(file) for file in (dev, test)]
+            evidence = recorded_evidence(Corpora(texts, *held), transcript, model, folder, attacker=attacker)
+        else:
+            evidence = local_evidence(texts, specs[0], Path(temporary), progress, attacker=attacker)
+            if texts.labels is not None:
                 answers = local_answers(texts, evidence.result.adapter_id, Path(temporary), progress)
                 students = train_students(
                     texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed
                 )
-        else:
-            others = (None if file is None else read(file) for file in (dev, test))
-            evidence = recorded_evidence(Corpora(texts, *others), transcript, model, folder, attacker=attacker)
         archive = evidence.archive
         own = public_text(
             public,
@@ -305,6 +362,7 @@ def audit(
             progress=progress,
             column=public_column,
         )
+        found = evaluate_beside(texts, specs[1:], attacker=attacker, public=own, attacks=compared, progress=progress)
         report = attack(
             evidence,
             model,
@@ -318,6 +376,8 @@ def audit(
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
             progress=progress,
         )
+    if frontier:
+        report = report.model_copy(update={"frontier": beside(report, evidence, specs[0], found, attacks=compared)})
     files = write_audit(out, report)
     _show(output, report)
     for file in files:
@@ -332,8 +392,8 @@ def audit(
 def register(app: typer.Typer) -> None:
     """Adds the command to the main app."""
     app.command(
-        epilog="Example: cutlayer audit --data notes.csv --label-column ward --eta 80 --out report "
-        "--fail-over token_recovery=0.10"
+        epilog="Example: cutlayer audit --data notes.csv --label-column ward --eta 80 --frontier 60 --frontier inf "
+        "--out report --fail-over token_recovery=0.10"
     )(audit)
 
 
@@ -348,7 +408,8 @@ def _local(
     noise: str,
     place: str,
     cti: bool,
-    epochs: int,
+    compared: bool,
+    epochs: int | None,
     learning_rate: float | None,
     max_length: int | None,
     seed: int,
@@ -356,10 +417,15 @@ def _local(
     from cutlayer.core import Place, checked
     from cutlayer.customer import Objective, TrainSpec
     from cutlayer.privacy import CtiSpec, PrivacySpec
-    from cutlayer.reports.audit import LocalSpec
+    from cutlayer.reports.audit import HELD_OUT, LocalSpec
 
     settings: Callable[..., TrainSpec] = TrainSpec.language if objective == "lm" else TrainSpec
-    given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "max_length": max_length}
+    given: dict[str, Any] = {"epochs": epochs or 1, "learning_rate": learning_rate, "max_length": max_length}
+    if compared:
+        # after one epoch at the usual rate a classifier has learnt next to nothing, under any eta
+        given |= {"epochs": epochs or EPOCHS, "dev_share": HELD_OUT}
+        if objective == "classification":
+            given["learning_rate"] = learning_rate or LEARNING_RATE
     with checked():
         return LocalSpec(
             model=model,

@@ -13,6 +13,8 @@ from cutlayer.cli.options import (
     CUT,
     DATA,
     DATA_HELP,
+    EPOCHS,
+    LEARNING_RATE,
     PRIVACY,
     TRAINING,
     AsJson,
@@ -108,8 +110,10 @@ def calibrate(
     public_column: Annotated[
         str, typer.Option("--public-column", metavar="NAME", help="Its column of the text.", rich_help_panel=ATTACKER)
     ] = "text",
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.", rich_help_panel=TRAINING)] = 3,
-    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)] = 1e-3,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.", rich_help_panel=TRAINING)] = EPOCHS,
+    learning_rate: Annotated[
+        float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)
+    ] = LEARNING_RATE,
     seed: Annotated[int, typer.Option(min=0, help="Data order, and which records are known. Never noise.")] = 0,
     home: Home = None,
     as_json: AsJson = False,
@@ -128,8 +132,10 @@ def calibrate(
     from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
+    from cutlayer.reports.audit import HELD_OUT
     from cutlayer.reports.calibrate import CalibrationSpec, nearest
     from cutlayer.reports.calibrate import calibrate as search
+    from cutlayer.reports.wording import per_cent
 
     arms = _arms(bottom or ["0"], mechanism or ["text-to-text"], cti)
     with checked():
@@ -138,7 +144,7 @@ def calibrate(
             arms=arms,
             target=target,
             evaluations=evaluations,
-            training=TrainSpec(epochs=epochs, learning_rate=learning_rate, dev_share=0.2),
+            training=TrainSpec(epochs=epochs, learning_rate=learning_rate, dev_share=HELD_OUT),
             attacker=AttackerSpec(known=known, seed=seed),
             seed=seed,
         )
@@ -162,7 +168,7 @@ def calibrate(
         line = command(found.chosen.setting, data, text_column, label_column, epochs, learning_rate)
         output.show(
             f"Recommended: the strongest attack, {found.chosen.found.attack}, read "
-            f"{100 * found.chosen.found.recovered:.1f} % of tokens; accuracy {100 * found.chosen.found.utility:.1f} %."
+            f"{100 * found.chosen.found.recovered:.1f} % of tokens; accuracy {per_cent(found.chosen.found.utility)} %."
         )
         output.show(line)
         for file in write_audit(out / "report", found.report):
@@ -239,6 +245,8 @@ def _setting(arm: Arm, eta: float) -> Setting:
 
 
 def _show(output: Output, found: Calibration, target: float) -> None:
+    from cutlayer.reports.wording import per_cent
+
     output.table(
         "Settings that were tried",
         ("setting", "eta", "replaced (%)", "read (%)", "95 % interval", "by", "accuracy (%)", "passes"),
@@ -250,7 +258,7 @@ def _show(output: Output, found: Calibration, target: float) -> None:
                 f"{100 * each.found.recovered:.1f}",
                 f"{100 * each.found.interval[0]:.1f} to {100 * each.found.interval[1]:.1f}",
                 each.found.attack,
-                f"{100 * each.found.utility:.1f} ± {100 * each.found.utility_error:.1f}",
+                f"{per_cent(each.found.utility)} ± {per_cent(each.found.utility_error)}",
                 "yes" if each.passes(target) else "no",
             )
             for each in found.tried

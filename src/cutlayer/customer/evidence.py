@@ -70,8 +70,9 @@ class Evidence:
         tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released.
         trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
             that predict no tokens.
-        labels: Which labels they had, and what each step was about; `None` for runs without labels.
-        classes: The same labels for attacks that learn from those of known records; `None` for runs without labels.
+        labels: Which labels they had, and what each step was about; `None` for runs without labels, and where the
+            texts had none (`unlabelled`).
+        classes: The same labels for attacks that learn from those of known records; `None` where `labels` is.
         attributes: Private attributes, by column.
         lengths: How long the texts are.
         known: The tokens of the records that the attacker knows, as single texts.
@@ -100,6 +101,16 @@ class Evidence:
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether a classifier was trained on texts that have no labels: on some that were made up for the run."""
+        return self.labels is None and not self.spec.objective.generates
+
+    def without_labels(self) -> Evidence:
+        """The same of a run whose labels were made up: there is nothing to ask of them."""
+        texts = None if self.texts is None else replace(self.texts, labels=None)
+        return replace(self, labels=None, classes=None, label_names=(), texts=texts)
 
     @staticmethod
     def settings(folder: Path) -> RunSpec:

@@ -2,7 +2,7 @@
 
 from cutlayer.data.dataset import Dataset
 from cutlayer.data.labels import LabelNames
-from cutlayer.data.read import read_dataset
+from cutlayer.data.read import has_column, read_dataset
 from cutlayer.data.sample import sample_path
 from cutlayer.data.tokenise import tokenise
 from cutlayer.data.words import NO_TAG, tokenise_words
@@ -11,6 +11,7 @@ __all__ = [
     "NO_TAG",
     "Dataset",
     "LabelNames",
+    "has_column",
     "read_dataset",
     "sample_path",
     "tokenise",

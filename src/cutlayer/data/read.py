@@ -84,6 +84,19 @@ def read_dataset(
         raise DataError(f"{source}: {error.message[0].lower()}{error.message[1:]}", remedy=error.remedy) from None
 
 
+def has_column(source: str | Path, column: str) -> bool:
+    """Whether the rows of a file or hub data set have a column.
+
+    Args:
+        source: As for `read_dataset`.
+        column: Its name.
+
+    Raises:
+        DataError: The file is missing, of another kind or damaged.
+    """
+    return column in next(iter(_rows(source)), {})
+
+
 def _rows(source: str | Path) -> Iterator[Row]:
     if isinstance(source, str) and source.startswith(HUB_PREFIX):
         return _hub_rows(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from cutlayer.reports.plots import CALM, FAINT, LEAK, is_share, plotted
+from cutlayer.reports.plots import CALM, FAINT, LEAK, is_share, plotted, utility_title
 from cutlayer.reports.schema import Frontier, FrontierPoint, Interval
 from cutlayer.reports.wording import known, plain, visible
 
@@ -53,8 +53,10 @@ def draw_frontier(frontier: Frontier) -> bytes | None:
     for point, across, up in zip(points, *_places(points, scale), strict=True):
         axes.annotate(f"eta {plain(point.eta)}", (across, up), xytext=(7, -12), textcoords="offset points", fontsize=8)
     # a name may hold what matplotlib would read as mathematics
-    utility = visible(frontier.utility_name).replace("$", r"\$") + (" (%)" if scale == 100 else "")
+    utility = visible(utility_title(frontier)).replace("$", r"\$")
     axes.set(xlabel="words that the attack read (%)", ylabel=utility)
+    if frontier.lower_is_better:
+        axes.invert_yaxis()
     axes.set_xlim(left=0, right=max(100 * point.recovered for point in points) * 1.12 + 1)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)

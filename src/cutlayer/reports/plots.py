@@ -93,6 +93,12 @@ def is_share(frontier: Frontier) -> bool:
     return all(0 <= point.utility <= 1 for point in frontier.points if known(point.utility))
 
 
+def utility_title(frontier: Frontier) -> str:
+    """What the axis of its utility shows; up is more useful."""
+    unit = " (%)" if is_share(frontier) else ""
+    return f"{frontier.utility_name}{unit}{'; less is better' if frontier.lower_is_better else ''}"
+
+
 # ---------------------------------------------------------------- the five
 
 
@@ -280,8 +286,9 @@ def _bar(placed: Sequence[tuple[float, Finding]], above: bool) -> dict[str, Any]
 def _over_recovered(frontier: Frontier, points: Sequence[FrontierPoint], scale: int) -> dict[str, Any]:
     layout = _layout(440)
     layout["xaxis"] |= {"title": _title("words that the attack read (%)"), "rangemode": "tozero"}
-    unit = " (%)" if scale == 100 else ""
-    layout["yaxis"] |= {"title": _title(_label(frontier.utility_name, 40) + unit)}
+    layout["yaxis"] |= {"title": _title(_label(utility_title(frontier), 40))}
+    if frontier.lower_is_better:
+        layout["yaxis"] |= {"autorange": "reversed"}
     line = {
         "type": "scatter",
         "mode": "lines",

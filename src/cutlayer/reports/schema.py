@@ -193,6 +193,8 @@ class FrontierPoint(Part):
         replaced: Share of tokens that the noise replaced; `None` for rows.
         recovered: Share of tokens that the strongest attack read.
         recovered_ci: Its interval.
+        attack: That attack's name.
+        attacks: All that have a number under the setting.
         utility: Accuracy (or another measure of use) under it; `None` where it was not measured.
         utility_ci: Its interval.
         audited: Whether it is the setting that the report is about.
@@ -203,6 +205,8 @@ class FrontierPoint(Part):
     replaced: float | None
     recovered: float
     recovered_ci: Interval | None = None
+    attack: str = ""
+    attacks: tuple[str, ...] = ()
     utility: float | None = None
     utility_ci: Interval | None = None
     audited: bool = False
@@ -213,12 +217,14 @@ class Frontier(Part):
 
     Attributes:
         utility_name: What utility is: `accuracy on dev`.
+        lower_is_better: Whether less of it is more useful, as of perplexity.
         attack: The attack that `recovered` is of.
         points: Settings.
-        note: How they were measured, if otherwise than the audited one.
+        note: How they were measured, and by which attacks.
     """
 
     utility_name: str
+    lower_is_better: bool = False
     attack: str
     points: tuple[FrontierPoint, ...]
     note: str = ""
@@ -294,6 +300,7 @@ class AuditSettings(Part):
         place: Where noise is added.
         cti: Whether eta depends on the token.
         objective: What was trained; empty where nothing was.
+        unlabelled: Whether the texts had no labels, and a classifier was trained on made-up ones.
         texts: How many.
         tokens: Of all of them.
         replaced: Share of tokens that the noise replaced; `None` for rows.
@@ -318,6 +325,7 @@ class AuditSettings(Part):
     place: str
     cti: bool
     objective: str = ""
+    unlabelled: bool = False
     texts: int
     tokens: int
     replaced: float | None
@@ -340,7 +348,7 @@ class AuditReport(Part):
         verdict: What leaked, in plain words: page one's first sentences.
         settings: What was audited.
         guarantee: What is promised of words, and what that does not cover.
-        label_guarantee: The same of labels; `None` for runs without labels.
+        label_guarantee: The same of labels; `None` where texts have none.
         strongest: For each question the strongest attack.
         attacks: All of them.
         correction: How `above_chance` was corrected for so many attacks.

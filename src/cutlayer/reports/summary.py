@@ -19,7 +19,7 @@ def summary(report: AuditReport) -> tuple[Table, ...]:
         report: The report.
     """
     tables = [_leaked(report), _attacks(report)]
-    if report.frontier is not None and report.frontier.points:
+    if report.frontier is not None and (report.frontier.points or report.frontier.note):
         tables.append(_frontier(report.frontier))
     if report.vendor is not None:
         tables.append(_handed_out(report.vendor))
@@ -87,14 +87,15 @@ def _attack(finding: Finding) -> tuple[str, ...]:
 def _frontier(frontier: Frontier) -> Table:
     utility = wording.per_cent if is_share(frontier) else wording.plain
     return Table(
-        title="Settings (%)",
-        columns=("setting", "words replaced", "words read", "95 % interval", frontier.utility_name),
+        title="Settings (shares in %)",
+        columns=("setting", "words replaced", "words read", "95 % interval", "by", frontier.utility_name),
         rows=tuple(
             (
                 f"{point.label} (this report)" if point.audited else point.label,
                 wording.per_cent(point.replaced),
                 wording.per_cent(point.recovered),
                 wording.per_cent_range(point.recovered_ci),
+                point.attack or wording.NO_NUMBER,
                 utility(point.utility),
             )
             for point in frontier.points

@@ -11,9 +11,9 @@ import pytest
 from cutlayer.cli.calibrate import command
 from cutlayer.core import Place
 from cutlayer.reports import read_audit
+from cutlayer.reports.audit import quick_attacks
 from cutlayer.reports.calibrate import Arm, Setting
 from cutlayer.reports.calibrate import run as evaluation
-from cutlayer.reports.calibrate.run import quick_attacks
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 from tests.unit.cli.conftest import Ran, Run

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutlayer.core import DataError
-from cutlayer.data import read_dataset
+from cutlayer.data import has_column, read_dataset
 
 # everything UTF-8 can hold, except a carriage return and NUL, which the csv module does not write back as they were
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=30)
@@ -51,6 +51,22 @@ def file(tmp_path):
         return path
 
     return write
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_whether_there_is_a_column_is_known_without_reading_texts(file, ending):
+    path = file(ending, encode(ending, [("one", "two", "yes")]))
+    assert has_column(path, "y")
+    assert not has_column(path, "z")
+
+
+def test_a_file_without_rows_has_no_column(file):
+    assert not has_column(file("csv", "a,b,y\n"), "y")
+
+
+def test_a_file_that_is_not_there_has_no_answer(tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        has_column(tmp_path / "none.csv", "y")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -301,6 +301,8 @@ def full(**changes: Any) -> AuditReport:
                     replaced=replaced,
                     recovered=recovered,
                     recovered_ci=(recovered - 0.02, min(1.0, recovered + 0.02)),
+                    attack="channel-prior" if math.isfinite(eta) else "nearest-neighbour",
+                    attacks=("channel-prior", "nearest-neighbour"),
                     utility=utility,
                     utility_ci=(utility - 0.025, utility + 0.025),
                     audited=eta == 70,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Transcript
+from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Transcript
 from cutlayer.attacks.truth import Traffic
-from cutlayer.core import Tokens
-from cutlayer.customer import Silent, TrainSpec
+from cutlayer.core import ConfigError, Payload, Rows, Tokens
+from cutlayer.customer import Home, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.data import Dataset, tokenise
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.privacy.privatizers import text_to_text
 from cutlayer.reports import read_audit, render, write_audit
 from cutlayer.reports.audit import LocalSpec, audit, local_answers, local_evidence, train_students
@@ -215,3 +216,102 @@ def test_what_the_time_does_not_allow_is_said(
     left_out = [each for each in report.attacks if "time budget" in each.reason]
     assert len(left_out) == len(report.traded)
     assert report.settings.budget_seconds == 0
+
+
+# ---------------------------------------------------------------- without labels
+
+
+@pytest.mark.parametrize("mechanism", ["text-to-text", "vector"])
+def test_texts_leave_without_labels_as_they_do_with_them(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+    mechanism: str,
+) -> None:
+    """Noise follows from the customer's secret and the text: with one secret, nothing that leaves of a text differs."""
+    home = Home(tmp_path / "home")
+    assert home.secret
+    home.ledger.close()
+    spec = LocalSpec(
+        model=str(tiny_model),
+        privacy=PrivacySpec.model_validate({"eta": ETA, "mechanism": mechanism}),
+        training=TRAINING,
+        seed=1,
+    )
+    left, few = [], texts.select(range(90))
+    for name, given in (("labelled", few), ("plain", dataclasses.replace(few, labels=None))):
+        shutil.copytree(home.path, tmp_path / name / "customer")
+        evidence = local_evidence(given, spec, tmp_path / name, Silent(), attacker=NOBODY)
+        assert evidence.unlabelled == (name == "plain")
+        releases = list(evidence.transcript.releases())
+        assert {each.source.partition("/")[0] for each in releases} == {"record-set"}
+        left.append([part for each in releases for part in parts(each.payload)])
+    labelled, plain = left
+    assert len(labelled) == len(plain) > 0
+    assert all(map(torch.equal, labelled, plain))
+
+
+def parts(payload: Payload) -> list[torch.Tensor]:
+    """All numbers of a release."""
+    if isinstance(payload, Rows):
+        return [payload.packed.values, payload.packed.lengths, payload.segment_lengths]
+    return [part for side in payload.segments for part in (side.values, side.lengths)]
+
+
+def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    written_by = tuple(("ann", "ben")["w1" in row[0]] for row in texts.texts)
+    unlabelled = Dataset(texts.texts, None, {"author": written_by})
+    attacker = AttackerSpec(known=0.3, secret=("author",))
+    evidence = evidence_of(tiny_model, tmp_path, unlabelled, attacker=attacker)
+    assert (evidence.labels, evidence.classes, evidence.label_names) == (None, None, ())
+    assert evidence.texts is not None
+    assert evidence.texts.labels is None
+    report = report_on(evidence, tiny_model, only=QUICK)
+    answers = {each.question: each for each in report.strongest}
+    assert set(answers) == {"words", "attribute:author", "length", "label"}
+    assert [name for name, each in answers.items() if each.value is None] == ["label"]
+    assert "given without labels" in answers["label"].sentence
+    unasked = [each for each in report.attacks if each.question == "label"]
+    assert {each.name for each in unasked} == {name for name in QUICK if ATTACKS[name].question is Question.LABEL}
+    assert {each.status for each in unasked} == {"not applicable"}
+    assert report.settings.unlabelled
+    assert report.label_guarantee is None
+    assert report.verdict[0].startswith("No labels were given")
+    assert report.vendor is not None
+    assert "no labels were given" in report.vendor.note
+    page = render(report)
+    assert page.count("No labels were given: a classifier was trained on made-up ones.") == 1
+    assert "made-up labels: the texts were given without any" in page
+    assert "Nothing is promised about labels" not in page
+    write_audit(tmp_path / "report", report)
+    assert read_audit(tmp_path / "report") == report
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"privacy": PrivacySpec(eta=ETA, cti=CtiSpec())}, "cti"),
+        ({"privacy": PrivacySpec(eta=ETA, cti=CtiSpec(class_free=True))}, "cti"),
+        ({"train_bottom": TrainBottom.REDRAW}, "train_bottom"),
+    ],
+    ids=["cti", "class-free", "trained bottom"],
+)
+def test_what_labels_would_change_is_refused_without_them(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+    changes: dict[str, object],
+    named: str,
+) -> None:
+    spec = LocalSpec(model=str(tiny_model), **{"privacy": PrivacySpec(eta=ETA), **changes})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as refused:
+        local_evidence(
+            dataclasses.replace(texts, labels=None), spec, tmp_path / "run", Silent(), attacker=AttackerSpec()
+        )
+    assert [fault.path for fault in refused.value.faults] == [named]
+    assert "--label-column" in refused.value.remedy
+    assert not (tmp_path / "run").exists()

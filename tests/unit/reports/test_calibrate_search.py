@@ -30,6 +30,7 @@ class Curve:
             recovered=read,
             interval=(read - self._width, read + self._width),
             attack="a",
+            attacks=("a",),
             utility=0.5 + 0.1 * math.tanh(away) + ACCURACY[setting.arm],
             utility_error=0.01,
             utility_n=100,

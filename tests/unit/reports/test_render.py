@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from cutlayer.core import Guarantee
 from cutlayer.reports import AuditReport, render
+from cutlayer.reports.picture import draw_frontier
 from cutlayer.reports.plots import SERIES, plots
 from cutlayer.reports.schema import Finding, Piece
 from cutlayer.reports.wording import visible
@@ -469,15 +470,46 @@ def test_a_frontier_without_utility_shows_what_each_setting_gives_away():
     plot = plots(full(frontier=bare))["frontier"]
     assert "was not measured" in plot.reading
     assert len(plot.data[0]["x"]) == 6
-    assert Page(render(full(frontier=bare))).row("frontier-table", "no noise")[5] == "–"
+    assert Page(render(full(frontier=bare))).row("frontier-table", "no noise")[6] == "–"
 
 
 def test_a_utility_that_is_no_share_is_not_told_in_per_cent():
     frontier = full().frontier
     points = tuple(p.model_copy(update={"utility": 31.24, "utility_ci": None}) for p in frontier.points)
     changed = full(frontier=frontier.model_copy(update={"points": points, "utility_name": "perplexity"}))
-    assert Page(render(changed)).row("frontier-table", "no noise")[5] == "31.24"
+    assert Page(render(changed)).row("frontier-table", "no noise")[6] == "31.24"
     assert plots(changed)["frontier"].layout["yaxis"]["title"]["text"] == "perplexity"
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_up_is_more_useful_whatever_is_measured(lower):
+    changed = full().frontier.model_copy(update={"lower_is_better": lower, "utility_name": "usefulness"})
+    axis = plots(full(frontier=changed))["frontier"].layout["yaxis"]
+    assert (axis.get("autorange") == "reversed") == lower
+    assert ("less is better" in axis["title"]["text"]) == lower
+    assert draw_frontier(changed) != draw_frontier(changed.model_copy(update={"lower_is_better": not lower}))
+
+
+def test_each_setting_names_the_attack_that_read_most():
+    page = Page(render(full()))
+    assert page.row("frontier-table", "no noise")[5] == "nearest-neighbour"
+    assert page.row("frontier-table", "text-to-text, eta 40")[5] == "channel-prior"
+
+
+@pytest.mark.parametrize(
+    ("source", "how"), [("local", "The same command with --frontier ETA"), ("recorded", "without --transcript")]
+)
+def test_a_report_of_one_setting_says_how_to_get_others(source, how):
+    page = Page(render(full(frontier=None, settings=settings(source=source))))
+    assert how in page.inside["frontier"]
+    assert "--frontier ETA" in page.inside["frontier"]
+
+
+def test_a_frontier_on_which_nothing_could_be_drawn_says_why():
+    nothing = full().frontier.model_copy(update={"points": (), "note": "No place among them: eta 40."})
+    page = Page(render(full(frontier=nothing)))
+    assert "No place among them: eta 40." in page.inside["frontier"]
+    assert "were not measured" not in page.inside["frontier"]
 
 
 def test_error_bars_are_the_intervals():

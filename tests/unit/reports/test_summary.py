@@ -15,7 +15,7 @@ def test_what_leaked_comes_first():
     assert ("inverter", "words", "control failed", "–", "–", "–", "–", "–") in attacks.rows
     assert "inverter: noise: 12.00 % of 4096, must be at most 5.70 %" in attacks.notes
     assert [table.title for table in others] == [
-        "Settings (%)",
+        "Settings (shares in %)",
         "What the customer was handed",
         "Copies of the tuned model: agreement on unseen texts (%)",
     ]

@@ -1,5 +1,15 @@
 """What a vendor could learn from a setting, on the customer's own data: traffic, attacks, and the report."""
 
+from cutlayer.reports.audit.frontier import (
+    HELD_OUT,
+    Compared,
+    Evaluation,
+    beside,
+    evaluate,
+    evaluate_beside,
+    frontier,
+    quick_attacks,
+)
 from cutlayer.reports.audit.public import public_text
 from cutlayer.reports.audit.report import ALPHA, METRICS, audit
 from cutlayer.reports.audit.students import train_students
@@ -7,12 +17,20 @@ from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evide
 
 __all__ = [
     "ALPHA",
+    "HELD_OUT",
     "METRICS",
+    "Compared",
+    "Evaluation",
     "LocalSpec",
     "audit",
+    "beside",
+    "evaluate",
+    "evaluate_beside",
+    "frontier",
     "local_answers",
     "local_evidence",
     "public_text",
+    "quick_attacks",
     "recorded_evidence",
     "train_students",
 ]

@@ -31,11 +31,12 @@ def vendor_page(evidence: Evidence, source: str, students: tuple[Student, ...]) 
         parameters=total,
         share=sum(group.handed_out for group in groups) / total,
         students=students,
-        note="" if students else _NO_STUDENTS,
+        note="" if students else _NO_LABELS if evidence.unlabelled else _NO_STUDENTS,
     )
 
 
-_NO_STUDENTS = (
-    "How well a customer could copy the tuned model was not measured: that takes a run made for the audit, labels, "
-    "and 125 texts or more whose answers are not all the same."
+_NOT_COPIED = "How well a customer could copy the tuned model was not measured: "
+_NO_STUDENTS = _NOT_COPIED + (
+    "that takes a run made for the audit, labels, and 125 texts or more whose answers are not all the same."
 )
+_NO_LABELS = _NOT_COPIED + "no labels were given, so the model learnt nothing that could be copied."

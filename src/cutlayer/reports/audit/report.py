@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from cutlayer.attacks import (
     ATTACKS,
+    Examined,
     Measured,
     NotApplicable,
     PublicText,
     Question,
     Reading,
 )
+from cutlayer.core import Guarantee
 from cutlayer.customer import FinetuneResult, Progress
 from cutlayer.customer.evidence import Evidence
 from cutlayer.models import Head, load_model
@@ -32,6 +34,7 @@ from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric,
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
+_UNLABELLED = "The texts were given without labels, so there is nothing to hold guesses against."
 
 
 def audit(
@@ -69,6 +72,7 @@ def audit(
     evidence = replace(evidence, knowledge=knowledge)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
     ran, traded = run_attacks(evidence, names, budget=budget, progress=progress)
+    ran += _not_asked(evidence, names)
     outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
     measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}
     above = holm({str(number): outcome.p_value for number, outcome in measured.items()}, alpha=ALPHA)
@@ -87,7 +91,7 @@ def audit(
         verdict=verdict(best, settings, stand_out=rows),
         settings=settings,
         guarantee=evidence.result.guarantee,
-        label_guarantee=evidence.result.label_guarantee if isinstance(evidence.result, FinetuneResult) else None,
+        label_guarantee=_label_guarantee(evidence),
         strongest=best,
         attacks=tuple(findings),
         correction=(
@@ -102,6 +106,12 @@ def audit(
     )
 
 
+def _label_guarantee(evidence: Evidence) -> Guarantee | None:
+    """What is promised of the customer's labels; `None` where it has none."""
+    result = evidence.result
+    return result.label_guarantee if isinstance(result, FinetuneResult) and not evidence.unlabelled else None
+
+
 def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | None:
     """The attacker's own text, behind the texts of the records that it knows."""
     if not evidence.known.total:
@@ -110,6 +120,14 @@ def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | N
         evidence.known, source=f"{evidence.known_records} records that it knows", alike=len(evidence.known)
     )
     return known if public is None else known.followed_by(public)
+
+
+def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[Ran]:
+    """Attacks on labels, where texts have none."""
+    if not evidence.unlabelled:
+        return []
+    unasked = [name for name in names if ATTACKS[name].question is Question.LABEL]
+    return [Ran(name, ATTACKS[name], "", Examined(NotApplicable(attack=name, reason=_UNLABELLED))) for name in unasked]
 
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[int, ...]:
@@ -215,6 +233,7 @@ def _settings(
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,
         objective=spec.objective,
+        unlabelled=evidence.unlabelled,
         texts=len(evidence.lengths.lengths),
         tokens=int(evidence.lengths.lengths.sum()),
         replaced=evidence.result.replaced,

@@ -8,11 +8,14 @@ same distribution as a real run's, not the same draw.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from cutlayer import vendor
-from cutlayer.core import Cut, Spec
+from cutlayer.core import ConfigError, Cut, Fault, Spec
 from cutlayer.customer import Client, Home, Objective, Progress, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.customer.handout import local_archive
@@ -52,6 +55,9 @@ def local_evidence(
 ) -> Evidence:
     """Fine-tunes on texts against a vendor in this process, and returns what that showed.
 
+    Texts need no labels: what leaves of them through a frozen bottom is the same whatever a classifier learns
+    above it, so without labels it learns made-up ones, and the evidence holds none.
+
     Args:
         texts: The customer's.
         spec: What is audited.
@@ -60,9 +66,13 @@ def local_evidence(
         attacker: What the attacker is taken to know of the texts.
 
     Raises:
-        ConfigError: Settings that have no meaning together.
+        ConfigError: Settings that have no meaning together, or none for texts without labels.
         DataError: Texts that cannot be trained on.
     """
+    unlabelled = spec.objective is Objective.CLASSIFICATION and texts.labels is None
+    if unlabelled:
+        _check_unlabelled(spec)
+        texts = replace(texts, labels=_made_up_labels(len(texts), seed=spec.seed))
     vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0, max_tail=spec.tail)
     given = Corpora(texts, None, None)
     with closing(_client(folder)) as client:
@@ -85,7 +95,25 @@ def local_evidence(
             client.finetune(texts, cti=spec.privacy.cti or False, train_bottom=trained, **common)
             cut = Cut(bottom=spec.bottom)
         archive = local_archive(client.home, spec.model, cut)
-        return Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
+        evidence = Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
+        return evidence.without_labels() if unlabelled else evidence
+
+
+def _check_unlabelled(spec: LocalSpec) -> None:
+    """Refuses, before anything is run, settings under which labels change what leaves of the texts."""
+    faults = []
+    if spec.privacy.cti is not None:
+        faults.append(Fault("cti", "set", "needs labels: contributing tokens are found by them"))
+    if spec.train_bottom not in (None, TrainBottom.FROZEN):
+        faults.append(Fault("train_bottom", spec.train_bottom, "needs labels: what leaves of it depends on them"))
+    if faults:
+        raise ConfigError(faults, remedy="Name the column that holds the labels: --label-column.")
+
+
+def _made_up_labels(count: int, *, seed: int) -> tuple[str, ...]:
+    """One of two labels for each text, at random, half of the texts each: a classifier needs two."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return tuple(str(number % 2) for number in order.tolist())
 
 
 def local_answers(texts: Dataset, adapter: str, folder: Path, progress: Progress) -> tuple[str, ...]:

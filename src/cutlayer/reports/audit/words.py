@@ -23,10 +23,10 @@ def _strongest(findings: Sequence[Finding]) -> Strongest:
     asked = findings[0]
     measured = [finding for finding in findings if finding.value is not None]
     if not measured:
-        failed = [finding.name for finding in findings if finding.status == "control failed"]
-        reason = f"Controls of {', '.join(failed)} failed." if failed else "No attack applies to what was sent."
         return Strongest(
-            question=asked.question, asked=asked.asked, sentence=f"There is no number. {reason} That is no protection."
+            question=asked.question,
+            asked=asked.asked,
+            sentence=f"There is no number. {_why_none(findings)} That is no protection.",
         )
     best = max(measured, key=lambda finding: finding.value or 0.0)
     return Strongest(
@@ -40,6 +40,14 @@ def _strongest(findings: Sequence[Finding]) -> Strongest:
         above_chance=best.above_chance,
         sentence=_sentence(best),
     )
+
+
+def _why_none(findings: Sequence[Finding]) -> str:
+    failed = [finding.name for finding in findings if finding.status == "control failed"]
+    if failed:
+        return f"Controls of {', '.join(failed)} failed."
+    reasons = {finding.reason for finding in findings}
+    return reasons.pop() if len(reasons) == 1 else "No attack applies to what was sent."
 
 
 def _sentence(finding: Finding) -> str:
@@ -58,6 +66,12 @@ def verdict(best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Se
             0,
             f"{len(stand_out)} of {settings.texts} texts were read far better than noise like the others' allows: they "
             f"left with less of it, or with none. {unit}: {named}.",
+        )
+    if settings.unlabelled:
+        told.insert(
+            0,
+            "No labels were given: a classifier was trained on made-up ones. What left of the texts does not depend on "
+            "labels; what training shows of labels was not looked at.",
         )
     if math.isinf(settings.eta):
         told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")

@@ -1,7 +1,8 @@
 """Which setting to take: the best accuracy under which attacks read little enough."""
 
+from cutlayer.reports.audit import Evaluation
 from cutlayer.reports.calibrate.run import Calibration, CalibrationSpec, calibrate
-from cutlayer.reports.calibrate.search import Arm, Evaluation, Setting, Tried, best, nearest, search
+from cutlayer.reports.calibrate.search import Arm, Setting, Tried, best, nearest, search
 
 __all__ = [
     "Arm",

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cutlayer.attacks import ATTACKS, Question
+from cutlayer.attacks import Question
 from cutlayer.core import ConfigError, Cut, Place, Spec
-from cutlayer.customer import FinetuneResult, Home, Progress, TrainSpec
+from cutlayer.customer import Home, Objective, Progress, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec
 from cutlayer.customer.handout import local_archive
 from cutlayer.data import Dataset, tokenise
 from cutlayer.privacy import NeighbourSearch
-from cutlayer.reports.audit import LocalSpec, audit, local_evidence, public_text
-from cutlayer.reports.calibrate.search import Arm, Evaluation, Setting, Tried, best, check_search, search
+from cutlayer.reports.audit import (
+    HELD_OUT,
+    Compared,
+    Evaluation,
+    LocalSpec,
+    evaluate,
+    frontier,
+    public_text,
+    quick_attacks,
+)
+from cutlayer.reports.calibrate.search import Arm, Setting, Tried, best, check_search, search
 from cutlayer.reports.cells import CellStore
 from cutlayer.reports.replaced_share import etas_for_shares
-from cutlayer.reports.schema import AuditReport, Frontier, FrontierPoint
+from cutlayer.reports.schema import AuditReport
 
 MOST_CONFIRMED: Final = 3
 """Settings that the whole suite is run on, the most accurate first."""
@@ -29,7 +35,6 @@ _MOST_REPLACED, _LEAST_REPLACED = 0.995, 0.3
 """Between the etas that replace these shares of tokens the border is looked for."""
 _WIDER = 4.0
 """How far below that rows of noise and contributing-token identification may need to go, and above it."""
-_Z = 1.96
 
 
 class CalibrationSpec(Spec):
@@ -49,7 +54,7 @@ class CalibrationSpec(Spec):
     arms: tuple[Arm, ...]
     target: float
     evaluations: int = 12
-    training: TrainSpec = TrainSpec(dev_share=0.2)
+    training: TrainSpec = TrainSpec(dev_share=HELD_OUT)
     attacker: AttackerSpec = AttackerSpec()
     seed: int = 0
 
@@ -139,42 +144,21 @@ def calibrate(
         confirmed = Tried(candidate.setting, found)
         tried = [confirmed if each is candidate else each for each in tried]
         if confirmed.passes(spec.target):
-            drawn = frontier(tried, confirmed)
+            drawn = frontier(
+                [
+                    Compared(
+                        f"{each.setting.arm.label}, eta {each.setting.eta:g}",
+                        each.setting.eta,
+                        each.found,
+                        audited=each is confirmed,
+                    )
+                    for each in tried
+                ],
+                objective=Objective.CLASSIFICATION,
+                epochs=spec.training.epochs,
+            )
             return Calibration(tuple(tried), confirmed, report.model_copy(update={"frontier": drawn}))
     return Calibration(tuple(tried), None, None)
-
-
-def frontier(tried: Sequence[Tried], chosen: Tried) -> Frontier:
-    """Privacy over accuracy, of all that was tried."""
-    points = tuple(
-        FrontierPoint(
-            label=f"{each.setting.arm.label}, eta {each.setting.eta:g}",
-            eta=each.setting.eta,
-            replaced=each.found.replaced,
-            recovered=each.found.recovered,
-            recovered_ci=each.found.interval,
-            utility=each.found.utility,
-            utility_ci=(
-                max(0.0, each.found.utility - _Z * each.found.utility_error),
-                min(1.0, each.found.utility + _Z * each.found.utility_error),
-            ),
-            audited=each is chosen,
-        )
-        for each in sorted(tried, key=lambda each: each.setting.eta)
-    )
-    return Frontier(
-        utility_name=f"accuracy on {chosen.found.utility_n} texts that were held out",
-        attack="the strongest of the attacks that were run",
-        points=points,
-        note="Settings other than the chosen one were attacked by those attacks alone that take seconds.",
-    )
-
-
-def quick_attacks() -> tuple[str, ...]:
-    """Attacks on words that take seconds."""
-    return tuple(
-        sorted(name for name in ATTACKS if ATTACKS[name].question is Question.WORDS and not ATTACKS[name].costly)
-    )
 
 
 class _Evaluator:
@@ -247,7 +231,6 @@ class _Evaluator:
     def _evaluate(
         self, setting: Setting, attacks: tuple[str, ...] | None, repeat: tuple[str, ...], *, shown: int
     ) -> tuple[Evaluation, AuditReport]:
-        begun = time.monotonic()
         local = LocalSpec(
             model=self._spec.model,
             privacy=setting.privacy,
@@ -255,34 +238,17 @@ class _Evaluator:
             training=self._spec.training,
             seed=self._spec.seed,
         )
-        with tempfile.TemporaryDirectory(prefix="cutlayer-calibrate-") as folder:
-            evidence = local_evidence(self._texts, local, Path(folder), self._bar, attacker=self._spec.attacker)
-            report = audit(
-                evidence,
-                self._spec.model,
-                public=self._public,
-                recorded=False,
-                budget=None,
-                only=attacks,
-                shown=shown,
-                seed=self._spec.seed,
-                repeat=repeat,
-                progress=self._bar,
-            )
-        words = next(each for each in report.strongest if each.question == Question.WORDS)
-        if words.value is None or words.ci is None or words.attack is None:
-            raise ConfigError(f"No attack applies to {setting.arm.label}, so nothing is known of it. {words.sentence}")
-        result = evidence.result
-        if not isinstance(result, FinetuneResult):
-            raise TypeError("a classifier's run has an accuracy")
-        found = Evaluation(
-            recovered=words.value,
-            interval=words.ci,
-            attack=words.attack,
-            utility=result.ua,
-            utility_error=result.ua_standard_error,
-            utility_n=result.ua_n,
-            replaced=result.replaced,
-            seconds=time.monotonic() - begun,
+        found, report = evaluate(
+            self._texts,
+            local,
+            attacker=self._spec.attacker,
+            public=self._public,
+            attacks=attacks,
+            shown=shown,
+            repeat=repeat,
+            progress=self._bar,
         )
+        if found is None:
+            words = next((each.sentence for each in report.strongest if each.question == Question.WORDS), "")
+            raise ConfigError(f"No attack applies to {setting.arm.label}, so nothing is known of it. {words}".strip())
         return found, report

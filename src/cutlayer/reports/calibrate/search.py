@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from cutlayer.core import ConfigError, Fault, Place, Spec
 from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.reports.audit import Evaluation
 
 _FINE = 1.05
 """Two etas that differ by less are one."""
@@ -65,32 +64,6 @@ class Setting(Spec):
                 "cti": CtiSpec() if self.arm.cti else None,
             }
         )
-
-
-class Evaluation(BaseModel):
-    """What a setting was measured to give.
-
-    Attributes:
-        recovered: What the strongest attack read.
-        interval: 95 % of it.
-        attack: That attack.
-        utility: Accuracy on texts that were not trained on.
-        utility_error: Its standard error.
-        utility_n: How many texts.
-        replaced: The share of tokens that noise replaced; `None` for rows.
-        seconds: How long it took.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    recovered: float
-    interval: tuple[float, float]
-    attack: str
-    utility: float
-    utility_error: float
-    utility_n: int
-    replaced: float | None
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -156,7 +129,7 @@ def check_search(arms: int, *, target: float, evaluations: int) -> None:
 def best(tried: Sequence[Tried], target: float) -> list[Tried]:
     """Those that pass, the most accurate first; of equals the more private."""
     passing = [each for each in tried if each.passes(target)]
-    return sorted(passing, key=lambda each: (-each.found.utility, each.found.interval[1]))
+    return sorted(passing, key=lambda each: (-(each.found.utility or 0.0), each.found.interval[1]))
 
 
 def nearest(tried: Sequence[Tried]) -> Tried:

@@ -1,0 +1,286 @@
+"""`cutlayer audit`: which question a file's columns allow, and what is refused before anything is run."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutlayer.cli import audit as command
+from cutlayer.cli.audit import OVER
+from cutlayer.customer import TrainSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.data import Dataset
+from cutlayer.reports import audit as reports
+from cutlayer.reports import read_audit
+from cutlayer.reports.audit import LocalSpec, evaluate, local_evidence
+from tests.promises.runs import corpus
+from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
+from tests.service.tiny import write_tiny_gpt2
+from tests.unit.cli.conftest import Ran, Run
+
+QUICK = ("--attack", "nearest-neighbour", "--attack", "output-gradient", "--attack", "lengths")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write(tmp_path / "texts.csv")
+
+
+def write(path: Path, *, label: str = "") -> Path:
+    data = corpus(120, seed=5)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", label] if label else ["text"])
+        for (text,), name in zip(data.texts, data.labels or (), strict=True):
+            rows.writerow([text, name] if label else [text])
+    return path
+
+
+def audit(run: Run, texts: Path, model: Path, folder: Path, *options: object) -> Ran:
+    line = ("audit", "--data", texts, "--model", model, "--out", folder / "out", "--home", folder / "home", "--json")
+    return run(*line, "--public", texts, *options)
+
+
+@pytest.fixture
+def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ran(*_: object, **__: object) -> None:
+        raise AssertionError("a vendor was made")
+
+    monkeypatch.setattr("cutlayer.vendor.init", ran)
+
+
+# ---------------------------------------------------------------- labels
+
+
+def test_texts_without_labels_get_a_report_that_says_so(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, "--fail-over", "label_recovery=0.5")
+    assert "the texts have no labels" in done.err
+    assert "--label-column" in done.err
+    # what was not measured passes no limit
+    assert done.code == OVER
+    assert done.result["over"] == ["label_recovery has no number, which is no pass"]
+    assert done.result["settings"]["unlabelled"] is True
+    assert {each["name"]: each["status"] for each in done.result["attacks"]} == {
+        "nearest-neighbour": "measured",
+        "lengths": "measured",
+        "output-gradient": "not applicable",
+    }
+    assert "No labels were given" in done.err
+    assert read_audit(tmp_path / "out").settings.unlabelled
+
+
+@pytest.mark.parametrize(
+    ("column", "options"), [("label", ()), ("ward", ("--label-column", "ward"))], ids=["default", "named"]
+)
+def test_labels_that_are_there_are_asked_for(
+    run: Run,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    column: str,
+    options: tuple[str, ...],
+) -> None:
+    texts = write(tmp_path / "texts.csv", label=column)
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, *options)
+    assert done.code == 0, done.err
+    assert done.result["settings"]["unlabelled"] is False
+    assert "no labels" not in done.err
+    (labels,) = [each for each in done.result["attacks"] if each["name"] == "output-gradient"]
+    assert labels["value"] == 1
+
+
+@pytest.mark.usefixtures("nothing_is_run")
+@pytest.mark.parametrize("name", ["ward", "label"])
+def test_a_column_that_was_named_must_be_there(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+) -> None:
+    refused = audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--label-column", name)
+    assert refused.code == 4
+    assert f"no column '{name}'" in refused.err
+
+
+@pytest.mark.usefixtures("nothing_is_run")
+def test_contributing_tokens_without_labels_are_refused(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    refused = audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--cti")
+    assert refused.code == 3
+    assert "--cti" in refused.err
+    assert "--label-column" in refused.err
+
+
+def test_a_recorded_run_is_of_labels(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports, "recorded_evidence", None)  # never reached
+    refused = audit(run, texts, tiny_model, tmp_path, "--transcript", tmp_path / "run")
+    assert refused.code == 4
+    assert "no column 'label'" in refused.err
+
+
+# ---------------------------------------------------------------- settings beside the audited one
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[LocalSpec]:
+    """The settings that are run, in their order."""
+    specs: list[LocalSpec] = []
+
+    def recorded(texts: Dataset, spec: LocalSpec, *others: Any, **settings: Any) -> Evidence:
+        specs.append(spec)
+        return local_evidence(texts, spec, *others, **settings)
+
+    monkeypatch.setattr(reports, "local_evidence", recorded)
+    monkeypatch.setattr(sys.modules[evaluate.__module__], "local_evidence", recorded)
+    return specs
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[LocalSpec]:
+    """The settings that would be run; none is."""
+    specs: list[LocalSpec] = []
+
+    def recorded(**settings: Any) -> LocalSpec:
+        specs.append(local(**settings))
+        return specs[-1]
+
+    def early(*_: object, **__: object) -> None:
+        raise SystemExit(0)
+
+    local = command._local
+    monkeypatch.setattr(command, "_local", recorded)
+    monkeypatch.setattr("cutlayer.vendor.init", early)
+    return specs
+
+
+def test_other_etas_are_run_and_drawn_beside_the_audited_one(
+    run: Run,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    ran: list[LocalSpec],
+) -> None:
+    texts = write(tmp_path / "texts.csv", label="label")
+    etas = ("--frontier", "inf", "--frontier", 20, "--frontier", 60, "--frontier", 20)
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, *etas, "--epochs", 2)
+    assert done.code == 0, done.err
+    # the same runs but for eta, each once
+    assert [spec.privacy.eta for spec in ran] == [60, math.inf, 20]
+    assert len({spec.model_copy(update={"privacy": ran[0].privacy}) for spec in ran}) == 1
+    assert (ran[0].training.epochs, ran[0].training.dev_share) == (2, 0.2)
+    report = read_audit(tmp_path / "out")
+    assert report.frontier is not None
+    points = {point.eta: point for point in report.frontier.points}
+    assert list(points) == [20, 60, math.inf]
+    assert [eta for eta, point in points.items() if point.audited] == [60]
+    assert {point.attacks for point in points.values()} == {("nearest-neighbour",)}
+    (nearest,) = [each for each in report.attacks if each.name == "nearest-neighbour"]
+    assert points[60].recovered == nearest.value
+    assert points[20].recovered < points[60].recovered < points[math.inf].recovered == 1
+    assert all(point.utility is not None and point.utility_ci is not None for point in points.values())
+    # 120 texts, of which a fifth is held out
+    assert report.frontier.utility_name == "accuracy on 24 texts that were held out"
+    assert report.settings.texts == 96
+    assert "chose the best of up to 2 epochs" in report.frontier.note
+    assert (tmp_path / "out/frontier.png").exists()
+    assert "settings beside this one 2/2" in done.err
+    assert "no noise" in done.err
+
+
+def test_a_short_run_learns_enough_for_accuracies_to_differ(
+    run: Run,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    asked: list[LocalSpec],
+) -> None:
+    texts = write(tmp_path / "texts.csv", label="label")
+    audit(run, texts, tiny_model, tmp_path, "--eta", 60)
+    audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--frontier", 60)
+    alone, compared = (spec.training for spec in asked)
+    assert (alone.epochs, alone.learning_rate, alone.dev_share) == (1, TrainSpec().learning_rate, TrainSpec().dev_share)
+    assert (compared.epochs, compared.learning_rate, compared.dev_share) == (3, 1e-3, 0.2)
+
+
+def test_without_labels_each_setting_shows_what_it_gives_away(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, "--frontier", "inf")
+    assert done.code == 0, done.err
+    report = read_audit(tmp_path / "out")
+    assert report.frontier is not None
+    assert [(point.eta, point.utility) for point in report.frontier.points] == [(60, None), (math.inf, None)]
+    assert "Accuracy was not measured" in (tmp_path / "out/report.html").read_text()
+
+
+def test_of_a_language_model_perplexity_is_compared(run: Run, texts: Path, tmp_path: Path) -> None:
+    model = write_tiny_gpt2(tmp_path / "model")
+    lm = ("--objective", "lm", "--bottom", 0, "--attack", "nearest-neighbour", "--max-length", 32)
+    done = audit(run, texts, model, tmp_path, "--eta", 60, *lm, "--frontier", "inf", "--epochs", 1)
+    assert done.code == 0, done.err
+    report = read_audit(tmp_path / "out")
+    assert report.frontier is not None
+    assert report.frontier.lower_is_better
+    assert report.frontier.utility_name.startswith("perplexity on ")
+    assert all(point.utility is not None and point.utility > 1 for point in report.frontier.points)
+    assert not report.settings.unlabelled
+
+
+def test_noise_is_neither_chosen_nor_steered_where_there_is_none(
+    run: Run,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    asked: list[LocalSpec],
+) -> None:
+    texts = write(tmp_path / "texts.csv", label="label")
+    audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--cti", "--frontier", "inf", "--frontier", 20)
+    assert [(spec.privacy.eta, spec.privacy.cti is not None) for spec in asked] == [
+        (60, True),
+        (math.inf, False),
+        (20, True),
+    ]
+
+
+@pytest.mark.usefixtures("nothing_is_run")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--frontier", "60", "--transcript", "run"), "--transcript"),
+        (("--eta", "60", "--frontier", "20", "--attack", "lengths"), "nearest-neighbour"),
+        (("--eta", "60", "--frontier", "0"), "no number above 0"),
+        (("--frontier", "20"), "--eta"),
+    ],
+)
+def test_settings_that_cannot_be_compared_are_refused(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    options: tuple[str, ...],
+    named: str,
+) -> None:
+    refused = audit(run, texts, tiny_model, tmp_path, *options)
+    assert refused.code == 2
+    assert named in refused.err
+    assert not (tmp_path / "out").exists()
