@@ -33,7 +33,7 @@ _LINE = 17
 _ROOM = 26
 """Pixels of a row of marks below its label."""
 _NEAR, _FAR = 0.15, 0.75
-"""Shares: a mark this close to the next one, or this far to the right, has its label on its left."""
+"""Shares: of marks so near to one another, or to the left edge, and of those far to the right."""
 _BAR = 16
 """Pixels of a bar."""
 
@@ -327,12 +327,13 @@ def _both(points: Sequence[FrontierPoint], scale: int) -> Iterator[dict[str, Any
 
 
 def _sides(points: Sequence[FrontierPoint]) -> dict[tuple[float, str], str]:
-    """On which side of each mark its label stands: not where the next mark is, nor beyond the plot's right edge."""
+    """On which side of each mark its label stands: not where the next mark is, nor beyond the plot's edges."""
     placed = sorted(points, key=lambda point: point.recovered)
     sides = {}
     for point, after in zip_longest(placed, placed[1:]):
         near = after is not None and after.recovered - point.recovered < _NEAR
-        sides[point.eta, point.label] = "top left" if near or point.recovered >= _FAR else "bottom right"
+        left = point.recovered >= (_NEAR if near else _FAR)
+        sides[point.eta, point.label] = "top left" if left else "top right" if near else "bottom right"
     return sides
 
 

@@ -497,7 +497,7 @@ def test_labels_of_the_frontier_stand_clear_of_the_next_mark():
     data = plots(full(frontier=frontier.model_copy(update={"points": points})))["frontier"].data
     sides = {text: side for trace in data[1:] for text, side in zip(trace["text"], trace["textposition"], strict=True)}
     assert sides == {
-        "eta 40": "top left",  # 60 is just right of it
+        "eta 40": "top right",  # 60 is just right of it, the axis just left
         "eta 60": "bottom right",
         "eta 70": "top left",
         "eta 80": "bottom right",
