@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import textwrap
 
 from cutlayer.reports.plots import CALM, FAINT, LEAK, is_share, plotted, utility_title
 from cutlayer.reports.schema import Frontier, FrontierPoint, Interval
 from cutlayer.reports.wording import known, plain, visible
+
+_WRAP = 44
+"""Characters of an axis's title on a line."""
 
 
 def draw_frontier(frontier: Frontier) -> bytes | None:
@@ -53,7 +57,7 @@ def draw_frontier(frontier: Frontier) -> bytes | None:
     for point, across, up in zip(points, *_places(points, scale), strict=True):
         axes.annotate(f"eta {plain(point.eta)}", (across, up), xytext=(7, -12), textcoords="offset points", fontsize=8)
     # a name may hold what matplotlib would read as mathematics
-    utility = visible(utility_title(frontier)).replace("$", r"\$")
+    utility = "\n".join(textwrap.wrap(visible(utility_title(frontier)), _WRAP)).replace("$", r"\$")
     axes.set(xlabel="words that the attack read (%)", ylabel=utility)
     if frontier.lower_is_better:
         axes.invert_yaxis()

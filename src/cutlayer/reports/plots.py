@@ -12,6 +12,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from cutlayer.reports.schema import AuditReport, Finding, Frontier, FrontierPoint, Interval, Student
@@ -31,6 +32,8 @@ _LINE = 17
 """Pixels of a line of a label."""
 _ROOM = 26
 """Pixels of a row of marks below its label."""
+_NEAR, _FAR = 0.15, 0.75
+"""Shares: of marks so near to one another, or to the left edge, and of those far to the right."""
 _BAR = 16
 """Pixels of a bar."""
 
@@ -302,6 +305,7 @@ def _over_recovered(frontier: Frontier, points: Sequence[FrontierPoint], scale: 
 
 
 def _both(points: Sequence[FrontierPoint], scale: int) -> Iterator[dict[str, Any]]:
+    sides = _sides(points)
     for audited in (False, True):
         some = [point for point in points if point.audited is audited]
         if some:
@@ -312,7 +316,7 @@ def _both(points: Sequence[FrontierPoint], scale: int) -> Iterator[dict[str, Any
                 "x": [_hundredfold(point.recovered) for point in some],
                 "y": [_scaled(point.utility or 0, scale) for point in some],
                 "text": [_eta(point) for point in some],
-                "textposition": ["bottom right" if point.recovered < 0.75 else "top left" for point in some],
+                "textposition": [sides[point.eta, point.label] for point in some],
                 "error_x": _errors([point.recovered for point in some], [point.recovered_ci for point in some]),
                 "error_y": _errors([point.utility for point in some], [point.utility_ci for point in some], scale),
                 "marker": _audited() if audited else {"color": CALM, "size": 9},
@@ -320,6 +324,17 @@ def _both(points: Sequence[FrontierPoint], scale: int) -> Iterator[dict[str, Any
                 "hovertemplate": "%{customdata[0]}<br>read %{x:.1f} %<br>utility %{y:.1f}<extra></extra>",
                 "cliponaxis": False,
             }
+
+
+def _sides(points: Sequence[FrontierPoint]) -> dict[tuple[float, str], str]:
+    """On which side of each mark its label stands: not where the next mark is, nor beyond the plot's edges."""
+    placed = sorted(points, key=lambda point: point.recovered)
+    sides = {}
+    for point, after in zip_longest(placed, placed[1:]):
+        near = after is not None and after.recovered - point.recovered < _NEAR
+        left = point.recovered >= (_NEAR if near else _FAR)
+        sides[point.eta, point.label] = "top left" if left else "top right" if near else "bottom right"
+    return sides
 
 
 def _over_settings(points: Sequence[FrontierPoint]) -> dict[str, Any]:

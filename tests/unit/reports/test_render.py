@@ -490,6 +490,22 @@ def test_up_is_more_useful_whatever_is_measured(lower):
     assert draw_frontier(changed) != draw_frontier(changed.model_copy(update={"lower_is_better": not lower}))
 
 
+def test_labels_of_the_frontier_stand_clear_of_the_next_mark():
+    frontier = full().frontier
+    at = dict(zip((40.0, 60.0, 70.0, 80.0, 100.0, math.inf), (0.05, 0.1, 0.4, 0.45, 0.65, 1.0), strict=True))
+    points = tuple(point.model_copy(update={"recovered": at[point.eta]}) for point in frontier.points)
+    data = plots(full(frontier=frontier.model_copy(update={"points": points})))["frontier"].data
+    sides = {text: side for trace in data[1:] for text, side in zip(trace["text"], trace["textposition"], strict=True)}
+    assert sides == {
+        "eta 40": "top right",  # 60 is just right of it, the axis just left
+        "eta 60": "bottom right",
+        "eta 70": "top left",
+        "eta 80": "bottom right",
+        "eta 100": "bottom right",
+        "eta ∞": "top left",  # at the edge
+    }
+
+
 def test_each_setting_names_the_attack_that_read_most():
     page = Page(render(full()))
     assert page.row("frontier-table", "no noise")[5] == "nearest-neighbour"
