@@ -25,6 +25,9 @@ from cutlayer.attacks import (
     Knowledge,
     LabelTruth,
     LengthTruth,
+    MaskedInfill,
+    MaskedInfillSpec,
+    MaximumPosteriorSpec,
     Measured,
     Noise,
     PublicText,
@@ -104,10 +107,10 @@ def token_world(folder, kind, *, form, segments=1, knowledge=KNOWLEDGE, wire_typ
     return World(Transcript.recorded(folder), knowledge, truth)
 
 
-def adaptive_world(folder, kind, *, form, noise, segments=1):
+def adaptive_world(folder, kind, *, form, noise, segments=1, model=None):
     """The same for an attacker who knows how releases are privatized, and has text of its own."""
     public = PublicText(worlds.random_tokens(2000, seed=1), source="made up")
-    knowledge = dataclasses.replace(KNOWLEDGE, noise=noise, public=public, candidates=worlds.CANDIDATES)
+    knowledge = dataclasses.replace(KNOWLEDGE, noise=noise, public=public, candidates=worlds.CANDIDATES, model=model)
     return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
 
 
@@ -122,6 +125,30 @@ def learnt_world(folder, kind, *, form, segments=1):
     world.knowledge = dataclasses.replace(world.knowledge, noise=Noise.nothing(), public=PUBLIC)
     world.truth = dataclasses.replace(world.truth, search=world.knowledge.search)
     world.recovered = 0.98
+    return world
+
+
+INFILLED = worlds.reading_model(vocab=worlds.VOCAB)
+FILLING = dataclasses.replace(
+    KNOWLEDGE,
+    table=cut_up(INFILLED, Cut(bottom=0)).bottom.table.detach(),
+    candidates=worlds.CANDIDATES,
+    model=INFILLED,
+    noise=Noise(PrivacySpec(eta=3)),
+    public=PublicText(worlds.random_tokens(2000, seed=1), source="made up"),
+)
+"""What an attacker knows that makes a masked language model, of noise that hides half of the tokens."""
+
+
+def filled_world(folder, kind, *, form, segments=1):
+    """Released tokens that were not replaced, read by one who takes them for such as mostly were."""
+    knowledge = dataclasses.replace(FILLING, cut=Cut(bottom=0 if form == "rows" else None))
+    world = token_world(folder, kind, form="ids", segments=segments, knowledge=knowledge)
+    if form == "rows":
+        releases = [release.payload for release in world.transcript.releases()]
+        shards = [worlds.shard(number, boundary(part, knowledge)) for number, part in enumerate(releases)]
+        world.transcript = Transcript.recorded(record(folder / "rows", shards))
+    world.recovered = 0.5
     return world
 
 
@@ -403,6 +430,11 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
     ],
+    "masked-infill": [
+        lambda folder, kind: filled_world(folder, kind, form="ids"),
+        lambda folder, kind: filled_world(folder, kind, form="rows", segments=2),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing(), model=INFILLED),
+    ],
     "word-selection": [
         lambda folder, kind: shortened(inverted_world(folder, kind, family="bert"), "word-selection"),
         lambda folder, kind: shortened(inverted_world(folder, kind, family="gpt2"), "word-selection"),
@@ -475,6 +507,8 @@ def test_every_attack_has_a_world():
 
 
 QUICK = {
+    "masked-infill": MaskedInfill(MaskedInfillSpec(posterior=MaximumPosteriorSpec(pairs=2000), passes=1, tokens=4000)),
+} | {
     name: AttributeClassifier(fitting=Fitting(passes=2, batch=64, learning_rate=1e-2))
     for name in ("attribute-classifier", "label-classifier")
 }

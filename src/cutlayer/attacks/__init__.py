@@ -15,6 +15,7 @@ from cutlayer.attacks.label_clusters import ActivationClusters, GradientDirectio
 from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec
 from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
 from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
+from cutlayer.attacks.masked_infill import MaskedInfill, MaskedInfillSpec
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
 from cutlayer.attacks.measure import (
     ControlFailed,
@@ -88,6 +89,8 @@ __all__ = [
     "Lengths",
     "LinearInversion",
     "LinearInversionSpec",
+    "MaskedInfill",
+    "MaskedInfillSpec",
     "MaximumPosterior",
     "MaximumPosteriorSpec",
     "Measured",

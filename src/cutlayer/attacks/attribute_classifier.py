@@ -10,7 +10,6 @@ Ref: SAP §5.1 (AIA), §5.2 and Figure 3, arXiv:2312.15603, after Song and Raghu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from copy import copy
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.attribute_mlp import known_labels
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need
-from cutlayer.attacks.perceptron import Fitting, minimise
+from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.simulate import batches
 from cutlayer.attacks.states import as_inputs, positions_of, reading_blocks
 from cutlayer.attacks.view import View
@@ -29,8 +28,6 @@ from cutlayer.privacy.neighbours import bf16_serves
 
 _POSITIONS = 2**13
 """Padded positions that are guessed at a time."""
-_MIXED = 8
-"""Batches whose texts are sorted by length together, so that little is padded."""
 
 
 class AttributeClassifier:
@@ -110,7 +107,7 @@ class AttributeClassifier:
             count=len(labels),
             fitting=self._fitting,
             generator=generator,
-            batches=lambda order: _batches(order, lengths, self._fitting.batch, generator),
+            batches=lambda order: by_length(order, lengths, self._fitting.batch, generator),
         )
         return net.eval()
 
@@ -168,14 +165,6 @@ class _Classifier(nn.Module):
         for texts in batches(positions_of(payload, self._template).sum(1), _POSITIONS):
             found[texts] = torch.log_softmax(self(payload.select(texts)), 1)
         return found
-
-
-def _batches(order: Tensor, lengths: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Batches of about one length, in random order."""
-    made = []
-    for some in order.split(_MIXED * size):
-        made += some[lengths[some].argsort(stable=True)].split(size)
-    return (made[place] for place in torch.randperm(len(made), generator=generator).tolist())
 
 
 def _first(payload: Payload, positions: int) -> Payload:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.black_box import candidates_of, features_of, granted
 from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
-from cutlayer.attacks.perceptron import Fitting, minimise
+from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.simulate import batches, released_as, simulate
 from cutlayer.attacks.view import View
@@ -127,7 +127,7 @@ class LearnedInversion:
             count=len(own),
             fitting=fitting,
             generator=generator,
-            batches=lambda order: _batches(order, own.lengths, spec.batch, generator),
+            batches=lambda order: by_length(order, own.lengths, spec.batch, generator),
         )
         reader.eval().requires_grad_(False)
         return reader
@@ -259,11 +259,3 @@ def _sides(payload: Payload, seen: Ragged) -> Iterator[Ragged]:
         stop = start + int(lengths.sum())
         yield Ragged(seen.values[start:stop], lengths)
         start = stop
-
-
-def _batches(order: Tensor, lengths: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Batches of texts of about one length, in any order."""
-    mixed = [part[lengths[part].argsort()] for part in order.split(8 * size)]
-    parts = [batch for part in mixed for batch in part.split(size)]
-    for number in torch.randperm(len(parts), generator=generator).tolist():
-        yield parts[number]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -86,27 +87,47 @@ class Tuned:
         return cls(None, math.inf, 1.0, 1.0, 0)
 
 
-@dataclass(frozen=True)
-class _Reader:
+class Reader(Protocol):
     """Reads tokens from what was observed in their places."""
+
+    def read(self, looks: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """Tokens `[places]`, from one or several looks `[places, ...]` at texts of `lengths`, none of them empty."""
+        ...
+
+
+@dataclass(frozen=True)
+class PosteriorReader:
+    """Reads each token as the most probable one.
+
+    Attributes:
+        emission: What is seen of a place, given each token.
+        prior: What texts look like.
+        tuned: What was chosen on the attacker's own text.
+        k: Candidates in each place.
+        rounded: Where rows are those of released tokens, what finds which.
+        own: What it was chosen on; `None` of releases that hide nothing.
+    """
 
     emission: Emission
     prior: Bigram
     tuned: Tuned
     k: int
     rounded: NeighbourSearch | None
-    """Where rows are those of released tokens, what finds which."""
+    own: OwnText | None = None
 
     def read(self, looks: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Tokens `[places]`, from one or several looks `[places, ...]` at texts of `lengths`."""
-        if self.rounded is not None:
-            looks = [self.rounded.nearest(look.double()) for look in looks]
-        candidates = self.emission.candidates(looks[0], self.k)
-        if len(looks) > 1:
-            candidates = self._joint(looks, candidates)
+        """See `Reader.read`."""
+        candidates = self.candidates(looks)
         if self.tuned.weight is None:
             return candidates.ids.gather(1, candidates.scores.argmax(1, keepdim=True))[:, 0]
         return decode(candidates, lengths, self.prior, weight=self.tuned.weight)
+
+    def candidates(self, looks: Sequence[Tensor]) -> Candidates:
+        """What may have been in each place, by all looks at it and without its neighbours."""
+        if self.rounded is not None:
+            looks = [self.rounded.nearest(look.double()) for look in looks]
+        candidates = self.emission.candidates(looks[0], self.k)
+        return self._joint(looks, candidates) if len(looks) > 1 else candidates
 
     def _joint(self, looks: Sequence[Tensor], first: Candidates) -> Candidates:
         """What all looks show together, for the tokens that any of them makes likely."""
@@ -137,14 +158,9 @@ class MaximumPosterior:
             Inapplicable: It was not told how releases are privatized, has no text of its own, or rows behind
                 blocks were sent.
         """
-        seen = [(release, content_tokens(release.payload, view.knowledge)) for release in view.transcript.releases()]
-        if not seen:
-            return
-        reader = self.reader(view.knowledge, rows=seen[0][1].segments[0].values.is_floating_point())
-        for group in _linked(seen, view.knowledge.links):
-            yield from _read_group(reader, group)
+        yield from readings(view, self.reader)
 
-    def reader(self, knowledge: Knowledge, *, rows: bool) -> _Reader:
+    def reader(self, knowledge: Knowledge, *, rows: bool) -> PosteriorReader:
         """What it reads by: fitted once for each way of privatizing.
 
         Args:
@@ -178,6 +194,24 @@ ATTACKS.add("maximum-posterior")(
 )
 
 
+def readings(view: View, reader: Callable[..., Reader]) -> Guesses:
+    """What a reader makes of all releases: those of linked texts are read together.
+
+    Args:
+        view: The attacker's.
+        reader: Gives the reader of a view's `knowledge`; told by `rows` whether rows were released, not ids.
+
+    Raises:
+        Inapplicable: Of the reader.
+    """
+    seen = [(release, content_tokens(release.payload, view.knowledge)) for release in view.transcript.releases()]
+    if not seen:
+        return
+    found = reader(view.knowledge, rows=seen[0][1].segments[0].values.is_floating_point())
+    for group in _linked(seen, view.knowledge.links):
+        yield from _read_group(found, group)
+
+
 # ---------------------------------------------------------------- fitting, on the attacker's own text
 
 
@@ -196,13 +230,34 @@ class _Drawn:
     emissions: Mapping[float, Callable[[Bigram], Emission]]
 
 
-def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPosteriorSpec, *, rows: bool) -> _Reader:
+@dataclass(frozen=True)
+class OwnText:
+    """The attacker's own text: what it learns from, and what it chooses by.
+
+    Attributes:
+        learnt: Texts to learn from.
+        held: Texts to choose by.
+        observed: What was drawn of the tokens of `held`: ids or rows.
+        prior: Fitted on `learnt` alone.
+        explained: How releases are explained, under a prior.
+    """
+
+    learnt: Ragged
+    held: Ragged
+    observed: Tensor
+    prior: Bigram
+    explained: Callable[[Bigram], Emission]
+
+
+def _fit(
+    knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPosteriorSpec, *, rows: bool
+) -> PosteriorReader:
     texts, search = single_texts(public.tokens), knowledge.search
     mechanism = noise.privacy.mechanism
     rounded = search if rows and mechanism != "vector" else None
     if mechanism == "none" or search is None:
         known = torch.zeros(1 + int(texts.values.max()), dtype=torch.bool)
-        return _Reader(Unchanged(), Bigram(texts, allowed=known), Tuned.untried(), spec.candidates, rounded)
+        return PosteriorReader(Unchanged(), Bigram(texts, allowed=known), Tuned.untried(), spec.candidates, rounded)
     if noise.privacy.place is Place.ACTIVATIONS:
         raise Inapplicable("Noise was added behind the bottom, where no row is a token's.")
     if mechanism == "vector" and noise.privacy.noise != DChi.name:
@@ -212,8 +267,8 @@ def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPo
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
     held = _held_out(texts, spec.tuning_tokens, alike=_kept_texts(public))
-    own = texts.select(held)
-    fitted = Bigram(texts.select(_others(len(texts), held)), allowed=allowed)
+    own, learnt = texts.select(held), texts.select(_others(len(texts), held))
+    fitted = Bigram(learnt, allowed=allowed)
     seen = texts.values.unique()
     draw = _draw_rows if mechanism == "vector" else _draw_released
     drawn = draw(own.values, search, fitted, noise, spec, sources=seen[allowed[seen]])
@@ -229,7 +284,8 @@ def _fit(knowledge: Knowledge, noise: Noise, public: PublicText, spec: MaximumPo
     prior = Bigram(texts, allowed=allowed)
     taken = best.weight is None and mechanism == "text-to-text"
     emission = Unchanged() if taken else drawn.emissions[best.shrinkage](prior)
-    return _Reader(emission, prior, best, spec.candidates, rounded)
+    tried_on = OwnText(learnt, own, drawn.observed, fitted, drawn.emissions[best.shrinkage])
+    return PosteriorReader(emission, prior, best, spec.candidates, rounded, tried_on)
 
 
 def _draw_released(
@@ -339,7 +395,7 @@ def _linked(
         yield _Group(tuple(together), tuple(tuple(found) for found in looks.values()))
 
 
-def _read_group(reader: _Reader, group: _Group) -> Guesses:
+def _read_group(reader: Reader, group: _Group) -> Guesses:
     joined = [Ragged.concatenate(tokens.segments) for _, tokens in group.releases]
     read = [torch.full((len(each.values),), -1) for each in joined]
     by_count: dict[int, list[tuple[_Look, ...]]] = {}

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+_MIXED = 8
+"""Batches whose texts are sorted by length together, so that little is padded."""
+
 
 @dataclass(frozen=True)
 class Fitting:
@@ -57,8 +60,8 @@ class Perceptron(nn.Module):
         self._scale = (features - self._mean).square().mean().sqrt().clamp(min=1e-6)
         self._dropout = dropout
         self._generator = generator
-        self._inner = _linear(features.shape[1], hidden, generator)
-        self._outer = _linear(hidden, outputs, generator)
+        self._inner = linear(features.shape[1], hidden, generator)
+        self._outer = linear(hidden, outputs, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Outputs `[n, outputs]` for features `[n, f]`."""
@@ -126,7 +129,23 @@ def fit_classifier(features: Tensor, targets: Tensor, *, classes: int, hidden: i
     return net.eval().requires_grad_(False)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+def by_length(order: Tensor, lengths: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Batches of texts of about one length, in random order.
+
+    Args:
+        order: `[n]` int64, the order of a pass.
+        lengths: `[texts]` int64.
+        size: Texts of a batch.
+        generator: Draws the order of batches.
+    """
+    parts = [
+        part for some in order.split(_MIXED * size) for part in some[lengths[some].argsort(stable=True)].split(size)
+    ]
+    return (parts[number] for number in torch.randperm(len(parts), generator=generator).tolist())
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A linear map with weights that a generator draws."""
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     bound = inputs**-0.5
     with torch.no_grad():

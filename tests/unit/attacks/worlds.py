@@ -103,9 +103,9 @@ def boundary(tokens, template, *, seed=0, width=HIDDEN):
     return Rows(Ragged(torch.randn(int(lengths.sum()), width, generator=generator(seed)), lengths.sum(1)), lengths)
 
 
-def reading_model():
+def reading_model(*, vocab=zoo.VOCAB):
     """A random encoder whose table tells tokens apart better than its positions do."""
-    config = zoo.configuration("bert", hidden_size=HIDDEN, intermediate_size=64, num_hidden_layers=2)
+    config = zoo.configuration("bert", vocab_size=vocab, hidden_size=HIDDEN, intermediate_size=64, num_hidden_layers=2)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = model_class(config, Head.CLASSIFICATION).from_config(config).eval().requires_grad_(False)
