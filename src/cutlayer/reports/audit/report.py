@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cutlayer.attacks import (
     ATTACKS,
@@ -30,7 +29,8 @@ from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.words import strongest, verdict
-from cutlayer.reports.metrics import by_class, exact_texts, holm, likeness, token_kinds
+from cutlayer.reports.markup import Markup, mark_up
+from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
 from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
@@ -171,12 +171,12 @@ def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]
     return tuple(sorted(evidence.rows[text] + 1 for text in texts))
 
 
-def _kinds(evidence: Evidence, reading: Reading) -> Tensor | None:
-    """Of which kind each token of a reading is; `None` for blocks of joined texts."""
+def _markup(evidence: Evidence, reading: Reading) -> Markup | None:
+    """What stands where in the texts of a reading; `None` for blocks of joined texts."""
     if evidence.texts is None:
         return None
     public = evidence.knowledge.public
-    return token_kinds(
+    return mark_up(
         evidence.texts.select(reading.texts.tolist()),
         reading,
         evidence.archive.tokenizer,
@@ -220,9 +220,10 @@ def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
     classes: tuple[TokenClass, ...] = ()
     reading = run.found.reading
     if reading is not None:
-        further = (exact_texts(reading), *likeness(reading, evidence.archive.tokenizer), *further)
-        kinds = _kinds(evidence, reading)
-        classes = () if kinds is None else by_class(reading, kinds)
+        markup = _markup(evidence, reading)
+        sentences = () if markup is None else (exact_sentences(reading, markup),)
+        further = (exact_texts(reading), *sentences, *likeness(reading, evidence.archive.tokenizer), *further)
+        classes = () if markup is None else by_class(reading, markup)
     return Finding(
         status="measured",
         metric=METRICS[question],
