@@ -73,6 +73,7 @@ def sentences(text):
         ("a charming film . it 's good ! see it", ["a charming film .", "it 's good !", "see it"]),
         ("we met mr. lee. he left", ["we met mr. lee.", "he left"]),
         ("Dear Ann,\n\nthe bill is paid.\nBye", ["Dear Ann,", "the bill is paid.", "Bye"]),
+        ("It is paid.\n\nBye.\n \n", ["It is paid.", "Bye."]),
         ("他来了。她走了！", ["他来了。", "她走了！"]),
         ("at home.Then", ["at home.Then"]),
     ],
