@@ -60,6 +60,11 @@ class _Ran:
         """What it answers, for machines."""
         return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
 
+    @property
+    def reading(self) -> Reading | None:
+        """What it made of the run's texts, token by token; `None` for what is about others, and without a number."""
+        return self.found.reading if self.attack.question is Question.WORDS else None
+
 
 def audit(
     evidence: Evidence,
@@ -102,7 +107,7 @@ def audit(
     findings = [_finding(each, above.get(str(number)), evidence) for number, each in enumerate(ran)]
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
-    readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
+    readings = {each.name: each.reading for each in ran if each.reading is not None}
     page = vendor_page(evidence, source, students)
     blocks = sum("block" in part.name for part in page.handed)
     settings = _settings(
@@ -164,7 +169,7 @@ def _run(
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[_Ran]) -> tuple[int, ...]:
     """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
-    readings = [each.found.reading for each in ran if each.found.reading is not None]
+    readings = [each.reading for each in ran if each.reading is not None]
     texts: set[int] = set()
     for reading in readings:
         texts.update(reading.texts[stand_out(reading, alpha=ALPHA / len(readings))].tolist())
@@ -190,6 +195,7 @@ def _looks(ran: list[_Ran]) -> int:
 
 METRICS: Mapping[str, str] = {
     Question.WORDS: "token_recovery",
+    Question.ANSWERS: "answer_recovery",
     Question.LABEL: "label_recovery",
     Question.ATTRIBUTE: "attribute_accuracy",
     Question.LENGTH: "length_recovery",
@@ -197,6 +203,7 @@ METRICS: Mapping[str, str] = {
 """By question, what its attacks are measured by."""
 _COUNTED: Mapping[str, str] = {
     Question.WORDS: "words and pieces of words",
+    Question.ANSWERS: "words and pieces of words",
     Question.LABEL: "labels",
     Question.LENGTH: "lengths",
 }
@@ -218,7 +225,7 @@ def _finding(run: _Ran, above: bool | None, evidence: Evidence) -> Finding:
         return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
     further = tuple(Metric(ci=each.interval, **each.model_dump(exclude={"interval"})) for each in outcome.further)
     classes: tuple[TokenClass, ...] = ()
-    reading = run.found.reading
+    reading = run.reading
     if reading is not None:
         markup = _markup(evidence, reading)
         sentences = () if markup is None else (exact_sentences(reading, markup),)
