@@ -365,16 +365,15 @@ def named_world(folder, kind, *, bottom):
     return World(Transcript.recorded(folder), knowledge, truth, lambda: truth.sample().tags, recovered=0.95)
 
 
+@dataclasses.dataclass(frozen=True)
 class Heard(GreedyTruth):
     """A truth that says what each control is about, which no sample tells: it is made with its traffic."""
 
-    heard: list
+    heard: list = dataclasses.field(default_factory=list)
 
     def sample(self):
         found = super().sample()
-        sample = Heard(found.tokens, skipped=found.skipped, queries=found.queries)
-        object.__setattr__(sample, "heard", self.heard)
-        return sample
+        return Heard(found.tokens, skipped=found.skipped, queries=found.queries, heard=self.heard)
 
     def traffic(self, kind, like, knowledge, *, looks, rng):
         transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
@@ -407,7 +406,6 @@ def answering_world(folder, kind, *, template, tail=0):
         queries[f"adapter/{JOB}/infer", number] = texts
     record(folder, frames, outputs)
     truth = Heard(Tokens((Ragged.from_lists(said),)), skipped=0 if template.opening else 1, queries=queries)
-    object.__setattr__(truth, "heard", [])
     return World(Transcript.recorded(folder), knowledge, truth, lambda: truth.heard[-1])
 
 

@@ -30,7 +30,7 @@ from cutlayer.attacks.measure import (
 )
 from cutlayer.attacks.mlp_inversion import MlpInversion
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
-from cutlayer.attacks.next_tokens import ForwardLeak, GreedyTruth, TailGradient, TrainedTruth, greedy_texts
+from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTruth, TailGradient, TrainedTruth
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
@@ -53,6 +53,7 @@ from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",
+    "MEASURED_TOKENS",
     "ActivationClusters",
     "AnnotatedText",
     "Attack",
@@ -131,7 +132,6 @@ __all__ = [
     "clustered",
     "content_tokens",
     "examine",
-    "greedy_texts",
     "measure",
     "measure_empirical_privacy",
     "measure_label_recovery",

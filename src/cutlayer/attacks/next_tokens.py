@@ -8,7 +8,8 @@ down (`forward_leak`), for it owns the tail that the customer's began as.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
 
+MEASURED_TOKENS = 4096
+"""On which attacks on a tail are measured at most: a standard error of less than a point, in seconds."""
 _CONTROL = "control"
 
 
@@ -55,11 +58,14 @@ class ForwardLeak:
     def __call__(self, view: View) -> Guesses:
         """Guesses what follows each token of every query."""
         tail, _ = _granted(view.knowledge)
+        answer = None
         for answer in view.transcript.answers():
-            yield answer.source, answer.number, greedy_texts(tail, answer, view.knowledge)
+            yield answer.source, answer.number, _greedy_texts(tail, answer, view.knowledge)
+        if answer is None:
+            raise Inapplicable("The transcript holds no query.")
 
 
-def greedy_texts(tail: Tail | Seq2SeqTail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens:
+def _greedy_texts(tail: Tail | Seq2SeqTail, answer: SeenAnswer, knowledge: Knowledge) -> Tokens:
     """What a tail makes of a query's answer: the most probable token at each place of the texts.
 
     Args:
@@ -81,7 +87,7 @@ ATTACKS.add("tail-gradient")(
         question=Question.WORDS,
         reference="this project; a closed form for norm and head, as in `tail_gradient`",
         needs=frozenset({Need.TAIL}),
-        tokens=4096,
+        tokens=MEASURED_TOKENS,
         costly=True,
         clue=Clue.GRADIENTS,
     )
@@ -93,6 +99,7 @@ ATTACKS.add("forward-leak")(
         question=Question.ANSWERS,
         reference="this project; the logit lens of the vendor's own tail",
         needs=frozenset({Need.TAIL}),
+        tokens=MEASURED_TOKENS,
     )
 )
 
@@ -212,6 +219,44 @@ class GreedyTruth(TokenTruth):
     """
 
     queries: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, tail: Tail | Seq2SeqTail, answers: Iterable[SeenAnswer], knowledge: Knowledge, *, skipped: int
+    ) -> GreedyTruth:
+        """The truth about the first answers, of about `MEASURED_TOKENS` tokens; about none where there are none.
+
+        Args:
+            tail: The customer's own, as it was when it asked.
+            answers: What was sent down for queries.
+            knowledge: Cut and template.
+            skipped: First tokens of each text that nothing precedes, so that nobody predicts them.
+
+        Raises:
+            Inapplicable: The transcript does not show how long the texts of a query are.
+        """
+        said = [Ragged.from_lists([])]
+        queries: dict[tuple[str, int], Tensor] = {}
+        texts = tokens = 0
+        for answer in answers:
+            if tokens >= MEASURED_TOKENS:
+                break
+            (told,) = _greedy_texts(tail, answer, knowledge).segments
+            queries[answer.source, answer.number] = torch.arange(texts, texts + len(told))
+            said.append(told)
+            texts, tokens = texts + len(told), tokens + len(told.values)
+        return cls(Tokens((Ragged.concatenate(said),)), skipped=skipped, queries=queries)
+
+    def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, Self]:
+        """The first queries, of about so many tokens, and a transcript without answers to others."""
+        queries: dict[tuple[str, int], Tensor] = {}
+        taken = 0
+        for key, texts in self.queries.items():
+            if taken >= tokens:
+                break
+            queries[key] = texts
+            taken += int(self.tokens.segments[0].lengths[texts].sum())
+        return transcript.only_answers(queries), replace(self, queries=queries)
 
     def read(self, guesses: Iterable[Guess]) -> Reading:
         """What guesses make of the answers, token by token."""

@@ -6,6 +6,7 @@ record holds which text, and which texts each step took, follows from both.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from cutlayer.attacks import (
     Attack,
     AttributeTruth,
     Clue,
+    GreedyTruth,
     Knowledge,
     LabelTruth,
     LengthTruth,
@@ -35,7 +37,8 @@ from cutlayer.customer.prepare import Corpora, Labelled, Prepared, prepare, spli
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
-from cutlayer.customer.trainer import training_order
+from cutlayer.customer.trainer import best_step, training_order
+from cutlayer.customer.tuning import AnyTail, put_back, trained_parameters, tune
 from cutlayer.data import Dataset
 from cutlayer.models import Archive
 from cutlayer.privacy import UtilityImportance
@@ -70,6 +73,7 @@ class Evidence:
         tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released.
         trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
             that predict no tokens.
+        said: What the adapter's next tokens were where it was asked; `None` for runs that predict none.
         labels: Which labels they had, and what each step was about; `None` for runs without labels, and where the
             texts had none (`unlabelled`).
         classes: The same labels for attacks that learn from those of known records; `None` where `labels` is.
@@ -90,6 +94,7 @@ class Evidence:
     knowledge: Knowledge
     tokens: TokenTruth
     trained: TrainedTruth | None
+    said: GreedyTruth | None
     labels: LabelTruth | None
     classes: AttributeTruth | None
     attributes: Mapping[str, AttributeTruth]
@@ -130,6 +135,9 @@ class Evidence:
             words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
             if words is not None:
                 yield "", words
+        elif attack.question is Question.ANSWERS:
+            if self.said is not None:
+                yield "", self.said
         elif attack.question is Question.LENGTH:
             yield "", self.lengths
         elif attack.question is Question.ATTRIBUTE:
@@ -205,10 +213,12 @@ class Evidence:
         classes = None
         if labels is not None:
             classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
-        trained = None
+        transcript = Transcript.recorded(run.transcript)
+        trained = said = None
         if spec.objective.generates:
             skipped = 0 if archive.template.opening else 1
             trained = TrainedTruth(data.tokens, steps=steps, skipped=skipped).only(hidden)
+            said = _said(run, archive, transcript, knowledge, texts=len(data.train), skipped=skipped)
         attributes = {}
         for column in attacker.secret:
             values, names = _numbered(rows.train, column)
@@ -221,10 +231,11 @@ class Evidence:
             knowledge = replace(knowledge, links=links)
         return cls(
             spec=spec,
-            transcript=Transcript.recorded(run.transcript),
+            transcript=transcript,
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
             trained=trained,
+            said=said,
             labels=labels,
             classes=classes,
             attributes=attributes,
@@ -237,6 +248,28 @@ class Evidence:
             archive=archive,
             result=run.result(),
         )
+
+
+def _said(
+    run: Run, archive: Archive, transcript: Transcript, knowledge: Knowledge, *, texts: int, skipped: int
+) -> GreedyTruth:
+    """What the customer's own tail made of the answers to the queries of the run's adapter."""
+    source = f"adapter/{run.state.adapter}/infer"
+    answers = (answer for answer in transcript.answers() if answer.source == source)
+    tail = _trained_tail(run, archive, best_step(run.state, texts))
+    return GreedyTruth.of(tail, answers, knowledge, skipped=skipped)
+
+
+def _trained_tail(run: Run, archive: Archive, step: int) -> AnyTail:
+    """The customer's tail after a step; what was handed out stays as it is, for that is what the vendor knows."""
+    bottom, tail = copy.deepcopy((archive.bottom, archive.tail))  # together: weights may be tied
+    parts = tune(replace(archive, bottom=bottom, tail=tail), run.state.spec)
+    parameters = trained_parameters(parts.bottom, parts.tail)
+    if parameters:
+        put_back(parameters, run.read_trained(step))
+    if parts.tail is None:
+        raise TypeError("a language model's customer holds the tail")
+    return parts.tail.eval()
 
 
 def _estimated_etas(

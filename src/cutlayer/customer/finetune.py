@@ -547,10 +547,7 @@ class Finetuning:
         return optimiser
 
     def _best_trained(self, step: int) -> dict[str, Tensor]:
-        if not self._trains:
-            return {}
-        kept = self.run.read_checkpoint(step)
-        return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
+        return self.run.read_trained(step) if self._trains else {}
 
     def _knowledge(self) -> Knowledge:
         """What the vendor knows: the parts as they were handed out, not as the customer trained them."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import (
+    MEASURED_TOKENS,
     GreedyTruth,
     Inapplicable,
     Knowledge,
@@ -24,13 +25,12 @@ from cutlayer.attacks import (
     TokenTruth,
     TrainedTruth,
     Transcript,
-    greedy_texts,
     measure,
     measure_empirical_privacy,
     measure_label_recovery,
 )
 from cutlayer.attacks.truth import Traffic
-from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Ragged, Tokens
+from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Tokens
 from cutlayer.customer.advice import language_advice
 from cutlayer.customer.prepare import LabelledTexts, Prepared
 from cutlayer.customer.progress import Progress
@@ -47,10 +47,8 @@ from cutlayer.wire.messages import AdapterInfo
 
 R = TypeVar("R", bound=RunResult)
 
-_MEASURED_TOKENS = 4096
-"""Tokens on which the attacks on a tail are measured: a standard error of less than a point, in seconds."""
 _SEARCHED_TOKENS = 1024
-"""The same of the search from the left, which runs the bottom for each token that it tries."""
+"""Tokens on which the search from the left is measured, which runs the bottom for each token that it tries."""
 _SEARCHED_POSITIONS = 128
 """First positions of a text that it reads: what stands behind does not change them."""
 
@@ -269,9 +267,9 @@ class LanguageMeasures(Measures[LanguageResult]):
         predicted = self._predicted(self._trainer.dev)
         transcript = self._transcript()
         self._show(1, "gradients")
-        trained = self._tokens_trained_on(transcript, knowledge, self._first_steps(_MEASURED_TOKENS))
+        trained = self._tokens_trained_on(transcript, knowledge, self._first_steps(MEASURED_TOKENS))
         self._show(2, "gradients of the last steps")
-        at_end = self._tokens_trained_on(transcript, knowledge, self._last_steps(_MEASURED_TOKENS))
+        at_end = self._tokens_trained_on(transcript, knowledge, self._last_steps(MEASURED_TOKENS))
         self._show(3, "answers")
         said = self._tokens_said(transcript, knowledge)
         self._show(4, "rows, from left to right")
@@ -306,7 +304,7 @@ class LanguageMeasures(Measures[LanguageResult]):
         found = super().utility(positions=positions, progress=progress)
         if found is None:
             dev = self._data.dev  # its texts: an adapter holds no records
-            some = torch.arange(len(dev))[dev.lengths.cumsum(0) - dev.lengths < _MEASURED_TOKENS]
+            some = torch.arange(len(dev))[dev.lengths.cumsum(0) - dev.lengths < MEASURED_TOKENS]
             texts, labels = dev.batch(some)
             shown = Examples(texts, labels, dev.lengths[some])
             evaluate(self._session, shown, positions=positions, progress=progress, stage="dev, by the adapter")
@@ -416,21 +414,12 @@ class LanguageMeasures(Measures[LanguageResult]):
         if tail is None:
             raise TypeError("a language model's customer holds the tail")
         source = f"adapter/{self._trainer.link.job}/infer"
-        said: list[Tokens] = []
-        queries: dict[tuple[str, int], Tensor] = {}
-        texts = tokens = 0
-        for answer in transcript.answers():
-            if answer.source != source or tokens >= _MEASURED_TOKENS:
-                continue
-            try:
-                said.append(greedy_texts(tail, answer, knowledge))
-            except Inapplicable as refused:
-                return NotApplicable(attack="forward-leak", reason=refused.reason)
-            queries[answer.source, answer.number] = torch.arange(texts, texts + len(said[-1]))
-            texts, tokens = texts + len(said[-1]), tokens + said[-1].total
-        joined = Tokens((Ragged.concatenate([each.segments[0] for each in said]),))
-        truth = GreedyTruth(joined, skipped=self._skipped, queries=queries)
-        return measure("forward-leak", transcript.only_answers(queries), knowledge=knowledge, truth=truth)
+        answers = (answer for answer in transcript.answers() if answer.source == source)
+        try:
+            truth = GreedyTruth.of(tail, answers, knowledge, skipped=self._skipped)
+        except Inapplicable as refused:
+            return NotApplicable(attack="forward-leak", reason=refused.reason)
+        return measure("forward-leak", transcript, knowledge=knowledge, truth=truth)
 
 
 class Seq2SeqMeasures(LanguageMeasures):

@@ -328,5 +328,9 @@ class Run:
                 f"The checkpoint of step {step} cannot be read.", remedy="Start the run again in another folder."
             ) from error
 
+    def read_trained(self, step: int) -> dict[str, Tensor]:
+        """The weights after `step`, without what the optimiser knew of them."""
+        return {name: kept for name, kept in self.read_checkpoint(step).items() if not name.startswith(OPTIMISER)}
+
     def _checkpoint(self, step: int) -> Path:
         return self.folder / f"trained-{step}.safetensors"

@@ -16,7 +16,7 @@ from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
-from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned
+from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
 from cutlayer.models import (
     Archive,
     Bottom,
@@ -413,14 +413,7 @@ class Session(nn.Module):
 
     def trained(self) -> dict[str, nn.Parameter]:
         """The customer's parameters that training changes, by whole-model name; tied ones once."""
-        found: dict[str, nn.Parameter] = {}
-        seen: set[int] = set()
-        for part in (self.bottom, self.tail):
-            for name, value in () if part is None else part.model.named_parameters():
-                if value.requires_grad and id(value) not in seen:
-                    seen.add(id(value))
-                    found[name] = value
-        return found
+        return trained_parameters(self.bottom, self.tail)
 
     def copies(self) -> dict[str, nn.Parameter]:
         """Of these, what all blocks of a stack use, by stack: the vendor holds copies of it."""
@@ -431,7 +424,4 @@ class Session(nn.Module):
 
     def load_trained(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts back what `trained` held at some step."""
-        parameters = self.trained()
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                parameters[name].copy_(tensor)
+        put_back(self.trained(), tensors)

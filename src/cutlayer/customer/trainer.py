@@ -13,7 +13,7 @@ from cutlayer.core import ConfigError, Perplexity, Proportion, Tokens
 from cutlayer.customer.link import Link, Stored
 from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.progress import Progress
-from cutlayer.customer.run import OPTIMISER, Run
+from cutlayer.customer.run import OPTIMISER, Run, RunState
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.models.joint import JointGradients
@@ -147,17 +147,15 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Steps in which every text is seen once."""
-        return -(-len(self.train) // self.spec.train.batch_size)
+        return steps_per_epoch(self.spec, len(self.train))
 
     @property
     def best_step(self) -> int:
         """The step whose adapter was best on dev."""
-        best = self.run.state.best_epoch
-        return self._steps_before(best) if best else 0
+        return best_step(self.run.state, len(self.train))
 
     def _steps_before(self, epoch: int) -> int:
-        """Steps that come before an epoch, counted from 0."""
-        return self.spec.public_iterations + epoch * self.steps_per_epoch
+        return steps_before(self.spec, len(self.train), epoch)
 
     def numbered_batches(self, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """The batches of an epoch with the numbers of their steps."""
@@ -260,6 +258,21 @@ class Trainer:
             routes.SNAPSHOT, {"job": self.link.job}, control=SnapshotRequest(step=self.link.step)
         ).expect(JobInfo)
         self._checkpoint()
+
+
+def steps_per_epoch(spec: RunSpec, texts: int) -> int:
+    """Steps in which each of so many texts is seen once."""
+    return -(-texts // spec.train.batch_size)
+
+
+def steps_before(spec: RunSpec, texts: int, epoch: int) -> int:
+    """Steps that come before an epoch, counted from 0, of a run over so many texts."""
+    return spec.public_iterations + epoch * steps_per_epoch(spec, texts)
+
+
+def best_step(state: RunState, texts: int) -> int:
+    """The step whose adapter was best on dev; 0 before the first epoch's end."""
+    return steps_before(state.spec, texts, state.best_epoch) if state.best_epoch else 0
 
 
 def training_order(spec: RunSpec, lengths: Tensor, epoch: int) -> list[Tensor]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
 from cutlayer.models import (
@@ -41,6 +42,30 @@ class Tuned:
     bottom: AnyBottom | None
     tail: AnyTail | None
     trains_bottom: bool
+
+
+def trained_parameters(*parts: AnyBottom | AnyTail | None) -> dict[str, nn.Parameter]:
+    """Parameters of parts that training changes, by whole-model name; tied ones once."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for part in parts:
+        for name, value in () if part is None else part.model.named_parameters():
+            if value.requires_grad and id(value) not in seen:
+                seen.add(id(value))
+                found[name] = value
+    return found
+
+
+@torch.no_grad()
+def put_back(parameters: Mapping[str, nn.Parameter], kept: Mapping[str, Tensor]) -> None:
+    """Gives parameters the values that they had when they were kept.
+
+    Args:
+        parameters: What `trained_parameters` found.
+        kept: By name, the values of some of them.
+    """
+    for name, tensor in kept.items():
+        parameters[name].copy_(tensor)
 
 
 def tune(archive: Archive, spec: RunSpec) -> Tuned:

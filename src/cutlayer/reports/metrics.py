@@ -5,8 +5,7 @@ Each number has its n and a 95 % interval over resampled texts. Empirical privac
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,21 +15,16 @@ from cutlayer.attacks import Reading
 from cutlayer.attacks.scoring import bootstrap
 from cutlayer.attacks.truth import UNREAD
 from cutlayer.core import Tokens
-from cutlayer.data import Dataset
-from cutlayer.reports.schema import Metric, TokenClass
+from cutlayer.reports.markup import CLASSES, NAMES, WORD, Markup
+from cutlayer.reports.schema import Interval, Metric, TokenClass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NAMES, NUMBERS, RARE, OTHER, MARKS = "names", "numbers", "rare words", "other words", "punctuation"
-CLASSES = (NAMES, NUMBERS, RARE, OTHER, MARKS)
-"""Kinds of tokens, in the order in which a report lists them."""
-RARE_SHARE = 1e-5
-"""A token is rare if it makes less than this share of the attacker's own text."""
+WHOLE_NAMES = "whole names"
+"""A row beside kinds of tokens: names as they are written, each of one token or more."""
 MOST_TEXTS = 1_000
 """Texts whose likeness is measured: it takes milliseconds each."""
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_SENTENCE_END = re.compile(r"[.!?:;…]['\"”’)]*\s*$|^\s*$")
 
 
 def share(name: str, title: str, successes: Tensor, trials: Tensor) -> Metric:
@@ -48,10 +42,34 @@ def share(name: str, title: str, successes: Tensor, trials: Tensor) -> Metric:
 
 
 def exact_texts(reading: Reading) -> Metric:
-    """The share of texts of which every token was read."""
-    seen, right = reading.per_text(reading.seen), reading.per_text(reading.right)
-    shown = (seen > 0).long()
-    return share("exact_text", "whole texts read without a mistake", ((right == seen) & (seen > 0)).long(), shown)
+    """The share of texts of which every token was read; a pair is one text."""
+    return share("exact_text", "whole texts read without a mistake", *_read_whole(reading, reading.owners))
+
+
+def exact_sentences(reading: Reading, markup: Markup) -> Metric:
+    """The share of sentences of which every token was read; of a sentence that was cut, every token that is left.
+
+    Args:
+        reading: What was read.
+        markup: Of its tokens.
+    """
+    successes, trials = _read_whole(reading, markup.sentences)
+    return share("exact_sentence", "whole sentences read without a mistake", successes, trials)
+
+
+def _read_whole(reading: Reading, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """`[texts]` int64 twice: of how many parts of a text every token was read, and how many parts were looked at.
+
+    Args:
+        reading: What was read.
+        parts: `[items]` int64, the part of each token, each of one text; below 0 for tokens that are of none.
+    """
+    counted = reading.seen & (parts >= 0)
+    numbers, part = parts[counted].unique(return_inverse=True)
+    missed = torch.zeros(len(numbers), dtype=torch.int64).index_add(0, part, (~reading.right[counted]).long())
+    owner = torch.zeros(len(numbers), dtype=torch.int64).scatter(0, part, reading.owners[counted])
+    none = torch.zeros(len(reading.tokens), dtype=torch.int64)
+    return none.index_add(0, owner, (missed == 0).long()), none.index_add(0, owner, torch.ones_like(owner))
 
 
 def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metric, ...]:
@@ -99,80 +117,46 @@ def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metr
 def _words(tokens: Tokens, row: int, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     ids = torch.cat([side[row] for side in tokens.segments])
     text = str(tokenizer.decode(ids[ids != UNREAD].tolist(), clean_up_tokenization_spaces=False))
-    return [word.lower() for word in _WORD.findall(text)]
+    return [word.lower() for word in WORD.findall(text)]
 
 
-def token_kinds(
-    texts: Dataset, reading: Reading, tokenizer: PreTrainedTokenizerBase, *, public: Tensor | None
-) -> Tensor:
-    """For each token of a reading which of `CLASSES` it is of, `[items]` int64.
+def by_class(reading: Reading, markup: Markup) -> tuple[TokenClass, ...]:
+    """What was read of each kind of token, and how far guesses of each kind can be believed; and of whole names.
 
-    Names are words written with a capital that does not begin a sentence; numbers have a digit; rare words are
-    those of tokens that the attacker's own text hardly has. Where texts have no capitals, no name is told.
-
-    Args:
-        texts: The texts that the reading is of, in its order.
-        reading: For how many tokens of each text there are.
-        tokenizer: The model's.
-        public: `[tokens]` int64, the attacker's own text; `None` where it has none, and no word is rare.
-    """
-    rare: set[int] = set()
-    if public is not None:
-        ids = torch.cat([side.values for side in reading.tokens.segments]).unique()
-        size = 1 + int(max(int(ids.max()), int(public.max())))
-        often = torch.bincount(public, minlength=size)
-        rare = set(ids[often[ids] < RARE_SHARE * len(public)].tolist())
-    kinds: list[int] = []
-    for side, segment in enumerate(reading.tokens.segments):
-        for row, found in enumerate(segment.split()):
-            text = texts.texts[row][side]
-            spans: Sequence[tuple[int, int]] = tokenizer(
-                text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
-            )["offset_mapping"]
-            kinds += _kinds(text, spans, found.tolist(), rare)
-    return torch.tensor(kinds, dtype=torch.int64)
-
-
-def _kinds(text: str, spans: Sequence[tuple[int, int]], ids: Sequence[int], rare: set[int]) -> list[int]:
-    words = [(match.start(), match.end()) for match in _WORD.finditer(text)]
-    found = []
-    at = 0
-    # a text that was cut has fewer tokens than spans, and one with an end mark has one more
-    for place, token in enumerate(ids):
-        start, end = spans[place] if place < len(spans) else (len(text), len(text))
-        while at < len(words) and words[at][1] <= start:
-            at += 1
-        inside = at < len(words) and words[at][0] < end and start < end
-        word = text[slice(*words[at])] if inside else ""
-        if any(character.isdigit() for character in text[start:end]):
-            kind = NUMBERS
-        elif not inside:
-            kind = MARKS
-        elif word[0].isupper() and word != "I" and not _SENTENCE_END.search(text[: words[at][0]]):
-            kind = NAMES
-        else:
-            kind = RARE if token in rare else OTHER
-        found.append(CLASSES.index(kind))
-    return found
-
-
-def by_class(reading: Reading, kinds: Tensor) -> tuple[TokenClass, ...]:
-    """What was read of each kind of token.
+    Recall is of the tokens of a kind the share that was read, precision of the guesses of a kind the share that is
+    right: the token itself, not its kind alone. Of several looks at a token the one counts that read it, if any did. Of
+    a name every token must be read. Nobody can see which guesses make a name, so whole names have no precision.
 
     Args:
         reading: What was read.
-        kinds: `[items]` int64, as `token_kinds` gives them.
+        markup: Of its tokens; `mark_up` says what makes a guess one of a kind.
     """
-    found = []
-    for number, name in enumerate(CLASSES):
-        counted = reading.seen & (kinds == number)
-        n = int(counted.sum())
-        if not n:
-            found.append(TokenClass(name=name, recovered=None, n=0))
-            continue
-        right, trials = reading.per_text(reading.right & counted), reading.per_text(counted)
-        found.append(TokenClass(name=name, recovered=float(right.sum()) / n, ci=bootstrap(right, trials), n=n))
+    found: list[TokenClass] = []
+    for number, kind in enumerate(CLASSES):
+        there, guessed = (reading.seen & (kinds == number) for kinds in (markup.kinds, markup.guessed))
+        recovered, ci, n = _ratio(reading.per_text(reading.right & there), reading.per_text(there))
+        precision, precision_ci, guesses = _ratio(reading.per_text(reading.right & guessed), reading.per_text(guessed))
+        found.append(
+            TokenClass(
+                name=kind,
+                recovered=recovered,
+                ci=ci,
+                n=n,
+                precision=precision,
+                precision_ci=precision_ci,
+                guessed=guesses,
+            )
+        )
+        if kind == NAMES:
+            recovered, ci, n = _ratio(*_read_whole(reading, markup.names))
+            found.append(TokenClass(name=WHOLE_NAMES, recovered=recovered, ci=ci, n=n))
     return tuple(found)
+
+
+def _ratio(successes: Tensor, trials: Tensor) -> tuple[float | None, Interval | None, int]:
+    """A share of trials that come in texts, its interval and its n; no share where there is no trial."""
+    n = int(trials.sum())
+    return (float(successes.sum()) / n, bootstrap(successes, trials), n) if n else (None, None, 0)
 
 
 def holm(p_values: Mapping[str, float], *, alpha: float) -> dict[str, bool]:

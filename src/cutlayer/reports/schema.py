@@ -47,19 +47,27 @@ class Metric(Part):
 
 
 class TokenClass(Part):
-    """What an attack recovered of one kind of tokens.
+    """What an attack recovered of one kind of tokens, and how far its guesses of that kind can be believed.
 
     Attributes:
-        name: `names`, `numbers`, `rare words`, `other words`, `punctuation`.
-        recovered: The share; `None` where there is no such token.
+        name: `names`, `numbers`, `rare words`, `other words`, `punctuation`; or `whole names`, which are counted as
+            they are written, not token by token.
+        recovered: The share that was read (recall); `None` where there is no such token.
         ci: Its interval.
         n: How many such tokens there are.
+        precision: Of the guesses of this kind the share that is right; `None` where there is no such guess, and for
+            whole names.
+        precision_ci: Its interval.
+        guessed: How many such guesses there are.
     """
 
     name: str
     recovered: float | None
     ci: Interval | None = None
     n: int
+    precision: float | None = None
+    precision_ci: Interval | None = None
+    guessed: int = 0
 
 
 class Finding(Part):

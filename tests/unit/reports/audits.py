@@ -43,12 +43,24 @@ def controls(*, noise: float = 0.041, passed: bool = True) -> tuple[Control, ...
 
 
 def classes(*shares: float) -> tuple[TokenClass, ...]:
+    """Of names, numbers, rare words, other words and punctuation; of whole names half of what is read of names."""
     names = ("names", "numbers", "rare words", "other words", "punctuation")
     counts = (611, 498, 1043, 9712, 2336)
-    return tuple(
-        TokenClass(name=name, recovered=share, ci=(share - 0.03, share + 0.03), n=n)
+    kinds = [
+        TokenClass(
+            name=name,
+            recovered=share,
+            ci=(share - 0.03, share + 0.03),
+            n=n,
+            precision=0.9 * share,
+            precision_ci=(0.9 * share - 0.02, 0.9 * share + 0.02),
+            guessed=n + 100,
+        )
         for name, share, n in zip(names, shares, counts, strict=True)
-    )
+    ]
+    share = shares[0] / 2
+    whole = TokenClass(name="whole names", recovered=share, ci=(share - 0.03, share + 0.03), n=340)
+    return (kinds[0], whole, *kinds[1:])
 
 
 def finding(name: str = "nearest-neighbour", **changes: Any) -> Finding:

@@ -101,8 +101,10 @@ def test_every_part_appears():
         assert text in page.words
     for point in report.frontier.points:
         assert any(row[0].startswith(point.label) for row in page.tables["frontier-table"])
+    kinds = [[row[0], row[1], *row[3:5], row[6]] for row in page.tables["classes-table"] if len(row) == 7]
     for kind in PRIOR.classes:
-        assert [kind.name, f"{100 * kind.recovered:.1f}"] in [row[:2] for row in page.tables["classes-table"]]
+        right = ["–", "–"] if kind.precision is None else [f"{100 * kind.precision:.1f}", f"{kind.guessed:,}"]
+        assert [kind.name, f"{100 * kind.recovered:.1f}", f"{kind.n:,}", *right] in kinds
     for part in report.vendor.handed:
         assert page.row("weights-table", part.name)[1] == f"{part.parameters:,}"
     for student in report.vendor.students:

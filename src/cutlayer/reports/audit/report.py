@@ -9,7 +9,6 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cutlayer.attacks import (
     ATTACKS,
@@ -29,12 +28,18 @@ from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.running import Ran, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
-from cutlayer.reports.metrics import by_class, exact_texts, holm, likeness, token_kinds
+from cutlayer.reports.markup import Markup, mark_up
+from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
 from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
 _UNLABELLED = "The texts were given without labels, so there is nothing to hold guesses against."
+
+    @property
+    def reading(self) -> Reading | None:
+        """What it made of the run's texts, token by token; `None` for what is about others, and without a number."""
+        return self.found.reading if self.attack.question is Question.WORDS else None
 
 
 def audit(
@@ -79,7 +84,7 @@ def audit(
     findings = [_finding(each, above.get(str(number)), evidence) for number, each in enumerate(ran)]
     best = strongest(findings)
     rows = _rows_that_stand_out(evidence, ran)
-    readings = {each.name: each.found.reading for each in ran if each.found.reading is not None}
+    readings = {each.name: each.reading for each in ran if each.reading is not None}
     page = vendor_page(evidence, source, students)
     blocks = sum("block" in part.name for part in page.handed)
     settings = _settings(
@@ -132,19 +137,19 @@ def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[Ran]:
 
 def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[int, ...]:
     """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
-    readings = [each.found.reading for each in ran if each.found.reading is not None]
+    readings = [each.reading for each in ran if each.reading is not None]
     texts: set[int] = set()
     for reading in readings:
         texts.update(reading.texts[stand_out(reading, alpha=ALPHA / len(readings))].tolist())
     return tuple(sorted(evidence.rows[text] + 1 for text in texts))
 
 
-def _kinds(evidence: Evidence, reading: Reading) -> Tensor | None:
-    """Of which kind each token of a reading is; `None` for blocks of joined texts."""
+def _markup(evidence: Evidence, reading: Reading) -> Markup | None:
+    """What stands where in the texts of a reading; `None` for blocks of joined texts."""
     if evidence.texts is None:
         return None
     public = evidence.knowledge.public
-    return token_kinds(
+    return mark_up(
         evidence.texts.select(reading.texts.tolist()),
         reading,
         evidence.archive.tokenizer,
@@ -158,6 +163,7 @@ def _looks(ran: list[Ran]) -> int:
 
 METRICS: Mapping[str, str] = {
     Question.WORDS: "token_recovery",
+    Question.ANSWERS: "answer_recovery",
     Question.LABEL: "label_recovery",
     Question.ATTRIBUTE: "attribute_accuracy",
     Question.LENGTH: "length_recovery",
@@ -165,6 +171,7 @@ METRICS: Mapping[str, str] = {
 """By question, what its attacks are measured by."""
 _COUNTED: Mapping[str, str] = {
     Question.WORDS: "words and pieces of words",
+    Question.ANSWERS: "words and pieces of words",
     Question.LABEL: "labels",
     Question.LENGTH: "lengths",
 }
@@ -187,11 +194,12 @@ def _finding(run: Ran, above: bool | None, evidence: Evidence) -> Finding:
         return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
     further = tuple(Metric(ci=each.interval, **each.model_dump(exclude={"interval"})) for each in outcome.further)
     classes: tuple[TokenClass, ...] = ()
-    reading = run.found.reading
+    reading = run.reading
     if reading is not None:
-        further = (exact_texts(reading), *likeness(reading, evidence.archive.tokenizer), *further)
-        kinds = _kinds(evidence, reading)
-        classes = () if kinds is None else by_class(reading, kinds)
+        markup = _markup(evidence, reading)
+        sentences = () if markup is None else (exact_sentences(reading, markup),)
+        further = (exact_texts(reading), *sentences, *likeness(reading, evidence.archive.tokenizer), *further)
+        classes = () if markup is None else by_class(reading, markup)
     return Finding(
         status="measured",
         metric=METRICS[question],
