@@ -36,11 +36,6 @@ ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
 _UNLABELLED = "The texts were given without labels, so there is nothing to hold guesses against."
 
-    @property
-    def reading(self) -> Reading | None:
-        """What it made of the run's texts, token by token; `None` for what is about others, and without a number."""
-        return self.found.reading if self.attack.question is Question.WORDS else None
-
 
 def audit(
     evidence: Evidence,

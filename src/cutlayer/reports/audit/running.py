@@ -14,7 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from cutlayer.attacks import ATTACKS, Attack, Examined, Measured, NotApplicable, TokenTruth, Truth, examine
+from cutlayer.attacks import (
+    ATTACKS,
+    Attack,
+    Examined,
+    Measured,
+    NotApplicable,
+    Question,
+    Reading,
+    TokenTruth,
+    Truth,
+    examine,
+)
 from cutlayer.customer import Progress
 from cutlayer.customer.evidence import Evidence
 
@@ -52,6 +63,11 @@ class Ran:
     def question(self) -> str:
         """What it answers, for machines."""
         return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
+
+    @property
+    def reading(self) -> Reading | None:
+        """What it made of the run's texts, token by token; `None` for what is about others, and without a number."""
+        return self.found.reading if self.attack.question is Question.WORDS else None
 
 
 @dataclass(frozen=True)
