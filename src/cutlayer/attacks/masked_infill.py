@@ -2,8 +2,9 @@
 
 A released token is suspicious where it is improbable that it stood in the text, by the channel and by how often tokens
 stand: P(token | released) ∝ P(released | token) P(token). Suspicious tokens are masked, each as far as it is
-suspicious, and a masked language model says what would stand there in such surroundings. Its word counts beside the
-channel's, and beside that of the bigram model of `maximum_posterior`:
+suspicious: in a place whose most probable token is so with probability p stands p times that token's row and 1 - p
+times the mask's. A masked language model says what such surroundings ask for. Its word counts beside the channel's, and
+beside that of the bigram model of `maximum_posterior`:
 
     P(token | all) ∝ P(released | token) P_bigram(token | neighbours)^a (P_masked(token | the rest) / P(token))^b
 
@@ -12,12 +13,13 @@ with a and b chosen on text of the attacker's own that it privatizes itself. One
 
 Few encoders are to be had with the head that they were trained with; the embedded one is not. So the attacker makes a
 masked language model of a copy of the vendor's encoder: its lower blocks, and over their states a new head as BERT's,
-tied to the table. It releases its own text as the customer does and trains on that, so the model learns from the masks
-and the noise that it meets, and only to tell apart the tokens that the channel leaves open.
+tied to the table. It releases its own text as the customer does and trains on that, by the cross-entropy of
+P(released | token) P_masked(token | the rest) among each place's candidates. So the model learns from the masks and the
+noise that it meets, and only to tell apart the tokens that the channel leaves open.
 
-Ref: this project. The head: Devlin et al., BERT, arXiv:1810.04805, §3.1 (task 1). Masking by degrees: Zhang et al.,
-"Spelling Error Correction with Soft-Masked BERT", ACL 2020, §3.3, eq. (3), where a network learns how probable an error
-is; here the mechanism tells.
+Ref: this project. The head: Devlin et al., BERT, arXiv:1810.04805. Masks by degrees: Zhang et al., "Spelling Error
+Correction with Soft-Masked BERT", ACL 2020, arXiv:2005.07421, where a network learns how probable an error is; here the
+mechanism tells.
 """
 
 from __future__ import annotations

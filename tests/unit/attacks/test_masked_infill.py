@@ -16,6 +16,7 @@ from cutlayer.attacks import (
     PublicText,
     Transcript,
     View,
+    masked_infill,
 )
 from cutlayer.attacks.emission import Candidates
 from cutlayer.attacks.masked_infill import _MaskedLanguageModel
@@ -130,6 +131,20 @@ def test_suspicious_tokens_are_masked_as_far_as_they_are_suspicious():
     for row, likely in zip(rows[1:4], wanted.float(), strict=True):
         assert torch.allclose(row, likely * KNOWN.table[11] + (1 - likely) * model._mask, atol=1e-5)
     assert torch.equal(rows[[0, 4]], KNOWN.table[[1, 2]]), "special tokens stand as they are"
+
+
+def test_texts_are_told_of_in_their_order_whatever_their_lengths(monkeypatch):
+    prior = Bigram(telling(400, seed=1).segments[0], allowed=CANDIDATES)
+    model = _MaskedLanguageModel(KNOWN, prior, share=1, generator=generator(1))
+    lengths = torch.tensor([2, 5, 1, 4])
+    ids = 10 + torch.randint(40, (12, 3), generator=generator(2))
+    candidates = Candidates(ids, torch.randn(12, 3, generator=generator(3)).double())
+    monkeypatch.setattr(masked_infill, "_POSITIONS", 6)
+    told = model.log_ratio(candidates, lengths, prior)
+    parts = zip(ids.split(lengths.tolist()), candidates.scores.split(lengths.tolist()), strict=True)
+    alone = torch.cat([model(Candidates(*part), torch.tensor([len(part[0])])) for part in parts])
+    assert torch.allclose(told + prior.unigram[ids], alone.double(), atol=0.05)
+    assert float(alone.std()) > 0.5
 
 
 def test_the_vendors_model_and_the_process_generator_stay_as_they_are(tmp_path):
