@@ -137,11 +137,25 @@ class MaximumPosterior:
             Inapplicable: It was not told how releases are privatized, has no text of its own, or rows behind
                 blocks were sent.
         """
-        seen = [(release, content_tokens(release.payload, view.knowledge)) for release in view.transcript.releases()]
+        yield from self.read(
+            [(release, content_tokens(release.payload, view.knowledge)) for release in view.transcript.releases()],
+            view.knowledge,
+        )
+
+    def read(self, seen: Sequence[tuple[SeenRelease, Tokens]], knowledge: Knowledge) -> Guesses:
+        """Guesses texts by what was seen in the place of each content token.
+
+        Args:
+            seen: Releases, and of each what stands there: ids, or rows `[width]`.
+            knowledge: What it is granted.
+
+        Raises:
+            Inapplicable: See `__call__`.
+        """
         if not seen:
             return
-        reader = self.reader(view.knowledge, rows=seen[0][1].segments[0].values.is_floating_point())
-        for group in _linked(seen, view.knowledge.links):
+        reader = self.reader(knowledge, rows=seen[0][1].values.is_floating_point())
+        for group in _linked(seen, knowledge.links):
             yield from _read_group(reader, group)
 
     def reader(self, knowledge: Knowledge, *, rows: bool) -> _Reader:
@@ -160,7 +174,7 @@ class MaximumPosterior:
         if public is None:
             raise Inapplicable("The attacker has no text of its own, which the prior is fitted on.")
         if knowledge.cut.bottom:
-            raise Inapplicable("Rows behind blocks were sent: an inversion of the blocks reads them first.")
+            raise Inapplicable("Rows behind blocks were sent: refined-inversion reads them first.")
         if rows and knowledge.search is None:
             raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table.")
         key = ("maximum-posterior", self.spec, noise.key, rows)
