@@ -329,6 +329,13 @@ def inverted_world(folder, kind, *, family):
     return World(Transcript.recorded(folder), knowledge, TokenTruth(tokens, records={RECORD_SET: torch.arange(100)}))
 
 
+def refined_world(folder, kind, *, family):
+    """The same for an attacker that is told that nothing is privatized."""
+    world = inverted_world(folder, kind, family=family)
+    world.knowledge = dataclasses.replace(world.knowledge, noise=Noise.nothing())
+    return shortened(world, "refined-inversion")
+
+
 def shortened(world, name):
     """The same for an attack whose controls are about fewer texts."""
     sample = world.truth.sample().limited(ATTACKS[name].tokens // 2)
@@ -432,6 +439,10 @@ WORLDS = {
         lambda folder, kind: filled_world(folder, kind, form="ids"),
         lambda folder, kind: filled_world(folder, kind, form="rows", segments=2),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing(), model=INFILLED),
+    ],
+    "refined-inversion": [
+        lambda folder, kind: refined_world(folder, kind, family="bert"),
+        lambda folder, kind: refined_world(folder, kind, family="gpt2"),
     ],
     "word-selection": [
         lambda folder, kind: shortened(inverted_world(folder, kind, family="bert"), "word-selection"),

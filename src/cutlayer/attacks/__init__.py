@@ -34,6 +34,7 @@ from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTru
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
+from cutlayer.attacks.refined_inversion import RefinedInversion, RefinedInversionSpec
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.survival import SurvivalPattern
@@ -108,6 +109,8 @@ __all__ = [
     "Question",
     "Reading",
     "Reconstruction",
+    "RefinedInversion",
+    "RefinedInversionSpec",
     "Score",
     "SearchedTruth",
     "SeenAnswer",

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.black_box import candidates_of, features_of, granted
-from cutlayer.attacks.knowledge import Knowledge, Need, PublicText
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
+from cutlayer.attacks.nearest_neighbour import content_tokens
 from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.simulate import batches, released_as, simulate
@@ -29,6 +30,8 @@ from cutlayer.core import Payload, Ragged, Spec, Tokens
 
 _POSITIONS = 2**12
 """Padded positions that are read at a time."""
+_SCORED = 1024
+"""Places whose candidates are scored at a time."""
 _UNSEEN = 0.5
 """What is added to each token's count in public text: one that it lacks may still be guessed."""
 
@@ -80,17 +83,26 @@ class LearnedInversion:
                 blocks, the bottom.
         """
         knowledge = view.knowledge
-        public, table = granted(knowledge)
-        rows = released_as(view.transcript)
-        key = ("learned-inversion", self.spec, rows, knowledge.key)
-        reader = public.fitted(key, lambda: self._fit(public, knowledge, table, rows))
+        reader = self.reader(knowledge, released_as(view.transcript))
         for release in view.transcript.releases():
-            seen = _rows_of(release.payload, knowledge, table)
-            parts = reader.read(seen).split([int(side.lengths.sum()) for side in _sides(release.payload, seen)])
-            sides = zip(_sides(release.payload, seen), parts, strict=True)
-            yield release.source, release.number, Tokens(tuple(Ragged(part, side.lengths) for side, part in sides))
+            shape = content_tokens(release.payload, knowledge)
+            yield release.source, release.number, shape.with_values(reader.read(rows_of(release.payload, knowledge)))
 
-    def _fit(self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> _Reader:
+    def reader(self, knowledge: Knowledge, rows: torch.dtype | None) -> Reader:
+        """What it reads by: fitted once for each bottom and noise.
+
+        Args:
+            knowledge: What it is granted.
+            rows: Element type of the rows that were sent; `None` for ids. See `released_as`.
+
+        Raises:
+            Inapplicable: See `__call__`.
+        """
+        public, table = granted(knowledge)
+        key = ("learned-inversion", self.spec, rows, knowledge.key)
+        return public.fitted(key, lambda: self._fit(public, knowledge, table, rows))
+
+    def _fit(self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> Reader:
         spec = self.spec
         candidates = candidates_of(knowledge, table)
         (text, *_) = public.tokens.segments
@@ -100,7 +112,7 @@ class LearnedInversion:
         place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
         targets = own.with_values(place[own.values])
         seen = [
-            _rows_of(simulate(Tokens((own,)), knowledge, rows=rows, rng=rng), knowledge, table)
+            rows_of(simulate(Tokens((own,)), knowledge, rows=rows, rng=rng), knowledge)
             for _ in range(spec.passes if knowledge.noise and knowledge.noise.privacy.mechanism != "none" else 1)
         ]
         fitting = Fitting(
@@ -111,7 +123,7 @@ class LearnedInversion:
             seed=spec.seed,
         )
         generator = fitting.generator()
-        reader = _Reader(candidates, table[candidates].float(), hidden=spec.hidden, generator=generator)
+        reader = Reader(candidates, table[candidates].float(), hidden=spec.hidden, generator=generator)
         reader.begin(seen[0].values, targets.values, ridge=spec.ridge)
         steps = 0
 
@@ -148,7 +160,7 @@ ATTACKS.add("learned-inversion")(
 )
 
 
-class _Reader(nn.Module):
+class Reader(nn.Module):
     """Scores candidates for each place of a text by a point in the space of their rows, and by a bias.
 
     The point is a linear map of the place's row, and what a recurrent layer adds to it that reads from both sides.
@@ -233,29 +245,48 @@ class _Reader(nn.Module):
     def read(self, seen: Ragged) -> Tensor:
         """Ids `[total]` int64 of texts' rows."""
         found = torch.empty(len(seen.values), dtype=torch.int64)
+        for places, scores in self._scores(seen):
+            found[places] = self._candidates[scores.argmax(1)]
+        return found
+
+    @torch.no_grad()
+    def likeliest(self, seen: Ragged, count: int) -> tuple[Tensor, Tensor]:
+        """The likeliest candidates for each place, the first one first.
+
+        Args:
+            seen: Rows of texts, as from `rows_of`.
+            count: How many of them; all where there are fewer.
+
+        Returns:
+            Ids `[total, count]` int64, and ln of how probable each is, `[total, count]` float32.
+        """
+        count = min(count, len(self._candidates))
+        ids = torch.empty(len(seen.values), count, dtype=torch.int64)
+        logs = torch.empty(len(seen.values), count)
+        for places, scores in self._scores(seen):
+            best = scores.topk(count, dim=1)
+            ids[places] = self._candidates[best.indices]
+            logs[places] = best.values - scores.logsumexp(1, keepdim=True)
+        return ids, logs
+
+    def _scores(self, seen: Ragged) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some places `[m]` int64, and scores `[m, candidates]` there; all places, part by part."""
         shown = seen.lengths.nonzero()[:, 0]
         for texts in batches(seen.lengths[shown], _POSITIONS):
             some = shown[texts]
-            part = seen.select(some)
-            best = [
-                (self._sharpness * (points @ self._rows.T) + self._bias).argmax(1)
-                for points in self.points(part).split(1024)
-            ]
-            where = torch.cat([torch.arange(int(seen.offsets[text]), int(seen.offsets[text + 1])) for text in some])
-            found[where] = self._candidates[torch.cat(best)]
-        return found
+            places = torch.cat([torch.arange(int(seen.offsets[text]), int(seen.offsets[text + 1])) for text in some])
+            points = self.points(seen.select(some))
+            for where, part in zip(places.split(_SCORED), points.split(_SCORED), strict=True):
+                yield where, self._sharpness * (part @ self._rows.T) + self._bias
 
 
-def _rows_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> Ragged:
-    """What stands in the places of content tokens, segment by segment, each text's segment by itself."""
-    features, counts = features_of(payload, knowledge, table)
+def rows_of(payload: Payload, knowledge: Knowledge) -> Ragged:
+    """What stands in the places of content tokens, segment by segment, each text's segment by itself.
+
+    Raises:
+        Inapplicable: The table was not granted, or for rows the template.
+    """
+    if knowledge.table is None:
+        raise Inapplicable("The attacker was granted no embedding table.")
+    features, counts = features_of(payload, knowledge, knowledge.table.detach())
     return Ragged(features, torch.cat(counts))
-
-
-def _sides(payload: Payload, seen: Ragged) -> Iterator[Ragged]:
-    """The segments of what was seen."""
-    start = 0
-    for lengths in seen.lengths.split(len(payload)):
-        stop = start + int(lengths.sum())
-        yield Ragged(seen.values[start:stop], lengths)
-        start = stop

@@ -176,7 +176,7 @@ class MaximumPosterior:
         if public is None:
             raise Inapplicable("The attacker has no text of its own, which the prior is fitted on.")
         if knowledge.cut.bottom:
-            raise Inapplicable("Rows behind blocks were sent: an inversion of the blocks reads them first.")
+            raise Inapplicable("Rows behind blocks were sent: refined-inversion reads them first.")
         if rows and knowledge.search is None:
             raise Inapplicable("Boundary rows were sent, and the attacker was given no embedding table.")
         key = ("maximum-posterior", self.spec, noise.key, rows)
@@ -205,10 +205,26 @@ def readings(view: View, reader: Callable[..., Reader]) -> Guesses:
         Inapplicable: Of the reader.
     """
     seen = [(release, content_tokens(release.payload, view.knowledge)) for release in view.transcript.releases()]
+    yield from read_texts(seen, view.knowledge, reader)
+
+
+def read_texts(
+    seen: Sequence[tuple[SeenRelease, Tokens]], knowledge: Knowledge, reader: Callable[..., Reader]
+) -> Guesses:
+    """The same of what was seen in the place of each content token.
+
+    Args:
+        seen: Releases, and of each what stands there: ids, or rows `[width]`.
+        knowledge: What the attacker is granted.
+        reader: As for `readings`.
+
+    Raises:
+        Inapplicable: Of the reader.
+    """
     if not seen:
         return
-    found = reader(view.knowledge, rows=seen[0][1].segments[0].values.is_floating_point())
-    for group in _linked(seen, view.knowledge.links):
+    found = reader(knowledge, rows=seen[0][1].values.is_floating_point())
+    for group in _linked(seen, knowledge.links):
         yield from _read_group(found, group)
 
 

@@ -111,7 +111,7 @@ class Reading:
     @property
     def owners(self) -> Tensor:
         """`[items]` int64: each token's text."""
-        return _owners(self.tokens)
+        return self.tokens.owners
 
     @property
     def score(self) -> Score:
@@ -167,7 +167,7 @@ class TokenTruth:
             DataError: Guesses and texts differ in shape: transcript and truth do not belong together. Or rows were
                 guessed, and there is no table to compare them with.
         """
-        truth, places = _flat(self.tokens), _places(self.tokens)
+        truth, places = self.tokens.values, _places(self.tokens)
         within = _within(self.tokens)
         counted = within >= self.skipped
         kinds = _kinds(within, self.tokens)
@@ -178,7 +178,7 @@ class TokenTruth:
         guessed_at: list[Tensor] = []
         distances: list[tuple[Tensor, Tensor, Tensor]] = []
         for looked_at, guess in self._aligned(places, guesses):
-            items, values = _flat(looked_at), _flat(guess)
+            items, values = looked_at.values, guess.values
             if values.is_floating_point():
                 search = self._searched()
                 distances.append((items, *_differences(values, search.table[truth[items]])))
@@ -205,7 +205,7 @@ class TokenTruth:
         everything = torch.arange(len(self.tokens))
         return Reading(
             self.tokens,
-            _unflat(read, self.tokens),
+            self.tokens.with_values(read),
             right=right,
             seen=seen,
             looks=looks,
@@ -223,7 +223,7 @@ class TokenTruth:
         """How far guessed rows are from the true ones, over all looks."""
         items, errors, likenesses = (torch.cat(column) for column in zip(*distances, strict=True))
         counted = seen[items]
-        owner = _owners(self.tokens)[items[counted]]
+        owner = self.tokens.owners[items[counted]]
         none = torch.zeros(len(self.tokens), dtype=torch.float64)
         trials = none.index_add(0, owner, torch.ones(len(owner), dtype=torch.float64))
         told = []
@@ -243,7 +243,7 @@ class TokenTruth:
                     higher_is_leak=leaks,
                 )
             )
-        rows = self._searched().table[_flat(self.tokens)[items[counted]]]
+        rows = self._searched().table[self.tokens.values[items[counted]]]
         spread = Further(
             name="mse_blind",
             title="mean squared distance of the mean row: what needs no look at all",
@@ -347,7 +347,7 @@ class TokenTruth:
         """The share of tokens that are candidates."""
         if knowledge.candidates is None:
             return 1.0
-        return float(knowledge.candidates[_flat(self.tokens)].double().mean())
+        return float(knowledge.candidates[self.tokens.values].double().mean())
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
         """The same knowledge: of its tokens nothing is told."""
@@ -479,23 +479,9 @@ def _differences(guessed: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
     return errors, torch.nn.functional.cosine_similarity(guessed.float(), true.float()).double()
 
 
-def _flat(tokens: Tokens) -> Tensor:
-    return torch.cat([segment.values for segment in tokens.segments])
-
-
-def _unflat(values: Tensor, like: Tokens) -> Tokens:
-    parts = values.split([len(segment.values) for segment in like.segments])
-    return Tokens(tuple(segment.with_values(part) for segment, part in zip(like.segments, parts, strict=True)))
-
-
 def _places(tokens: Tokens) -> Tokens:
     """In each token's place the number of that place."""
-    return _unflat(torch.arange(tokens.total), tokens)
-
-
-def _owners(tokens: Tokens) -> Tensor:
-    """For each token its text."""
-    return torch.cat([torch.arange(len(tokens)).repeat_interleave(segment.lengths) for segment in tokens.segments])
+    return tokens.with_values(torch.arange(tokens.total))
 
 
 def _within(tokens: Tokens) -> Tensor:
@@ -551,13 +537,13 @@ def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
 
 
 def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:
-    values = _flat(tokens)
+    values = tokens.values
     if kind is Traffic.SHUFFLED:
         values = values[torch.randperm(len(values), generator=rng)]
     elif kind is Traffic.NOISE:
         allowed = vocabulary(knowledge, largest=int(values.max()))
         values = allowed[torch.randint(len(allowed), values.shape, generator=rng)]
-    return _unflat(values, tokens)
+    return tokens.with_values(values)
 
 
 def as_rows(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Rows:

@@ -18,11 +18,10 @@ import torch
 from pydantic import Field
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
-from cutlayer.attacks.nearest_neighbour import content_tokens
+from cutlayer.attacks.knowledge import Knowledge, Need
+from cutlayer.attacks.observed import ObservedRows
 from cutlayer.attacks.view import View
-from cutlayer.core import Ragged, Rows, Spec, Tokens
-from cutlayer.models import Bottom, Template
+from cutlayer.core import Ragged, Spec, Tokens
 
 _TEXTS_AT_ONCE = 16
 
@@ -58,38 +57,25 @@ class WordSelection:
             Inapplicable: Ids were released, or the bottom has no blocks or was not granted.
         """
         for release in view.transcript.releases():
-            if not isinstance(release.payload, Rows):
-                raise Inapplicable("Token ids were released: there is no boundary to invert.")
-            bottom, template = _granted(view.knowledge)
-            parts = torch.arange(len(release.payload)).split(_TEXTS_AT_ONCE)
-            found = [self._read(release.payload.select(part), bottom, template, view.knowledge) for part in parts]
+            observed = ObservedRows.of(release.payload, view.knowledge)
+            parts = torch.arange(len(observed)).split(_TEXTS_AT_ONCE)
+            found = [self._read(observed.select(part), view.knowledge) for part in parts]
             columns = zip(*(tokens.segments for tokens in found), strict=True)
             yield release.source, release.number, Tokens(tuple(Ragged.concatenate(column) for column in columns))
 
-    def _read(self, rows: Rows, bottom: Bottom, template: Template, knowledge: Knowledge) -> Tokens:
+    def _read(self, observed: ObservedRows, knowledge: Knowledge) -> Tokens:
         """The tokens of some texts."""
-        table = bottom.table.detach().float()
+        table, content = observed.table, observed.content
         allowed = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
         words = table[allowed]
-        content = content_tokens(rows, knowledge)
-        places = sum(len(side.values) for side in content.segments)
-        chosen = torch.zeros(places, len(allowed), requires_grad=True)
-        lengths = [len(side.values) for side in content.segments]
-        padded = Rows(rows.packed.with_values(rows.packed.values.float()), rows.segment_lengths)
-        observed, inputs = template.from_rows(padded)
-        mask = inputs.attention_mask.bool()
+        chosen = torch.zeros(content.total, len(allowed), requires_grad=True)
         optimiser = torch.optim.Adam([chosen], lr=self.spec.learning_rate)
         for _ in range(self.spec.steps):
             mixed = (chosen / self.spec.temperature).softmax(1) @ words
-            sides = zip(content.segments, mixed.split(lengths), strict=True)
-            # special tokens stand where the template says, with their own rows
-            batch = template.assemble(Tokens(tuple(side.with_values(part) for side, part in sides)), table=table)
-            made = bottom(batch)
-            loss = (made - observed)[mask].square().sum(1).mean()
+            loss = observed.distances(content.with_values(mixed)).mean()
             (chosen.grad,) = torch.autograd.grad(loss, [chosen])
             optimiser.step()
-        best = allowed[chosen.detach().argmax(1)].split(lengths)
-        return Tokens(tuple(side.with_values(ids) for side, ids in zip(content.segments, best, strict=True)))
+        return content.with_values(allowed[chosen.detach().argmax(1)])
 
 
 ATTACKS.add("word-selection")(
@@ -104,11 +90,3 @@ ATTACKS.add("word-selection")(
         tokens=256,
     )
 )
-
-
-def _granted(knowledge: Knowledge) -> tuple[Bottom, Template]:
-    if not knowledge.cut.bottom:
-        raise Inapplicable("The bottom has no blocks: nearest-neighbour search reads its rows.")
-    if not isinstance(knowledge.bottom, Bottom) or knowledge.template is None:
-        raise Inapplicable("The attacker was not granted the bottom as it was handed out.")
-    return knowledge.bottom, knowledge.template

@@ -118,6 +118,22 @@ class Tokens:
         """How many tokens all texts have together."""
         return sum(len(segment.values) for segment in self.segments)
 
+    @property
+    def values(self) -> Tensor:
+        """`[total, ...]`: the tokens of all texts' first segments, then of their second ones."""
+        return torch.cat([segment.values for segment in self.segments])
+
+    @property
+    def owners(self) -> Tensor:
+        """`[total]` int64: the text that each token is of, in the order of `values`."""
+        texts = torch.arange(len(self))
+        return torch.cat([texts.repeat_interleave(segment.lengths) for segment in self.segments])
+
+    def with_values(self, values: Tensor) -> Tokens:
+        """The same lengths over other items, in the order of `values`."""
+        parts = values.split([len(segment.values) for segment in self.segments])
+        return Tokens(tuple(segment.with_values(part) for segment, part in zip(self.segments, parts, strict=True)))
+
     def select(self, indices: Tensor | Sequence[int]) -> Tokens:
         """The texts at `indices`, in that order."""
         return Tokens(tuple(segment.select(indices) for segment in self.segments))

@@ -55,6 +55,15 @@ def test_tokens_have_one_or_two_segments_of_equal_count() -> None:
             Tokens(segments)
 
 
+def test_values_of_tokens_go_out_and_come_back_segment_by_segment() -> None:
+    tokens = Tokens((Ragged.from_lists([[1], [2, 3], []]), Ragged.from_lists([[4, 5], [], [6]])))
+    assert tokens.values.tolist() == [1, 2, 3, 4, 5, 6]
+    assert tokens.owners.tolist() == [0, 1, 1, 0, 0, 2]
+    doubled = tokens.with_values(2 * tokens.values)
+    assert doubled.segments[1][0].tolist() == [8, 10]
+    assert torch.equal(doubled.segments[0].lengths, tokens.segments[0].lengths)
+
+
 def test_rows_are_counted_by_segment() -> None:
     packed = Ragged(torch.arange(10.0).reshape(5, 2), torch.tensor([2, 3]))
     rows = Rows(packed, torch.tensor([[1, 1], [2, 1]]))
