@@ -2,17 +2,26 @@
 
 import pytest
 
-from cutlayer.attacks import NotApplicable
+from cutlayer.attacks import NotApplicable, next_tokens
 from cutlayer.customer import measure
 from tests.promises.accounts import Watched
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - used by name
 
 
+def measure_at_most(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a run read so many tokens back, or one step's and one answer's."""
+    for module, bound in (
+        (measure, "_SEARCHED_TOKENS"),
+        (measure, "MEASURED_TOKENS"),
+        (next_tokens, "MEASURED_TOKENS"),
+    ):
+        monkeypatch.setattr(module, bound, tokens)
+
+
 @pytest.fixture
 def barely_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run reads one step's tokens back, not thousands: for tests of something else than what can be read."""
-    for bound in ("_MEASURED_TOKENS", "_SEARCHED_TOKENS"):
-        monkeypatch.setattr(measure, bound, 1)
+    measure_at_most(1, monkeypatch)
 
 
 @pytest.fixture

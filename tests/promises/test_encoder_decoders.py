@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, ModelError, VendorError
-from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec, measure
+from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.link import Exchange
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
@@ -25,6 +25,7 @@ from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Frame, Reply, WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import SEQ2SEQ, VOCAB
+from tests.promises.conftest import measure_at_most
 from tests.promises.test_families import write_model
 from tests.promises.test_language_models import check_equal, losses
 
@@ -185,8 +186,7 @@ def biases(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for bound in ("_MEASURED_TOKENS", "_SEARCHED_TOKENS"):
-        monkeypatch.setattr(measure, bound, 100)  # fewer than the run has, as in any longer run
+    measure_at_most(100, monkeypatch)  # fewer than the run has, as in any longer run
     settings = training(Method.FULL)
     with customer(t5, tmp_path) as client:
         bare = tune(client, settings, CUTS[1], train_bottom=TrainBottom.FROZEN)
