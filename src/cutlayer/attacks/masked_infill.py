@@ -83,7 +83,7 @@ class MaskedInfillSpec(Spec):
     learning_rate: float = Field(default=5e-4, gt=0)
     share: float = Field(default=0.5, gt=0, le=1)
     exponents: tuple[float, ...] = Field(default=(0.4, 0.7, 1.0), min_length=1)
-    weights: tuple[float, ...] = Field(default=(0.75, 0.9), min_length=1)
+    weights: tuple[float, ...] = Field(default=(0.5, 0.75, 0.9), min_length=1)
     seed: int = 0
 
 
