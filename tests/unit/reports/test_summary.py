@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from cutlayer.reports import summary
-from tests.unit.reports.audits import COMPLAINT, LETTER, empty, full
+from tests.unit.reports.audits import COMPLAINT, LETTER, by_question, empty, finding, full
 
 
 def test_what_leaked_comes_first():
@@ -35,3 +35,9 @@ def test_an_empty_report_says_that_nothing_is_promised():
     leaked, attacks = summary(empty())
     assert leaked.notes == ("No guarantee. Texts are released without noise.",)
     assert not attacks.rows
+
+
+def test_words_are_asked_for_first_whatever_attacks_are_called() -> None:
+    mixed = [finding("a", question=question) for question in ("answers", "length", "attribute:age", "label", "words")]
+    asked = [each.question for each in by_question(mixed)]
+    assert asked == ["words", "answers", "label", "attribute:age", "length"]

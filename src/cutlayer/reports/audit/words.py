@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from cutlayer.attacks import Question
 from cutlayer.reports.schema import AuditSettings, Finding, Strongest
 from cutlayer.reports.wording import answer, by_chance
 
@@ -12,11 +13,13 @@ _NAMED = 20
 
 
 def strongest(findings: Iterable[Finding]) -> tuple[Strongest, ...]:
-    """For each question the attack that reads most of all that have a number."""
+    """For each question the attack that reads most of all that have a number; words first, as `Question` has them."""
     by_question: dict[str, list[Finding]] = {}
     for finding in findings:
         by_question.setdefault(finding.question, []).append(finding)
-    return tuple(_strongest(found) for found in by_question.values())
+    order = list(Question)
+    asked = sorted(by_question, key=lambda question: order.index(Question(question.partition(":")[0])))
+    return tuple(_strongest(by_question[question]) for question in asked)
 
 
 def _strongest(findings: Sequence[Finding]) -> Strongest:
