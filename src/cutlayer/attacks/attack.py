@@ -95,7 +95,8 @@ class Attack:
             seconds a text says as much of some texts as of all of them.
         named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
             label is left open: the score matches them at their best, and chance is that of such a match.
-        costly: Whether it takes minutes where others take seconds: it comes last, and is left out first.
+        costly: Whether it takes minutes where others take seconds: it comes last, and begins more weakly where
+            time is limited.
         clue: Where it looks.
         dial: What it does less of where it has less time; `None` where there is nothing: then it is measured on fewer
             tokens.

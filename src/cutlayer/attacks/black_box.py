@@ -125,7 +125,7 @@ def pairs(
 
     def drawn() -> tuple[Tensor, Tensor]:
         (text, *_) = public.tokens.segments
-        kept = text.select((text.lengths.cumsum(0) <= max(tokens, int(text.lengths[0]))).nonzero()[:, 0])
+        kept = text.beginning(tokens)
         sent = [kept] * draws
         if queries and not knowledge.cut.bottom:
             every = candidates_of(knowledge, table)

@@ -107,7 +107,7 @@ class LearnedInversion:
         candidates = candidates_of(knowledge, table)
         (text, *_) = public.tokens.segments
         text = text.select(text.lengths.nonzero()[:, 0])
-        own = text.select((text.lengths.cumsum(0) <= max(spec.tokens, int(text.lengths[0]))).nonzero()[:, 0])
+        own = text.beginning(spec.tokens)
         rng = np.random.Generator(np.random.PCG64(spec.seed))
         place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
         targets = own.with_values(place[own.values])

@@ -183,8 +183,7 @@ class MaskedInfill:
 
     def _trained(self, own: OwnText, emission: Emission, knowledge: Knowledge) -> _MaskedLanguageModel:
         spec = self.spec
-        ends = own.learnt.lengths.cumsum(0)
-        texts = own.learnt.select((ends <= max(spec.tokens, int(ends[0]))).nonzero()[:, 0])
+        texts = own.learnt.beginning(spec.tokens)
         size = max(1, spec.batch * len(texts) // len(texts.values))
         fitting = Fitting(
             passes=spec.passes, batch=size, learning_rate=spec.learning_rate, weight_decay=0.0, seed=spec.seed

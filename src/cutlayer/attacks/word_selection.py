@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
+from cutlayer.attacks.black_box import candidates_of
 from cutlayer.attacks.knowledge import Knowledge, Need
 from cutlayer.attacks.observed import ObservedRows
 from cutlayer.attacks.view import View
@@ -66,7 +67,7 @@ class WordSelection:
     def _read(self, observed: ObservedRows, knowledge: Knowledge) -> Tokens:
         """The tokens of some texts."""
         table, content = observed.table, observed.content
-        allowed = torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
+        allowed = candidates_of(knowledge, table)
         words = table[allowed]
         chosen = torch.zeros(content.total, len(allowed), requires_grad=True)
         optimiser = torch.optim.Adam([chosen], lr=self.spec.learning_rate)

@@ -69,6 +69,10 @@ class Ragged:
         position = torch.arange(len(self.values)) - self.offsets[:-1].repeat_interleave(self.lengths)
         return Ragged(self.values[position < kept.repeat_interleave(self.lengths)], kept.contiguous())
 
+    def beginning(self, items: int) -> Ragged:
+        """The first sequences, of so many items together at most; the first one at least."""
+        return self.select((self.lengths.cumsum(0) <= max(items, int(self.lengths[0]))).nonzero()[:, 0])
+
     def preceded_by(self, items: Tensor) -> Ragged:
         """Each sequence with the same items `[m, ...]` before it."""
         if not len(items):

@@ -46,7 +46,7 @@ class Ran:
         attack: What it declares.
         column: Of a private attribute, the column that it is about.
         found: What came of it.
-        share: Of its strength.
+        share: Of its strength; 0 where it had no turn.
         less: What it was run with where time was short, a phrase each.
         seconds: How long it took.
     """
@@ -63,6 +63,11 @@ class Ran:
     def question(self) -> str:
         """What it answers, for machines."""
         return f"{self.attack.question.value}:{self.column}" if self.column else self.attack.question.value
+
+    @property
+    def applies(self) -> bool:
+        """Whether it was run, and has a meaning for what was sent."""
+        return not isinstance(self.found.outcome, NotApplicable)
 
     @property
     def reading(self) -> Reading | None:
@@ -165,14 +170,13 @@ def run_attacks(
         progress.update("attacks", number, len(turns), turn.attack.title)
         if left() < 0:
             reason = f"The time budget of {budget:g} s was used up before it was its turn."
-            ran.append(
-                Ran(turn.name, turn.attack, turn.column, Examined(NotApplicable(attack=turn.name, reason=reason)))
-            )
+            nothing = Examined(NotApplicable(attack=turn.name, reason=reason))
+            ran.append(Ran(turn.name, turn.attack, turn.column, nothing, share=Fraction(0)))
         else:
             ran.append(turn.run(evidence, Fraction(1) if budget is None else turn.least, limited=budget is not None))
     progress.update("attacks", len(turns), len(turns))
     # once more with what time is left, the cheapest first, for what it leaves over serves the others
-    weak = sorted((n for n, each in enumerate(ran) if each.share < 1 and _may_gain(each)), key=lambda n: ran[n].seconds)
+    weak = sorted((n for n, each in enumerate(ran) if each.share < 1 and each.applies), key=lambda n: ran[n].seconds)
     for place, number in enumerate(weak):
         before = ran[number]
         share = affordable(before.share, before.seconds, left() / (len(weak) - place))
@@ -201,13 +205,9 @@ def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
     return share
 
 
-def _may_gain(ran: Ran) -> bool:
-    return not isinstance(ran.found.outcome, NotApplicable)
-
-
 def _traded(ran: Ran, budget: float | None) -> str:
-    if budget is None:
-        return ""
+    if not ran.share:
+        return f"{ran.name} was not run: the time budget of {budget:g} s was used up."
     if not ran.less:
-        return f"{ran.name} was not run: the time budget of {budget:g} s was used up." if not ran.seconds else ""
+        return ""
     return f"{ran.name} was run with {' and '.join(ran.less)}, for the time budget of {budget:g} s."
