@@ -36,7 +36,7 @@ class AutoencoderInversion(BlackBoxInversion):
     def __init__(
         self,
         *,
-        tokens: int = 50_000,
+        tokens: int = 58_000,
         draws: int = 2,
         queries: int = 1,
         latent: float = 0.5,

@@ -21,7 +21,7 @@ from cutlayer.attacks.attack import Guesses
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, PublicText
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.perceptron import Fitting
-from cutlayer.attacks.simulate import released_as, simulate
+from cutlayer.attacks.simulate import release_public, released_as, simulate
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Tokens
 
@@ -124,16 +124,15 @@ def pairs(
     """
 
     def drawn() -> tuple[Tensor, Tensor]:
-        (text, *_) = public.tokens.segments
-        kept = text.beginning(tokens)
-        sent = [kept] * draws
+        texts, releases = release_public(knowledge, rows=rows, tokens=tokens, seed=0, draws=draws)
+        found = [(features_of(release, knowledge, table)[0], texts.values) for release in releases]
         if queries and not knowledge.cut.bottom:
-            every = candidates_of(knowledge, table)
-            sent += [Ragged(every, torch.ones_like(every))] * queries
-        own = Tokens((Ragged.concatenate(sent),))
-        rng = np.random.Generator(np.random.PCG64(0))
-        released = simulate(own, knowledge, rows=rows, rng=rng)
-        return features_of(released, knowledge, table)[0], own.segments[0].values
+            every = candidates_of(knowledge, table).repeat(queries)
+            asked = Tokens((Ragged(every, torch.ones_like(every)),))
+            rng = np.random.Generator(np.random.PCG64(0))
+            found.append((features_of(simulate(asked, knowledge, rows=rows, rng=rng), knowledge, table)[0], every))
+        features, ids = zip(*found, strict=True)
+        return torch.cat(features), torch.cat(ids)
 
     return public.fitted(("pairs", rows, tokens, draws, queries, knowledge.key), drawn)
 

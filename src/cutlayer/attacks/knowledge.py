@@ -237,11 +237,18 @@ class Knowledge:
     @property
     def key(self) -> Hashable:
         """Tells it from others, for what is fitted under it: cut, weights, candidates and noise."""
-        parts = (self.table, self.candidates)
+        modules = (self.bottom, self.model)
         return (
             self.cut.slug,
-            *(None if part is None else (tuple(part.shape), _digest(part)) for part in parts),
-            *(None if module is None else _weights(module) for module in (self.bottom, self.model)),
+            *(None if module is None else _weights(module) for module in modules),
+            self.replacing_key,
+        )
+
+    @property
+    def replacing_key(self) -> Hashable:
+        """The same of what replaces tokens: table, candidates and noise."""
+        return (
+            *(None if part is None else (tuple(part.shape), _digest(part)) for part in (self.table, self.candidates)),
             None if self.noise is None else self.noise.key,
         )
 

@@ -13,20 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.black_box import candidates_of, features_of, granted
-from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_tokens
 from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.sampled_softmax import sampled_cross_entropy
-from cutlayer.attacks.simulate import batches, released_as, simulate
+from cutlayer.attacks.simulate import batches, release_public, released_as
 from cutlayer.attacks.view import View
-from cutlayer.core import Payload, Ragged, Spec, Tokens
+from cutlayer.core import Payload, Ragged, Spec
 
 _POSITIONS = 2**12
 """Padded positions that are read at a time."""
@@ -100,21 +99,17 @@ class LearnedInversion:
         """
         public, table = granted(knowledge)
         key = ("learned-inversion", self.spec, rows, knowledge.key)
-        return public.fitted(key, lambda: self._fit(public, knowledge, table, rows))
+        return public.fitted(key, lambda: self._fit(knowledge, table, rows))
 
-    def _fit(self, public: PublicText, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> Reader:
+    def _fit(self, knowledge: Knowledge, table: Tensor, rows: torch.dtype | None) -> Reader:
         spec = self.spec
         candidates = candidates_of(knowledge, table)
-        (text, *_) = public.tokens.segments
-        text = text.select(text.lengths.nonzero()[:, 0])
-        own = text.beginning(spec.tokens)
-        rng = np.random.Generator(np.random.PCG64(spec.seed))
+        hidden = knowledge.noise is not None and knowledge.noise.privacy.mechanism != "none"
+        draws = spec.passes if hidden else 1
+        own, releases = release_public(knowledge, rows=rows, tokens=spec.tokens, seed=spec.seed, draws=draws)
         place = torch.full((len(table),), -1).index_copy(0, candidates, torch.arange(len(candidates)))
         targets = own.with_values(place[own.values])
-        seen = [
-            rows_of(simulate(Tokens((own,)), knowledge, rows=rows, rng=rng), knowledge)
-            for _ in range(spec.passes if knowledge.noise and knowledge.noise.privacy.mechanism != "none" else 1)
-        ]
+        seen = [rows_of(release, knowledge) for release in releases]
         fitting = Fitting(
             passes=spec.passes,
             batch=spec.batch,

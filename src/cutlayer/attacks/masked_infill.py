@@ -28,7 +28,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -48,7 +47,7 @@ from cutlayer.attacks.maximum_posterior import (
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.perceptron import Fitting, by_length, linear, minimise
 from cutlayer.attacks.prior import Bigram
-from cutlayer.attacks.simulate import batches, simulate
+from cutlayer.attacks.simulate import batches, release_public
 from cutlayer.attacks.states import reading_blocks
 from cutlayer.attacks.view import View
 from cutlayer.core import Cut, Ragged, Spec, Tokens
@@ -77,7 +76,7 @@ class MaskedInfillSpec(Spec):
     """
 
     posterior: MaximumPosteriorSpec = MaximumPosteriorSpec()
-    tokens: int = Field(default=60_000, ge=1)
+    tokens: int = Field(default=58_000, ge=1)
     passes: int = Field(default=3, ge=1)
     batch: int = Field(default=256, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0)
@@ -163,9 +162,11 @@ class MaskedInfill:
         key = ("masked-infill", self.spec, rows, knowledge.key)
         return public.fitted(key, lambda: self._fit(posterior, own, knowledge))
 
-    def _fit(self, posterior: PosteriorReader, own: OwnText, knowledge: Knowledge) -> InfillReader:
+    def _fit(self, posterior: PosteriorReader, own: OwnText, knowledge: Knowledge) -> Reader:
         emission = own.explained(own.prior)
         model = self._trained(own, emission, knowledge)
+        if model is None:
+            return posterior
         candidates = emission.candidates(own.observed, posterior.k)
         told = model.log_ratio(candidates, own.held.lengths, own.prior)
         without = posterior.tuned.read
@@ -181,24 +182,28 @@ class MaskedInfill:
             posterior = replace(posterior, emission=own.explained(posterior.prior))
         return InfillReader(posterior, model, best)
 
-    def _trained(self, own: OwnText, emission: Emission, knowledge: Knowledge) -> _MaskedLanguageModel:
+    def _trained(self, own: OwnText, emission: Emission, knowledge: Knowledge) -> _MaskedLanguageModel | None:
+        """`None` where all texts that it may learn from are held out to choose by."""
         spec = self.spec
-        texts = own.learnt.beginning(spec.tokens)
+        # a pass has a draw of its own: what noise did to a text once is nothing to learn
+        texts, releases = release_public(knowledge, rows=None, tokens=spec.tokens, seed=spec.seed, draws=spec.passes)
+        learnt = own.learnt[own.learnt < len(texts)]
+        if not len(learnt):
+            return None
+        texts = texts.select(learnt)
         size = max(1, spec.batch * len(texts) // len(texts.values))
         fitting = Fitting(
             passes=spec.passes, batch=size, learning_rate=spec.learning_rate, weight_decay=0.0, seed=spec.seed
         )
         generator = fitting.generator()
         model = _MaskedLanguageModel(knowledge, own.prior, share=spec.share, generator=generator)
-        rng = np.random.Generator(np.random.PCG64(spec.seed))
         offsets = texts.offsets
         seen: Candidates
 
         def released(order: Tensor) -> Iterator[Tensor]:
-            # a pass has a draw of its own: what noise did to a text once is nothing to learn
             nonlocal seen
-            (ids,) = cast(Tokens, simulate(Tokens((texts,)), knowledge, rows=None, rng=rng)).segments
-            seen = emission.candidates(ids.values, spec.posterior.candidates)
+            (ids,) = cast(Tokens, next(releases)).segments
+            seen = emission.candidates(ids.select(learnt).values, spec.posterior.candidates)
             return by_length(order, texts.lengths, size, generator)
 
         def loss(items: Tensor) -> Tensor:

@@ -251,14 +251,14 @@ class OwnText:
     """The attacker's own text: what it learns from, and what it chooses by.
 
     Attributes:
-        learnt: Texts to learn from.
+        learnt: `[n]` int64, which texts are to learn from, of all single ones.
         held: Texts to choose by.
         observed: What was drawn of the tokens of `held`: ids or rows.
         prior: Fitted on `learnt` alone.
         explained: How releases are explained, under a prior.
     """
 
-    learnt: Ragged
+    learnt: Tensor
     held: Ragged
     observed: Tensor
     prior: Bigram
@@ -283,8 +283,8 @@ def _fit(
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
     held = _held_out(texts, spec.tuning_tokens, alike=_kept_texts(public))
-    own, learnt = texts.select(held), texts.select(_others(len(texts), held))
-    fitted = Bigram(learnt, allowed=allowed)
+    own, learnt = texts.select(held), _others(len(texts), held)
+    fitted = Bigram(texts.select(learnt), allowed=allowed)
     seen = texts.values.unique()
     draw = _draw_rows if mechanism == "vector" else _draw_released
     drawn = draw(own.values, search, fitted, noise, spec, sources=seen[allowed[seen]])

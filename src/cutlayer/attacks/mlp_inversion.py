@@ -40,7 +40,7 @@ class MlpInversion(BlackBoxInversion):
     def __init__(
         self,
         *,
-        tokens: int = 50_000,
+        tokens: int = 58_000,
         draws: int = 2,
         queries: int = 1,
         hidden: int = 768,

@@ -93,7 +93,7 @@ def minimise(
         batches: Cuts an order `[count]` into batches; `fitting.batch` at a time where it is left out.
     """
     fitted = list(parameters)
-    optimiser = torch.optim.AdamW(fitted, lr=fitting.learning_rate, weight_decay=fitting.weight_decay)
+    optimiser = torch.optim.AdamW(fitted, lr=fitting.learning_rate, weight_decay=fitting.weight_decay, fused=True)
     for done in range(fitting.passes):
         order = torch.randperm(count, generator=generator)
         for number, items in enumerate(parts := list(batches(order) if batches else order.split(fitting.batch))):

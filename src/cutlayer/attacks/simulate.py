@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
+from cutlayer.attacks.prior import single_texts
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
 from cutlayer.models import Bottom
@@ -54,11 +55,59 @@ def simulate(
     noise = knowledge.noise
     if noise is None:
         raise Inapplicable("The attacker was not told how releases are privatized.")
-    mechanism, at_tokens = noise.privacy.mechanism, noise.privacy.place is Place.TOKENS
-    if mechanism == "text-to-text":
+    if noise.privacy.mechanism == "text-to-text":
         tokens = _replaced(tokens, knowledge, noise, rng, classes)
-    if rows is None:
-        return tokens
+    return tokens if rows is None else _rows(tokens, knowledge, noise, rows, rng, classes)
+
+
+def release_public(
+    knowledge: Knowledge, *, rows: torch.dtype | None, tokens: int, seed: int, draws: int
+) -> tuple[Ragged, Iterator[Payload]]:
+    """Releases the beginning of public text as the customer releases its own, several times.
+
+    Whoever asks again gets the same draws: to find what tokens are replaced by costs as much as to learn from it.
+    Replaced tokens are kept for that, rows are not.
+
+    Args:
+        knowledge: Public text, and as for `simulate`.
+        rows: As for `simulate`.
+        tokens: Of the text, so many at most.
+        seed: Of the draws.
+        draws: How many there are.
+
+    Returns:
+        The texts, none of them empty, and each release of them.
+
+    Raises:
+        Inapplicable: As for `simulate`, or there is no public text.
+    """
+    public, noise = knowledge.public, knowledge.noise
+    if public is None or noise is None:
+        raise Inapplicable("The attacker learns from releases of its own, and lacks text or mechanism for them.")
+    texts = single_texts(public.tokens).beginning(tokens)
+
+    def release(draw: int) -> Payload:
+        rng = np.random.Generator(np.random.PCG64([seed, draw]))
+        own = Tokens((texts,))
+        if noise.privacy.mechanism != "text-to-text":
+            return simulate(own, knowledge, rows=rows, rng=rng)
+        key = ("replaced", knowledge.replacing_key, tokens, seed, draw)
+        replaced = public.fitted(key, lambda: _replaced(own, knowledge, noise, rng, classes=None))
+        return replaced if rows is None else _rows(replaced, knowledge, noise, rows, rng)
+
+    return texts, map(release, range(draws))
+
+
+def _rows(
+    tokens: Tokens,
+    knowledge: Knowledge,
+    noise: Noise,
+    rows: torch.dtype,
+    rng: np.random.Generator,
+    classes: Tensor | None = None,
+) -> Rows:
+    """Boundary rows of tokens that are sent, with noise where rows have any."""
+    mechanism, at_tokens = noise.privacy.mechanism, noise.privacy.place is Place.TOKENS
     if mechanism == "vector" and at_tokens:
         tokens = _noisy(tokens, knowledge, noise, rng, classes)
     made = boundary(tokens, knowledge)
