@@ -24,6 +24,8 @@ from cutlayer.attacks import (
     GreedyTruth,
     Knowledge,
     LabelTruth,
+    LearnedInversion,
+    LearnedInversionSpec,
     LengthTruth,
     MaskedInfill,
     MaskedInfillSpec,
@@ -31,6 +33,8 @@ from cutlayer.attacks import (
     Measured,
     Noise,
     PublicText,
+    RefinedInversion,
+    RefinedInversionSpec,
     SearchedTruth,
     TokenTruth,
     Traffic,
@@ -515,13 +519,16 @@ def test_every_attack_has_a_world():
     assert set(ATTACKS) == set(WORLDS)
 
 
+FEW = LearnedInversionSpec(passes=1, batch=32, hidden=32)
 QUICK = {
+    "learned-inversion": LearnedInversion(FEW),
+    "refined-inversion": RefinedInversion(RefinedInversionSpec(start=FEW)),
     "masked-infill": MaskedInfill(MaskedInfillSpec(posterior=MaximumPosteriorSpec(pairs=2000), passes=1, tokens=4000)),
 } | {
     name: AttributeClassifier(fitting=Fitting(passes=2, batch=64, learning_rate=1e-2))
     for name in ("attribute-classifier", "label-classifier")
 }
-"""Attacks that tune a model, in a strength that is enough here."""
+"""Attacks that take long to learn, in a strength that is enough here."""
 
 
 @pytest.fixture(autouse=True)
