@@ -24,7 +24,7 @@ SHIPPED = read_config("words", WordsConfig)
 CONFIG = SHIPPED.model_copy(
     update={
         "depths": (0, 1, 3), "map_tokens": 3000, "clipped": 6.0, "replaced": (0.57,), "single_precision": (4.0,),
-        "sizes": {Size.TINY: Scale(texts=60, floats=4, public=300)},
+        "sizes": {Size.TINY: Scale(mail=60, reviews=60, floats=4, public=300)},
     }
 )  # fmt: skip
 
@@ -128,6 +128,12 @@ def test_token_ids_are_compared_pair_by_pair(whole):
     cell = next(each for each in whole[1]["cells"] if each["cell"]["private"]["name"] == "sst2")
     assert cell["result"]["replaced"] == pytest.approx(0.57, abs=0.1)
     assert nearest["success"]["value"] == pytest.approx(1 - cell["result"]["replaced"])
+    infilled = ids["masked-infill"]
+    assert infilled["status"] == "measured"
+    # it chooses between the two on its own text
+    assert infilled["beyond"]["value"] == pytest.approx(
+        infilled["success"]["value"] - nearest["success"]["value"]
+    )
 
 
 def test_bits_tell_of_single_precision_and_not_of_the_lattice(whole):
@@ -152,7 +158,8 @@ def test_the_report_names_what_must_hold(whole):
 
 
 def test_tokens_that_the_map_never_saw_are_counted_apart(tiny, data, tmp_path):
-    some = CONFIG.model_copy(update={"depths": (1,), "sizes": {Size.TINY: Scale(texts=40, floats=1, public=12)}})
+    few = Scale(mail=40, reviews=40, floats=1, public=12)
+    some = CONFIG.model_copy(update={"depths": (1,), "sizes": {Size.TINY: few}})
     written = ReadWords(some).run(order(tiny, data, tmp_path, only=("unprotected",)), Silent()).content
     for outcome in read(written).values():
         unseen = outcome["linear-inversion"]["unseen"]

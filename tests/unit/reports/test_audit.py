@@ -13,7 +13,7 @@ import torch
 
 from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Transcript
 from cutlayer.attacks.truth import Traffic
-from cutlayer.core import ConfigError, Payload, Rows, Tokens
+from cutlayer.core import ConfigError, Payload, Rows, Stopped, Tokens
 from cutlayer.customer import Home, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.data import Dataset, tokenise
@@ -119,6 +119,23 @@ def test_without_noise_everything_is_read_and_said(
     assert report.label_guarantee is not None
     assert "the vendor reads each of them" in report.label_guarantee.caveats[0]
     assert report.stand_out == ()
+
+
+def test_an_interrupted_run_names_no_folder_that_goes(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    class Impatient(Silent):
+        def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+            if stage.startswith("epoch"):
+                raise KeyboardInterrupt
+
+    spec = LocalSpec(model=str(tiny_model), privacy=PrivacySpec(eta=ETA), training=TRAINING, seed=1)
+    with pytest.raises(Stopped) as stopped:
+        local_evidence(texts, spec, tmp_path, Impatient(), attacker=NOBODY)
+    assert str(tmp_path) not in f"{stopped.value} {stopped.value.remedy}"
+    assert "--out" not in stopped.value.remedy
 
 
 def test_a_planted_leak_is_found_and_named(

@@ -59,6 +59,7 @@ from cutlayer.wire.recording import Direction
 PARTS = ("unprotected", "clipped", "token-ids", "floats")
 """What can be run by itself."""
 NEAREST, LINEAR, ADAPTIVE, BITS = "nearest-neighbour", "linear-inversion", "maximum-posterior", "float-support"
+INFILLING = "masked-infill"
 _CALIBRATION_SEED = 0
 _SET = "texts"
 
@@ -236,11 +237,11 @@ class Experiment(Stoppable):
 
     @property
     def _mail(self) -> TextFile:
-        return self._first(self.config.mail, self._scale.texts)
+        return self._first(self.config.mail, self._scale.mail)
 
     @property
     def _reviews(self) -> TextFile:
-        return self._first(self.config.reviews, self._scale.texts)
+        return self._first(self.config.reviews, self._scale.reviews)
 
     @property
     def _publics(self) -> tuple[TextFile, ...]:
@@ -291,7 +292,7 @@ class Experiment(Stoppable):
                 model=self.model,
                 private=self._reviews,
                 eta=point.eta,
-                attacks=(NEAREST, ADAPTIVE),
+                attacks=(NEAREST, ADAPTIVE, INFILLING),
                 public=self._known(self.config.public.reviews),
                 seed=seed,
             )
@@ -321,6 +322,8 @@ class Experiment(Stoppable):
         transcript, truth, knowledge, replaced = self._left(cell, tokens)
         if cell.public is not None:
             knowledge = replace(knowledge, public=self._public(cell.public))
+        if INFILLING in cell.attacks:
+            knowledge = replace(knowledge, model=load_model(self._order.model, head=None))
         reads: dict[str, Read] = {}
         first: Reading | None = None
         fitted = 0

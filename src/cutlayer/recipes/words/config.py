@@ -22,7 +22,8 @@ class Public(Spec):
 class Scale(Spec):
     """What `--size` changes: how many texts of a file; `None` takes all."""
 
-    texts: int | None = Field(default=None, ge=1)
+    mail: int | None = Field(default=None, ge=1)
+    reviews: int | None = Field(default=None, ge=1)
     floats: int = Field(ge=1)
     public: int | None = Field(default=None, ge=1)
 

@@ -12,6 +12,7 @@ from cutlayer.attacks import Further, Measured
 from cutlayer.recipes.words.cells import (
     ADAPTIVE,
     BITS,
+    INFILLING,
     LINEAR,
     NEAREST,
     CellResult,
@@ -26,6 +27,7 @@ TITLES = {
     NEAREST: "nearest row",
     LINEAR: "linear map",
     ADAPTIVE: "most probable token",
+    INFILLING: "masked-LM infill",
     BITS: "float support",
 }
 """The attacks as tables name them."""
@@ -244,6 +246,8 @@ def _token_ids(results: Results) -> Table:
                 _over_seeds(found, NEAREST),
                 _over_seeds(found, ADAPTIVE),
                 _points(adaptive.beyond),
+                _over_seeds(found, INFILLING),
+                _points(found[0].reads[INFILLING].beyond),
                 _trials(adaptive),
                 "–" if choice is None or choice.weight is None else f"{choice.weight:g}",
                 "–" if choice is None else "formula alone" if choice.shrinkage is None else f"{choice.shrinkage:g}",
@@ -261,13 +265,17 @@ def _token_ids(results: Results) -> Table:
         )
     )
     return Table(
-        title="Token ids (text-to-text): what the most probable token reads beyond the nearest row",
+        title="Token ids (text-to-text): what is read beyond the nearest row",
         columns=(
-            "eta", "replaced, %", "nearest row, %", "most probable, %", "paired difference, points", "n",
-            "prior's weight", "formula worth, draws", "own text, %",
+            "eta", "replaced, %", "nearest row, %", "most probable, %", "paired difference, points",
+            "masked-LM infill, %", "paired difference, points", "n", "prior's weight", "formula worth, draws",
+            "own text, %",
         ),
         rows=tuple(rows),
-        notes=(*strength, "The difference is of the same releases, resampled by text: 95 % in brackets."),
+        notes=(
+            *strength,
+            "Differences are to the nearest row, of the same releases, resampled by text: 95 % in brackets.",
+        ),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError, Cut, Fault, Spec
+from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped
 from cutlayer.customer import Client, Home, Objective, Progress, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.customer.handout import local_archive
@@ -68,6 +68,7 @@ def local_evidence(
     Raises:
         ConfigError: Settings that have no meaning together, or none for texts without labels.
         DataError: Texts that cannot be trained on.
+        Stopped: The user interrupted.
     """
     unlabelled = spec.objective is Objective.CLASSIFICATION and texts.labels is None
     if unlabelled:
@@ -87,13 +88,19 @@ def local_evidence(
             "out": folder / "run",
             "progress": progress,
         }
-        if spec.objective is Objective.LM:
-            client.finetune_language_model(texts, tail=spec.tail, train_bottom=spec.train_bottom, **common)
-            cut = Cut(bottom=spec.bottom, tail=spec.tail)
-        else:
-            trained = spec.train_bottom or TrainBottom.FROZEN
-            client.finetune(texts, cti=spec.privacy.cti or False, train_bottom=trained, **common)
-            cut = Cut(bottom=spec.bottom)
+        try:
+            if spec.objective is Objective.LM:
+                client.finetune_language_model(texts, tail=spec.tail, train_bottom=spec.train_bottom, **common)
+                cut = Cut(bottom=spec.bottom, tail=spec.tail)
+            else:
+                trained = spec.train_bottom or TrainBottom.FROZEN
+                client.finetune(texts, cti=spec.privacy.cti or False, train_bottom=trained, **common)
+                cut = Cut(bottom=spec.bottom)
+        except Stopped as error:  # which names the run's folder, and that goes
+            raise Stopped(
+                "Stopped. The run that was to be attacked was not done, and nothing of it is kept.",
+                remedy="Run the same command again.",
+            ) from error
         archive = local_archive(client.home, spec.model, cut)
         evidence = Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
         return evidence.without_labels() if unlabelled else evidence
