@@ -131,9 +131,7 @@ def test_token_ids_are_compared_pair_by_pair(whole):
     infilled = ids["masked-infill"]
     assert infilled["status"] == "measured"
     # it chooses between the two on its own text
-    assert infilled["beyond"]["value"] == pytest.approx(
-        infilled["success"]["value"] - nearest["success"]["value"]
-    )
+    assert infilled["beyond"]["value"] == pytest.approx(infilled["success"]["value"] - nearest["success"]["value"])
 
 
 def test_bits_tell_of_single_precision_and_not_of_the_lattice(whole):
