@@ -8,11 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
-from cutlayer.attacks import Inapplicable, Knowledge, Noise, released_as, simulate
+from cutlayer.attacks import Inapplicable, Knowledge, Noise, PublicText, released_as, simulate
 from cutlayer.attacks import Transcript as Seen
+from cutlayer.attacks.simulate import release_public
 from cutlayer.core import Cut, Place, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import CtiSpec, CustomerSecret, PrivacySpec, build_privatizer
+from cutlayer.privacy.neighbours import NeighbourSearch
 from tests.equivalence import zoo
 from tests.plugins import FAINT, installing
 from tests.unit.attacks import worlds
@@ -162,6 +164,49 @@ def test_small_blocks_and_large_ones_release_alike(monkeypatch):
     assert torch.equal(small.segment_lengths, worlds.TEMPLATE.segment_lengths(tokens))
     unseen = Tokens((Ragged.from_lists([[], []]), Ragged.from_lists([[11], []])))
     assert simulate(unseen, known, rows=None, rng=seeded()).total == 1
+
+
+@pytest.mark.parametrize("rows", [None, torch.float32])
+def test_public_text_is_released_once_for_all_who_learn_from_it(monkeypatch, rows):
+    public = PublicText(Tokens((worlds.random_tokens(200).segments[0],)), source="made up")
+    known = replace(told(PrivacySpec(eta=6)), public=public)
+    searched = []
+    real = NeighbourSearch.nearest
+    monkeypatch.setattr(NeighbourSearch, "nearest", lambda *given: searched.append(len(given[1])) or real(*given))
+
+    def released(**changes):
+        texts, releases = release_public(known, **{"rows": rows, "tokens": 300, "seed": 1, "draws": 2, **changes})
+        return texts, [payload.packed.values if rows else payload.segments[0].values for payload in releases]
+
+    texts, (first, second) = released()
+    assert len(texts.values) <= 300
+    assert texts.values.equal(public.tokens.segments[0].values[: len(texts.values)])
+    assert not first.equal(second), "each has noise of its own"
+    once = sum(searched)
+    again, others = released()
+    assert again.values.equal(texts.values)
+    assert all(one.equal(other) for one, other in zip((first, second), others, strict=True))
+    assert sum(searched) == once, "nothing was searched for twice"
+    assert not first.equal(released(seed=2)[1][0])
+    assert sum(searched) > once
+    known = replace(known, noise=Noise(PrivacySpec(eta=500)))
+    assert not first.equal(released()[1][0]), "other noise, other draws"
+
+
+def test_nothing_is_kept_of_rows_with_noise():
+    public = PublicText(Tokens((worlds.random_tokens(50).segments[0],)), source="made up")
+    known = replace(told(PrivacySpec(mechanism="vector", eta=7)), public=public)
+    made = [next(release_public(known, rows=torch.float32, tokens=100, seed=1, draws=1)[1]) for _ in range(2)]
+    assert made[0].packed.values.equal(made[1].packed.values)
+    assert not public._fitted
+
+
+@pytest.mark.parametrize("missing", ["public", "noise"])
+def test_to_release_public_text_it_must_be_granted(missing):
+    public = PublicText(worlds.random_tokens(5), source="made up")
+    known = replace(told(PrivacySpec(eta=6)), **{"public": public, missing: None})
+    with pytest.raises(Inapplicable, match="text or mechanism"):
+        release_public(known, rows=None, tokens=10, seed=0, draws=1)
 
 
 @pytest.mark.parametrize("missing", ["noise", "table"])
