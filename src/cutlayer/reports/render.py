@@ -235,8 +235,8 @@ def _anchored(report: AuditReport) -> list[tuple[str, Finding]]:
 
 
 def _by_question(report: AuditReport) -> list[tuple[str, list[tuple[str, Finding]]]]:
-    """Attacks by question, as it is asked; those with a number first, the most successful before others."""
-    groups: dict[str, list[tuple[str, Finding]]] = {}
+    """Attacks by question, asked in page one's order; those with a number first, the most successful before others."""
+    groups: dict[str, list[tuple[str, Finding]]] = {best.asked: [] for best in report.strongest}
     for anchor, finding in _anchored(report):
         groups.setdefault(finding.asked, []).append((anchor, finding))
     return [(asked, sorted(group, key=_rank)) for asked, group in groups.items()]

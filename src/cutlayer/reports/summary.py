@@ -58,10 +58,11 @@ def _answer(best: Strongest, report: AuditReport) -> tuple[str, ...]:
 
 
 def _attacks(report: AuditReport) -> Table:
+    order = [best.asked for best in report.strongest]
     return Table(
         title="All attacks (%)",
         columns=("attack", "question", "read", "95 % interval", "chance", "n", "p", "above chance"),
-        rows=tuple(map(_attack, report.attacks)),
+        rows=tuple(map(_attack, sorted(report.attacks, key=lambda finding: order.index(finding.asked)))),
         notes=(
             *(f"{each.name}: {wording.reason(each)}" for each in report.attacks if not known(each.value)),
             *((report.correction,) if report.correction else ()),

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from html import unescape
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from cutlayer.core import Guarantee
-from cutlayer.reports import AuditReport, render
+from cutlayer.reports import AuditReport, render, summary
 from cutlayer.reports.picture import draw_frontier
 from cutlayer.reports.plots import SERIES, plots
 from cutlayer.reports.schema import Finding, Piece
@@ -77,6 +78,17 @@ def test_every_finding_appears():
             assert row[1] == f"{100 * each.value:.1f}"
         assert each.reference in page.words
         assert f"({each.name})" in page.words
+
+
+def test_attacks_are_listed_in_page_ones_order():
+    report = full()
+    asked = [best.asked for best in report.strongest]
+    backwards = sorted(report.attacks, key=lambda finding: -asked.index(finding.asked))
+    report = report.model_copy(update={"attacks": tuple(backwards)})
+    table = unescape(render(report)).partition('id="attacks-table"')[2].partition("</table>")[0]
+    assert asked == sorted(asked, key=table.index)
+    _, told, *_ = summary(report)
+    assert list(dict.fromkeys(row[1] for row in told.rows)) == [best.question for best in report.strongest]
 
 
 def test_every_part_appears():
