@@ -171,6 +171,12 @@ def calibrate(
             f"{100 * found.chosen.found.recovered:.1f} % of tokens; accuracy {per_cent(found.chosen.found.utility)} %."
         )
         output.show(line)
+        if found.learns is False:
+            output.warn(
+                f"under it the model learns next to nothing: the most frequent label alone is right for "
+                f"{per_cent(found.majority)} % of your texts. Allow more with --at-most, give more texts, or train "
+                "longer with --epochs."
+            )
         for file in write_audit(out / "report", found.report):
             output.show(f"- {file}")
     output.result({**_content(found), "target": {METRIC: target}, "command": line})
@@ -271,4 +277,4 @@ def _content(found: Calibration) -> dict[str, object]:
         {"setting": each.setting.model_dump(mode="json"), **each.found.model_dump(mode="json")} for each in found.tried
     ]
     chosen = None if found.chosen is None else rows[found.tried.index(found.chosen)]
-    return {"evaluations": rows, "chosen": chosen}
+    return {"evaluations": rows, "chosen": chosen, "majority": found.majority, "learns": found.learns}

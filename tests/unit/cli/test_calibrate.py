@@ -80,6 +80,10 @@ def test_a_setting_is_found_confirmed_and_recommended(
     monkeypatch.setattr(evaluation._Evaluator, "_evaluate", counted)
     again = calibrate(run, texts, tiny_model, tmp_path, *options)
     assert again.code == 0
+    # one epoch of a tiny model on a hundred texts
+    assert again.result["learns"] is False
+    assert again.result["majority"] == pytest.approx(0.5, abs=0.2)
+    assert "the most frequent label alone is right for" in again.err
     assert len(evaluated) == 1  # the confirmation
 
 

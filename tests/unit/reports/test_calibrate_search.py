@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cutlayer.core import ConfigError
-from cutlayer.reports.calibrate import Arm, Evaluation, best, nearest, search
+from cutlayer.reports.calibrate import Arm, Calibration, Evaluation, best, nearest, search
 
 PLAIN, CTI, DEEP = Arm(), Arm(cti=True), Arm(bottom=3)
 BORDERS = {PLAIN: 40.0, CTI: 30.0, DEEP: 20.0}
@@ -82,3 +82,14 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_run(changes, name
     with pytest.raises(ConfigError, match=named):
         run([PLAIN, CTI], curve, **changes)
     assert curve.asked == []
+
+
+@pytest.mark.parametrize(("majority", "learns"), [(0.46, True), (0.49, False), (0.6, False)])
+def test_an_accuracy_within_its_error_of_guessing_is_no_learning(majority, learns):
+    (tried,) = run([PLAIN], Curve(), evaluations=1, bracket=(20.0, 80.0))
+    assert (tried.found.utility, tried.found.utility_error) == (pytest.approx(0.5), 0.01)
+    assert Calibration((tried,), tried, None, majority).learns is learns
+
+
+def test_where_nothing_was_chosen_nothing_is_said_of_learning():
+    assert Calibration((), None, None, 0.5).learns is None

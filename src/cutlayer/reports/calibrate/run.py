@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ from cutlayer.reports.schema import AuditReport
 
 MOST_CONFIRMED: Final = 3
 """Settings that the whole suite is run on, the most accurate first."""
+_ABOVE: Final = 2.0
+"""Standard errors by which an accuracy must lie above guessing to be called more."""
 _MOST_REPLACED, _LEAST_REPLACED = 0.995, 0.3
 """Between the etas that replace these shares of tokens the border is looked for."""
 _WIDER = 4.0
@@ -96,11 +99,23 @@ class Calibration:
         tried: All evaluations, in their order.
         chosen: The setting to take, as the whole suite confirmed it; `None` where none reaches the target.
         report: The leak report of the chosen setting, with the frontier; `None` where there is none.
+        majority: The share of the most frequent label: the accuracy of a model that has learnt nothing.
     """
 
     tried: tuple[Tried, ...]
     chosen: Tried | None
     report: AuditReport | None
+    majority: float
+
+    @property
+    def learns(self) -> bool | None:
+        """Whether the chosen setting's accuracy lies above the most frequent label's share by two standard errors.
+
+        `None` where there is no setting, or no accuracy of it.
+        """
+        if self.chosen is None or self.chosen.found.utility is None or self.chosen.found.utility_error is None:
+            return None
+        return self.chosen.found.utility - _ABOVE * self.chosen.found.utility_error > self.majority
 
 
 def calibrate(
@@ -131,6 +146,8 @@ def calibrate(
         DataError: Texts that cannot be trained on.
     """
     check_search(len(spec.arms), target=spec.target, evaluations=spec.evaluations)
+    labels = Counter(texts.labels or ())
+    majority = max(labels.values(), default=0) / max(1, labels.total())
     evaluator = _Evaluator(texts, spec, public=public, public_column=public_column, home=home, kept=kept, bar=progress)
     tried = search(
         spec.arms,
@@ -157,8 +174,8 @@ def calibrate(
                 objective=Objective.CLASSIFICATION,
                 epochs=spec.training.epochs,
             )
-            return Calibration(tuple(tried), confirmed, report.model_copy(update={"frontier": drawn}))
-    return Calibration(tuple(tried), None, None)
+            return Calibration(tuple(tried), confirmed, report.model_copy(update={"frontier": drawn}), majority)
+    return Calibration(tuple(tried), None, None, majority)
 
 
 class _Evaluator:
