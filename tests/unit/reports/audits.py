@@ -292,7 +292,7 @@ def full(**changes: Any) -> AuditReport:
     values: dict[str, Any] = {
         "version": "0.1.0",
         "created": "2026-11-23T16:02:38+00:00",
-        "verdict": verdict(best, settings(), stand_out=()),
+        "verdict": verdict(best, settings(), stand_out=(), tried=0),
         "settings": settings(),
         "guarantee": PROMISE,
         "strongest": best,

@@ -170,6 +170,7 @@ def test_a_planted_leak_is_found_and_named(
     assert set(report.stand_out) == trained
     assert "far better than noise like the others' allows" in report.verdict[0]
     assert str(min(trained)) in report.verdict[0]
+    assert f"{len(trained)} of the {len(evidence.texts)} texts whose words were tried" in report.verdict[0]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def audit(
     above = holm({str(number): outcome.p_value for number, outcome in measured.items()}, alpha=ALPHA)
     findings = [_finding(each, above.get(str(number)), evidence) for number, each in enumerate(ran)]
     best = strongest(findings)
-    rows = _rows_that_stand_out(evidence, ran)
+    rows, tried = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.reading for each in ran if each.reading is not None}
     page = vendor_page(evidence, source, students)
     blocks = sum("block" in part.name for part in page.handed)
@@ -88,7 +88,7 @@ def audit(
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        verdict=verdict(best, settings, stand_out=rows),
+        verdict=verdict(best, settings, stand_out=rows, tried=tried),
         settings=settings,
         guarantee=evidence.result.guarantee,
         label_guarantee=_label_guarantee(evidence),
@@ -130,13 +130,19 @@ def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[Ran]:
     return [Ran(name, ATTACKS[name], "", Examined(NotApplicable(attack=name, reason=_UNLABELLED))) for name in unasked]
 
 
-def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[int, ...]:
-    """Rows of which any attack read improbably much; together as improbable as one attack's alone."""
+def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[tuple[int, ...], int]:
+    """Rows of which any attack read improbably much; together as improbable as one attack's alone.
+
+    Returns:
+        The rows, and of how many texts words were tried.
+    """
     readings = [each.reading for each in ran if each.reading is not None]
     texts: set[int] = set()
+    tried: set[int] = set()
     for reading in readings:
         texts.update(reading.texts[stand_out(reading, alpha=ALPHA / len(readings))].tolist())
-    return tuple(sorted(evidence.rows[text] + 1 for text in texts))
+        tried.update(reading.texts[reading.per_text(reading.seen) > 0].tolist())
+    return tuple(sorted(evidence.rows[text] + 1 for text in texts)), len(tried)
 
 
 def _markup(evidence: Evidence, reading: Reading) -> Markup | None:

@@ -59,16 +59,25 @@ def _sentence(finding: Finding) -> str:
     return f"The vendor could read {answer(finding)}; guessing without a look gives {by_chance(finding)}."
 
 
-def verdict(best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Sequence[int]) -> tuple[str, ...]:
-    """Page one's first sentences."""
+def verdict(
+    best: Sequence[Strongest], settings: AuditSettings, *, stand_out: Sequence[int], tried: int
+) -> tuple[str, ...]:
+    """Page one's first sentences.
+
+    Args:
+        best: The strongest attack on each question.
+        settings: Of the run.
+        stand_out: Rows of texts that were read far better than others.
+        tried: How many texts were looked at for that.
+    """
     told = [f"{each.asked} {each.sentence}" for each in best]
     if stand_out:
         named = ", ".join(map(str, stand_out[:_NAMED])) + (" and others" if len(stand_out) > _NAMED else "")
         unit = "Blocks" if settings.objective == "lm" else "Rows"
         told.insert(
             0,
-            f"{len(stand_out)} of {settings.texts} texts were read far better than noise like the others' allows: they "
-            f"left with less of it, or with none. {unit}: {named}.",
+            f"{len(stand_out)} of the {tried} texts whose words were tried were read far better than noise like the "
+            f"others' allows: they left with less of it, or with none. {unit}: {named}.",
         )
     if settings.unlabelled:
         told.insert(
