@@ -396,6 +396,7 @@ def test_an_order_of_no_seeds(order):
 # ---------------------------------------------------------------- a whole run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     recipe = Sap(worlds.small_config())

@@ -270,6 +270,7 @@ def run(world, only, out="out"):
     return left.value.code or 0
 
 
+@pytest.mark.slow
 def test_parts_are_run_from_the_command_line_and_kept(world, monkeypatch):
     assert run(world, "table-2, controls,model-scale") == 0
     report = json.loads((world[0] / "out" / "report.json").read_text())

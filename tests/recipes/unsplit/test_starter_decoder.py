@@ -47,6 +47,7 @@ def share(experiment, spec, traffic=Traffic.UNPROTECTED):
     return sum(reading.right) / 256
 
 
+@pytest.mark.slow
 def test_x_alone_reads_the_first_iteration_and_neither_control(experiment):
     assert share(experiment, ROWS_ALONE) >= 0.6
     assert share(experiment, ROWS_ALONE, Traffic.NOISE) <= 0.05
