@@ -122,9 +122,6 @@ class LearnedInversion:
         generator = fitting.generator()
         reader = Reader(candidates, table[candidates].float(), hidden=spec.hidden, generator=generator)
         reader.begin(seen[0].values, targets.values, ridge=spec.ridge)
-        if _reads_all(reader, seen[0], own.beginning(_TRIED), targets):
-            reader.eval().requires_grad_(False)
-            return reader
         steps = 0
 
         def loss(texts: Tensor) -> Tensor:
@@ -133,14 +130,15 @@ class LearnedInversion:
             steps += 1
             return reader.loss(drawn.select(texts), targets.select(texts).values, compared=spec.compared)
 
-        minimise(
-            reader.parameters(),
-            loss,
-            count=len(own),
-            fitting=fitting,
-            generator=generator,
-            batches=lambda order: by_length(order, own.lengths, spec.batch, generator),
-        )
+        if not _reads_all(reader, seen[0], own.beginning(_TRIED), targets):
+            minimise(
+                reader.parameters(),
+                loss,
+                count=len(own),
+                fitting=fitting,
+                generator=generator,
+                batches=lambda order: by_length(order, own.lengths, spec.batch, generator),
+            )
         reader.eval().requires_grad_(False)
         return reader
 
