@@ -93,6 +93,8 @@ class Attack:
             broken. Less than all where even a sound attack misses some: behind many blocks.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
+        positions: Content tokens of each text that it is measured on at most, from its beginning; `None` for all. For
+            an attack whose work grows with the square of a text's length, on rows that know nothing of what follows.
         named: Whether guessed labels are labels. Otherwise they number groups of texts, and which group is which
             label is left open: the score matches them at their best, and chance is that of such a match.
         costly: Whether it takes minutes where others take seconds: it comes last, and begins more weakly where
@@ -109,6 +111,7 @@ class Attack:
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
     tokens: int | None = None
+    positions: int | None = None
     named: bool = True
     costly: bool = False
     clue: Clue = Clue.WORDS

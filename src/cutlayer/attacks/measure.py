@@ -124,6 +124,9 @@ def examine(
     run = run or ATTACKS[attack]
     if isinstance(truth, LabelTruth):
         truth = replace(truth, named=run.named)
+    if run.positions is not None and isinstance(truth, TokenTruth):
+        specials = 0 if knowledge.template is None else knowledge.template.special_count(1)
+        transcript, truth = transcript.shortened(run.positions + specials), truth.shortened(run.positions)
     if run.tokens is not None and isinstance(truth, TokenTruth):
         transcript, truth = truth.beginning(transcript, run.tokens)
     try:

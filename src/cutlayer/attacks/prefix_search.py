@@ -34,6 +34,8 @@ from cutlayer.wire.recording import Direction
 
 TRIED = 128
 """Tokens that are tried for each row."""
+POSITIONS = 128
+"""Tokens of each text that it is measured on: each one that is tried is given the keys and values of all before it."""
 _TOKENS = 2**11
 """Tokens that are run at a time to know each one's row."""
 _CACHE_BYTES = 2**28
@@ -76,6 +78,7 @@ ATTACKS.add("prefix-search")(
         reference="this project; SipIt, arXiv:2510.15511",
         needs=frozenset({Need.BOTTOM}),
         tokens=1024,
+        positions=POSITIONS,
         costly=True,
     )
 )

@@ -315,6 +315,13 @@ class TokenTruth:
             return transcript, self
         return transcript.first_steps(max(number for _, number in steps)), replace(self, steps=steps).only(chosen)
 
+    def shortened(self, positions: int) -> Self:
+        """About the first tokens of each text alone, so many at most; of pairs about all, as `Transcript.shortened`."""
+        if len(self.tokens.segments) > 1:
+            return self
+        (segment,) = self.tokens.segments
+        return replace(self, tokens=Tokens((segment.first(segment.lengths.clamp(max=positions)),)))
+
     def limited(self, tokens: int) -> Self:
         """The first texts of a sample, of so many tokens at most, one text at least; it knows no place of theirs."""
         ends = torch.stack([side.lengths for side in self.tokens.segments]).sum(0).cumsum(0)

@@ -49,8 +49,6 @@ R = TypeVar("R", bound=RunResult)
 
 _SEARCHED_TOKENS = 1024
 """Tokens on which the search from the left is measured, which runs the bottom for each token that it tries."""
-_SEARCHED_POSITIONS = 128
-"""First positions of a text that it reads: what stands behind does not change them."""
 
 
 @dataclass(frozen=True)
@@ -365,15 +363,15 @@ class LanguageMeasures(Measures[LanguageResult]):
         """Share of the first texts' tokens that the vendor reads from the rows that came up."""
         if not self._spec.stores:
             some = self._first_steps(_SEARCHED_TOKENS)
-            shown = transcript.first_steps(some.last, after=some.first - 1).shortened(_SEARCHED_POSITIONS)
-            searched = SearchedTruth(self._searched(some.texts), steps=some.places)
+            shown = transcript.first_steps(some.last, after=some.first - 1)
+            searched = SearchedTruth(self._learnt.select(some.texts), steps=some.places)
         elif not knowledge.cut.bottom:
             reason = "Each text was released once, without blocks below: empirical privacy says what that shows."
             return NotApplicable(attack="prefix-search", reason=reason)
         else:
             record_set, texts = self._run.identifier("train"), self._first_records(_SEARCHED_TOKENS)
-            shown = transcript.first_records(record_set, len(texts)).shortened(_SEARCHED_POSITIONS)
-            searched = SearchedTruth(self._searched(texts), records={record_set: torch.arange(len(texts))})
+            shown = transcript.first_records(record_set, len(texts))
+            searched = SearchedTruth(self._learnt.select(texts), records={record_set: torch.arange(len(texts))})
         if not knowledge.cut.bottom:
             rows = TokenTruth(searched.tokens, steps=searched.steps)
             return measure("nearest-neighbour", shown, knowledge=knowledge, truth=rows)
@@ -386,9 +384,8 @@ class LanguageMeasures(Measures[LanguageResult]):
         most = _SEARCHED_TOKENS
         texts = self._first_records(most) if self._spec.stores else self._first_steps(most).texts
         bare = replace(knowledge, cut=knowledge.cut.model_copy(update={"bottom": 0}))
-        shown, truth = TokenTruth(self._searched(texts)).traffic(
-            Traffic.UNPROTECTED, transcript, bare, looks=1, rng=torch.Generator()
-        )
+        looked_up = TokenTruth(self._learnt.select(texts))
+        shown, truth = looked_up.traffic(Traffic.UNPROTECTED, transcript, bare, looks=1, rng=torch.Generator())
         return _share(measure("nearest-neighbour", shown, knowledge=bare, truth=truth))
 
     def _first_records(self, most: int) -> Tensor:
@@ -398,12 +395,6 @@ class LanguageMeasures(Measures[LanguageResult]):
         texts = torch.tensor(self._uploaded.first_text)
         before = self._data.train.lengths[texts].cumsum(0) - self._data.train.lengths[texts]
         return texts[before < most]
-
-    def _searched(self, texts: Tensor) -> Tokens:
-        """The first tokens of these texts, as many as are searched for."""
-        (segment,) = self._learnt.select(texts).segments
-        content = _SEARCHED_POSITIONS - len(self._template.opening)
-        return Tokens((segment.first(segment.lengths.clamp(max=content)),))
 
     def _tokens_said(self, transcript: Transcript, knowledge: Knowledge) -> Outcome:
         """Share of the customer's most probable tokens that the vendor reads from what it sent down itself.

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cutlayer.attacks import (
+    ATTACKS,
     Check,
     Inapplicable,
     Knowledge,
@@ -15,6 +16,7 @@ from cutlayer.attacks import (
     SeenFrame,
     Transcript,
     View,
+    examine,
     measure,
 )
 from cutlayer.attacks.truth import Traffic
@@ -23,7 +25,7 @@ from cutlayer.models import Head, Template, cut_up
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 from tests.equivalence import zoo
-from tests.unit.attacks.worlds import PLAIN, generator
+from tests.unit.attacks.worlds import PLAIN, TEMPLATE, generator
 
 JOB = "b" * 32
 START = Template.opened_by(1, max_length=None)
@@ -128,6 +130,23 @@ def test_it_is_measured_with_its_controls():
     assert isinstance(outcome, Measured)
     assert outcome.success.value == 1
     assert {control.check for control in outcome.controls} == set(Check)
+
+
+@pytest.mark.parametrize("template", [PLAIN, TEMPLATE])
+def test_of_long_texts_the_first_tokens_count_and_the_rest_is_not_read(template):
+    """What a text's later rows show does not matter, nor is there a special token where it was cut off."""
+    tokens, granted = texts(8), knowledge("gpt2", template=template)
+    seen, truth = SearchedTruth(tokens).traffic(
+        Traffic.UNPROTECTED, rows_like("gpt2"), granted, looks=1, rng=generator(3)
+    )
+    read = examine(
+        "prefix-search", seen, knowledge=granted, truth=truth, run=replace(ATTACKS["prefix-search"], positions=5)
+    )
+    assert isinstance(read.outcome, Measured)
+    (lengths,) = (segment.lengths for segment in tokens.segments)
+    assert lengths.max() > 5
+    assert (read.outcome.success.value, read.outcome.success.n) == (1, int(lengths.clamp(max=5).sum()))
+    assert read.reading.read.total == read.outcome.success.n
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,9 @@ class _Turn:
         """How many tokens it is measured on; `None` where it is not about tokens."""
         if not isinstance(self.truth, TokenTruth):
             return None
-        total = self.truth.tokens.total
-        return total if self.attack.tokens is None else min(total, self.attack.tokens)
+        attack, truth = self.attack, self.truth
+        total = (truth if attack.positions is None else truth.shortened(attack.positions)).tokens.total
+        return total if attack.tokens is None else min(total, attack.tokens)
 
     @property
     def least(self) -> Fraction:
