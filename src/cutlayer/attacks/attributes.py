@@ -163,10 +163,18 @@ class AttributeTruth:
     def _surviving(
         self, labels: Tensor | None, form: Payload, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, AttributeTruth]:
-        """Texts of random words, of which each class keeps others: what is left of them is all that tells it."""
+        """Texts of random words, of which each class keeps others: what is left of them is all that tells it.
+
+        Words stand as often as in the attacker's own text: of those that this lacks it can have learnt nothing.
+        """
         if isinstance(form, Rows) or knowledge.table is None or len(form.segments) != 1:
             raise Inapplicable("Which tokens survive is read from the ids of single texts.")
         words = vocabulary_of(knowledge, form)
+        if knowledge.public is not None:
+            own = knowledge.public.tokens.values
+            words = own[torch.isin(own, words)]
+        if not len(words):
+            raise Inapplicable("The attacker's own text has no word that may be guessed.")
         kept_by = torch.randint(self.classes, (len(knowledge.table),), generator=rng)
         etas = torch.full((len(knowledge.table), self.classes), _DROWNED, dtype=torch.float64)
         etas[torch.arange(len(etas)), kept_by] = _KEPT

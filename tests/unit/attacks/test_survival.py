@@ -40,12 +40,12 @@ def telling(count, seed):
     return Tokens((Ragged(ids.flatten(), lengths),)), labels
 
 
-def known(noise):
-    return replace(KNOWLEDGE, cut=Cut(bottom=None), candidates=CANDIDATES, noise=noise, public=PUBLIC)
+def known(noise, public=PUBLIC):
+    return replace(KNOWLEDGE, cut=Cut(bottom=None), candidates=CANDIDATES, noise=noise, public=public)
 
 
-def measured(folder, tokens, classes, labels, noise):
-    knowledge = known(noise)
+def measured(folder, tokens, classes, labels, noise, public=PUBLIC):
+    knowledge = known(noise, public)
     released = simulate(tokens, knowledge, rows=None, rng=seeded(4), classes=classes)
     transcript = Seen.recorded(worlds.record(folder, [worlds.shard(0, released)]))
     truth = AttributeTruth(
@@ -69,6 +69,18 @@ def test_a_class_that_spares_its_own_words_is_read_from_what_is_left(tmp_path):
     others = torch.randint(2, (800,), generator=worlds.generator(7))
     blind = measured(tmp_path / "others", neutral, classes, others, noise)
     assert {each.name: each for each in blind.further}["auc"].interval[0] < 0.5
+
+
+def test_it_is_checked_by_words_that_its_own_text_has(tmp_path):
+    """A book has a small part of a model's vocabulary, and of the rest nobody could learn anything from it."""
+    tokens, labels = telling(400, seed=2)
+    noise = Noise(PrivacySpec(eta=6, cti=CtiSpec()), etas=importance(tokens, labels).etas(eta0=6))
+    (side,) = PUBLIC.tokens.segments
+    few = PublicText(Tokens((side.with_values(10 + side.values % 30),)), source="made up")
+    assert measured(tmp_path, tokens, labels, labels, noise, few).status == "measured"
+    strange = PublicText(Tokens((side.with_values(side.values % 10),)), source="made up")
+    none = measured(tmp_path / "none", tokens, labels, labels, noise, strange)
+    assert (none.status, none.reason) == ("not applicable", "The attacker's own text has no word that may be guessed.")
 
 
 def test_etas_of_classes_are_those_of_the_customers_importance():
