@@ -78,7 +78,7 @@ class Finding(Part):
         title: What it does.
         question: What it answers: `words`, `label`, `attribute:COLUMN`, `entities`, `length`.
         asked: The question as page one asks it.
-        status: Whether there is a number.
+        status: Whether there is a number; `not run` where the time budget was used up before.
         reason: Why there is none.
         metric: What the number is; one metric for all attacks on a question, so that they compare.
         counted: What the number is a share of, in the plural: `words`, `texts`. Empty where nothing is counted, as in a
@@ -103,7 +103,7 @@ class Finding(Part):
     title: str
     question: str
     asked: str
-    status: Literal["measured", "control failed", "not applicable"]
+    status: Literal["measured", "control failed", "not applicable", "not run"]
     reason: str = ""
     metric: str = ""
     counted: str = ""

@@ -18,6 +18,7 @@ from cutlayer.attacks import (
     Examined,
     Guesses,
     Measured,
+    Need,
     NotApplicable,
     Question,
     TokenTruth,
@@ -162,6 +163,25 @@ def test_one_that_had_no_turn_says_so(clock: Clock) -> None:
     ran, traded = run(5.0, "learnt", "slow")
     assert isinstance(ran["slow"].found.outcome, NotApplicable)
     assert traded[-1] == "slow was not run: the time budget of 5 s was used up."
+    _, traded = run(1.0)
+    assert traded[-1] == "learnt, slow were not run: the time budget of 1 s was used up."
+
+
+def test_every_question_is_asked_before_any_is_asked_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose names come first in the alphabet must not use up the time of the question that counts most."""
+    told = frozenset({Need.TABLE})
+    suite = {
+        "a label": Attack(guess_nothing, "", Question.LABEL, "here"),
+        "b label": Attack(guess_nothing, "", Question.LABEL, "here"),
+        "c length": Attack(guess_nothing, "", Question.LENGTH, "here"),
+        "d words": Attack(guess_nothing, "", Question.WORDS, "here", needs=told | {Need.NOISE}),
+        "e words": Attack(guess_nothing, "", Question.WORDS, "here", needs=told),
+        "f costly": Attack(guess_nothing, "", Question.WORDS, "here", costly=True),
+    }
+    monkeypatch.setattr(running, "ATTACKS", suite)
+    ran, _ = run(None, *suite)
+    assert [name for name, *_ in clock.seen] == ["e words", "a label", "c length", "d words", "b label", "f costly"]
+    assert list(ran) == list(suite)
 
 
 def test_a_learnt_attack_does_not_read_all_of_a_long_transcript(clock: Clock) -> None:

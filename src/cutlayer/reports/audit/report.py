@@ -192,7 +192,9 @@ def _finding(run: Ran, above: bool | None, evidence: Evidence) -> Finding:
     }
     if not isinstance(outcome, Measured):
         controls = () if isinstance(outcome, NotApplicable) else outcome.controls
-        return Finding(status=outcome.status, reason=outcome.reason, controls=controls, **common)
+        # one that had no turn might well have applied
+        status = outcome.status if run.share else "not run"
+        return Finding(status=status, reason=outcome.reason, controls=controls, **common)
     further = tuple(Metric(ci=each.interval, **each.model_dump(exclude={"interval"})) for each in outcome.further)
     classes: tuple[TokenClass, ...] = ()
     reading = run.reading

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -149,7 +150,7 @@ class _Turn:
 def run_attacks(
     evidence: Evidence, names: Sequence[str], *, budget: float | None, progress: Progress
 ) -> tuple[list[Ran], tuple[str, ...]]:
-    """Runs attacks in their order.
+    """Runs attacks: those that cost little first, and of these one on each question before another has its second.
 
     Args:
         evidence: The run that they attack.
@@ -158,7 +159,7 @@ def run_attacks(
         progress: Where to show progress.
 
     Returns:
-        What came of each, and what the limit left out or weakened, a sentence each.
+        What came of each, in the order of names, and what the limit left out or weakened, in sentences.
     """
     turns = [_Turn(name, column, truth) for name in names for column, truth in evidence.truths(ATTACKS[name])]
     began = time.monotonic()
@@ -166,16 +167,19 @@ def run_attacks(
     def left() -> float:
         return float("inf") if budget is None else budget - (time.monotonic() - began)
 
-    ran: list[Ran] = []
-    for number, turn in enumerate(turns):
-        progress.update("attacks", number, len(turns), turn.attack.title)
+    found: dict[int, Ran] = {}
+    for done, number in enumerate(_one_after_the_other(turns)):
+        turn = turns[number]
+        progress.update("attacks", done, len(turns), turn.attack.title)
         if left() < 0:
             reason = f"The time budget of {budget:g} s was used up before it was its turn."
             nothing = Examined(NotApplicable(attack=turn.name, reason=reason))
-            ran.append(Ran(turn.name, turn.attack, turn.column, nothing, share=Fraction(0)))
+            found[number] = Ran(turn.name, turn.attack, turn.column, nothing, share=Fraction(0))
         else:
-            ran.append(turn.run(evidence, Fraction(1) if budget is None else turn.least, limited=budget is not None))
+            share = Fraction(1) if budget is None else turn.least
+            found[number] = turn.run(evidence, share, limited=budget is not None)
     progress.update("attacks", len(turns), len(turns))
+    ran = [found[number] for number in range(len(turns))]
     # once more with what time is left, the cheapest first, for what it leaves over serves the others
     weak = sorted((n for n, each in enumerate(ran) if each.share < 1 and each.applies), key=lambda n: ran[n].seconds)
     for place, number in enumerate(weak):
@@ -186,7 +190,23 @@ def run_attacks(
             ran[number] = turns[number].run(evidence, share, limited=True, before=before)
     if weak:
         progress.update("stronger attacks", len(weak), len(weak))
-    return ran, tuple(sentence for each in ran if (sentence := _traded(each, budget)))
+    return ran, tuple(_traded(ran, budget))
+
+
+def _one_after_the_other(turns: Sequence[_Turn]) -> list[int]:
+    """Numbers of turns in the order in which they are taken.
+
+    Where time runs out, every question has been asked before any is asked again. Of the attacks on one, who is granted
+    least comes first: it has the least to learn from, and takes the least time.
+    """
+    places: Counter[tuple[bool, Question, str]] = Counter()
+    keys: dict[int, tuple[bool, int, int]] = {}
+    for number in sorted(range(len(turns)), key=lambda each: (len(turns[each].attack.needs), turns[each].name)):
+        turn = turns[number]
+        asked = (turn.attack.costly, turn.attack.question, turn.column)
+        keys[number] = (turn.attack.costly, places[asked], list(Question).index(turn.attack.question))
+        places[asked] += 1
+    return sorted(keys, key=lambda each: keys[each])
 
 
 def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
@@ -206,9 +226,11 @@ def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
     return share
 
 
-def _traded(ran: Ran, budget: float | None) -> str:
-    if not ran.share:
-        return f"{ran.name} was not run: the time budget of {budget:g} s was used up."
-    if not ran.less:
-        return ""
-    return f"{ran.name} was run with {' and '.join(ran.less)}, for the time budget of {budget:g} s."
+def _traded(ran: Sequence[Ran], budget: float | None) -> Iterator[str]:
+    for each in ran:
+        if each.less:
+            yield f"{each.name} was run with {' and '.join(each.less)}, for the time budget of {budget:g} s."
+    late = [each.name for each in ran if not each.share]
+    if late:
+        were = "was" if len(late) == 1 else "were"
+        yield f"{', '.join(late)} {were} not run: the time budget of {budget:g} s was used up."

@@ -49,6 +49,9 @@ def _why_none(findings: Sequence[Finding]) -> str:
     failed = [finding.name for finding in findings if finding.status == "control failed"]
     if failed:
         return f"Controls of {', '.join(failed)} failed."
+    late = [finding.name for finding in findings if finding.status == "not run"]
+    if late:
+        return f"The time budget was used up before {', '.join(late)} had a turn."
     reasons = {finding.reason for finding in findings}
     return reasons.pop() if len(reasons) == 1 else "No attack applies to what was sent."
 
