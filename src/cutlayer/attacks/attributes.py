@@ -173,8 +173,8 @@ class AttributeTruth:
         if knowledge.public is not None:
             own = knowledge.public.tokens.values
             words = own[torch.isin(own, words)]
-        if not len(words):
-            raise Inapplicable("The attacker's own text has no word that may be guessed.")
+            if not len(words):
+                raise Inapplicable("The attacker's own text has no word that may be guessed.")
         kept_by = torch.randint(self.classes, (len(knowledge.table),), generator=rng)
         etas = torch.full((len(knowledge.table), self.classes), _DROWNED, dtype=torch.float64)
         etas[torch.arange(len(etas)), kept_by] = _KEPT

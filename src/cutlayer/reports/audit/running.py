@@ -1,6 +1,7 @@
 """All attacks that apply; where time is limited each of them weakly first, then as strongly as fits.
 
-An attack without a turn would be missing without a word of what it might have read, so every attack has a first go.
+An attack without a turn would be missing without a word of what it might have read, so every attack has a first go; if
+time is too short even for that, every question has an answer before any has a second, and what had no turn is named.
 What costs most begins at an eighth of its strength; what is left of the time then buys strength, shared evenly, the
 cheapest first. How long a stronger go takes is foretold from the first one as if nothing in it were fixed: too long
 rather than too short.
