@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import get_linear_schedule_with_warmup
@@ -68,7 +69,9 @@ class Whole:
         self._schedule = get_linear_schedule_with_warmup(self._optimiser, 0, 10_000)
         batches = Batches(load_tokenizer("starter"), MAX_LENGTH, device)
         labels = torch.tensor([int(label) for label in data.labels or ()], device=device)
-        order = epoch_batches(batches.lengths(data), batch_size=BATCH, seed=1, epoch=0, group_by_length=True)
+        order = epoch_batches(
+            batches.lengths(data), batch_size=BATCH, rng=np.random.Generator(np.random.PCG64(1)), group_by_length=True
+        )
         # tokenised before the clock runs, as it is on the other side
         self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in order]
         self.longest = [int(batch["input_ids"].shape[1]) for batch, _ in self._batches]

@@ -25,13 +25,15 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from cutlayer.core import ConfigError, Cut, DataError, Fault, Place, VendorError, checked
-from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records, noise_secret
-from cutlayer.customer.forecast import check_releases, drawn
+from cutlayer.customer.derived import noise_secret
+from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
+from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, Sampling, generate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
+from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, split_rows
 from cutlayer.customer.preview import Preview, preview
 from cutlayer.customer.profile import Profile
@@ -41,8 +43,17 @@ from cutlayer.customer.run import Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
-from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.privacy import CtiSpec, DChi, Ledger, PrivacySpec, build_privatizer, find_mechanism, table_fingerprint
+from cutlayer.data import UNCUT, Dataset, read_dataset, tokenise
+from cutlayer.privacy import (
+    CtiSpec,
+    DChi,
+    Ledger,
+    PrivacySpec,
+    Spellings,
+    build_privatizer,
+    find_mechanism,
+    table_fingerprint,
+)
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 from cutlayer.wire.transports import HttpTransport, RecordingTransport
@@ -389,7 +400,8 @@ class Client:
         self, folder: Path, spec: RunSpec, given: Corpora, chosen: Offer, *, digest: str, progress: Progress
     ) -> RunResult:
         """The run in a folder, begun, continued, or shown again."""
-        rows = split_rows(given, spec)  # what is wrong with the data is told before anything is begun
+        secret = noise_secret(self.home, spec.unsafe_noise_seed)
+        rows = split_rows(given, spec, secret)  # what is wrong with the data is told before anything is begun
         run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
         if run.state.adapter is not None:
             if not self.home.adapter(run.state.adapter).exists():
@@ -412,6 +424,7 @@ class Client:
                     budget=spec.budget,
                     label_budget=spec.label_budget,
                     unsafe=spec.unsafe_noise_seed is not None,
+                    model=chosen.model.name,
                 )
                 return Finetuning(self.home, gate, chosen, rows, run, progress, self.device).execute()
         finally:
@@ -470,9 +483,13 @@ class Client:
         archive = session.archive
         session.eval()
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
+        # texts leave in an order of their own: others may hold a list of people in the file's
+        order = Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"predict/{adapter}").of(dataset.texts)
+        tokens = tokens.select(torch.tensor(order))
         if profile.spec.budget is not None:
-            releases = drawn(session, Texts(tokens), width=offer.model.width)
-            check_releases(self.ledger, releases, budget=profile.spec.budget, total=len(dataset), progress=progress)
+            releases = releases_of(session, Texts(tokens), width=offer.model.width)
+            charges = charges_of(releases, total=len(dataset), progress=progress)
+            self.ledger.check_budget(charges, unit=session.privatizer.unit, budget=profile.spec.budget)
         most = min(offer.positions, EVALUATION_POSITIONS)
         predictions: list[Prediction] = []
         with torch.no_grad():
@@ -483,7 +500,8 @@ class Client:
                     for label, probability in zip(best.tolist(), probabilities.tolist(), strict=True)
                 ]
                 progress.update("predict", int(indices[-1]) + 1, len(dataset))
-        return predictions
+        found = dict(zip(order, predictions, strict=True))
+        return [found[row] for row in range(len(dataset))]
 
     def generate(
         self,
@@ -518,19 +536,25 @@ class Client:
         if not given:
             raise DataError("There are no prompts.", remedy="Give one at least.")
         session, gate, offer = self._asking(profile, f"generate/{adapter}", progress or Silent())
-        dataset = Dataset(tuple((prompt,) for prompt in given))
+        # as of predict: the order of prompts is the customer's
+        order = Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"generate/{adapter}").of(
+            [(prompt,) for prompt in given]
+        )
+        dataset = Dataset(tuple((given[row],) for row in order))
         # a source text is cut as those of training were; a prompt never is
-        most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else 2**31
+        most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else UNCUT
         (tokens,) = tokenise(dataset, session.archive.tokenizer, max_content=most).segments
-        return generate(
+        found = generate(
             session,
             gate,
             adapter,
             tokens,
             sampling or Sampling(),
             limit=offer.model.max_length,
-            on_text=on_text or (lambda number, piece: None),
+            on_text=(lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None),
         )
+        written = dict(zip(order, found, strict=True))
+        return [written[row] for row in range(len(given))]
 
     def _asking(self, profile: Profile, run: str, progress: Progress) -> tuple[Session, Gate, Offer]:
         """The road to an adapter, as it was trained, with the door on it."""
@@ -544,6 +568,7 @@ class Client:
             wire_type=profile.spec.wire_type,
             budget=profile.spec.budget,
             unsafe=profile.spec.unsafe_noise_seed is not None,
+            model=offer.model.name,
         )
         archive = fetch_archive(gate, self.home, offer.model, profile.spec.cut, progress)
         session = build_session(archive, self.home, profile.spec, profile.importance(self.home), None, self.device)
@@ -655,6 +680,7 @@ class Client:
             table=archive.table,
             candidates=archive.candidates,
             table_fingerprint=table_fingerprint(archive.table),
+            spellings=Spellings(archive.spellings),
         )
         dataset = _dataset(texts, text_column, text_pair_column)
         return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)

@@ -32,16 +32,20 @@ from cutlayer.attacks import (
     Truth,
 )
 from cutlayer.core import ConfigError, DataError, Fault, Ragged, Spec, Tokens
+from cutlayer.customer.derived import noise_secret, run_order, run_privatizer
 from cutlayer.customer.home import Home
+from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared, prepare, split_rows
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run
+from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
-from cutlayer.customer.trainer import best_step, training_order
+from cutlayer.customer.trainer import Examples, best_step, training_order
 from cutlayer.customer.tuning import AnyTail, put_back, trained_parameters, tune
+from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset
 from cutlayer.models import Archive
-from cutlayer.privacy import UtilityImportance
+from cutlayer.privacy import Privatizer, UtilityImportance
 from cutlayer.wire import Form
 
 
@@ -187,19 +191,20 @@ class Evidence:
                 f"The run in {folder} was over other data, or another customer's.",
                 remedy="Give the same files and columns (and --home) as to `cutlayer finetune`.",
             )
-        rows = split_rows(given, spec)
+        secret = noise_secret(home, spec.unsafe_noise_seed)
+        rows = split_rows(given, spec, secret)
         data = prepare(rows, spec, archive, vocab_size=archive.manifest.vocab_size)
-        steps = _steps(run, data)
+        steps = _steps(run, data, run_order(spec, secret))
         if spec.stores:
-            by_class = rows.labels if isinstance(rows, Labelled) and _by_class(spec) else None
-            records = {run.identifier("train"): record_numbers(data.tokens, by_class)}
+            privatizer = run_privatizer(archive, spec, secret, data.importance)
+            records = {run.identifier("train"): record_numbers(privatizer, data.train)}
             truth = TokenTruth(data.tokens, records=records)
         else:
             truth = TokenTruth(data.tokens, steps=steps)
         labels = LabelTruth(rows.labels, len(rows.names), steps) if isinstance(rows, Labelled) else None
         knowledge = granted(spec, archive)
         truth = replace(truth, search=knowledge.search)
-        texts = record_numbers(data.tokens, None)
+        texts = equal_texts(data.tokens)
         known = _known(rows.train, texts, attacker)
         # who knows a text has read every equal one
         hidden = ~torch.isin(texts, texts[known])
@@ -318,19 +323,30 @@ def granted(spec: RunSpec, archive: Archive) -> Knowledge:
     )
 
 
-def record_numbers(tokens: Tokens, classes: Tensor | None) -> Tensor:
-    """`[n]` int64: the number of the record that holds each text: equal texts share one.
+def record_numbers(privatizer: Privatizer, examples: Examples) -> Tensor:
+    """`[n]` int64: the number of the record that holds each text; texts of one release share one.
 
     Args:
-        tokens: The texts in the order in which they are uploaded.
-        classes: `[n]` int64, the class that sets each text's etas; `None` where etas do not depend on it.
+        privatizer: Names releases.
+        examples: Texts in the order in which they are uploaded.
     """
-    numbers: dict[tuple[object, ...], int] = {}
+    texts = examples.texts
+    if not isinstance(texts, Texts):
+        raise TypeError("stored texts have numbers already")
+    numbers: dict[bytes, int] = {}
     found = []
-    for row in range(len(tokens)):
-        key = (*(tuple(side[row].tolist()) for side in tokens.segments), None if classes is None else int(classes[row]))
-        found.append(numbers.setdefault(key, len(numbers)))
+    for chosen in blocks(texts.tokens, BLOCK_TOKENS):
+        some = texts.select(chosen)
+        named = privatizer.named(some.tokens, labels=some.cti_classes, excerpts=some.excerpts)
+        found += [numbers.setdefault(identity, len(numbers)) for identity in named.identities]
     return torch.tensor(found)
+
+
+def equal_texts(tokens: Tokens) -> Tensor:
+    """`[n]` int64: a number for each different text."""
+    numbers: dict[tuple[object, ...], int] = {}
+    rows = (tuple(tuple(side[row].tolist()) for side in tokens.segments) for row in range(len(tokens)))
+    return torch.tensor([numbers.setdefault(row, len(numbers)) for row in rows])
 
 
 def _known(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
@@ -362,18 +378,14 @@ def _places(texts: Dataset, given: Dataset) -> tuple[int, ...]:
     return tuple(first[text] for text in texts.texts)
 
 
-def _by_class(spec: RunSpec) -> bool:
-    return spec.privacy.cti is not None and not spec.privacy.cti.class_free
-
-
-def _steps(run: Run, data: Prepared) -> dict[tuple[str, int], Tensor]:
+def _steps(run: Run, data: Prepared, order: Order) -> dict[tuple[str, int], Tensor]:
     """By job and step, the texts that it was about."""
     spec, job = run.state.spec, run.identifier("job")
     lengths = data.train.lengths
     steps: dict[tuple[str, int], Tensor] = {}
     number = spec.public_iterations
     for epoch in range(len(run.state.dev)):
-        for batch in training_order(spec, lengths, epoch):
+        for batch in training_order(spec, order, lengths, epoch):
             number += 1
             steps[job, number] = batch
     return steps

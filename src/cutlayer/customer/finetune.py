@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from cutlayer.attacks import Knowledge
 from cutlayer.core import ConfigError, Cut, Fault, ModelError, Place, PrivacyError, Stopped, VendorError
+from cutlayer.customer.derived import dropout_seed, label_response, noise_secret, run_order, run_privatizer
 from cutlayer.customer.evidence import granted
 from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
@@ -34,14 +34,7 @@ from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import Optimiser, updates_in
-from cutlayer.privacy import (
-    CustomerSecret,
-    LabelResponse,
-    PrivacySpec,
-    UtilityImportance,
-    build_privatizer,
-    table_fingerprint,
-)
+from cutlayer.privacy import PrivacySpec, Spellings, UtilityImportance, build_privatizer
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import (
     AdapterInfo,
@@ -196,34 +189,6 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
-    """What noise derives from: the customer's secret, or a seed that protects nothing."""
-    return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed, names=home.secret)
-
-
-def label_response(spec: RunSpec, secret: CustomerSecret) -> LabelResponse:
-    """How a run draws the labels that losses are computed from.
-
-    Args:
-        spec: The run's settings.
-        secret: What its noise derives from, too.
-    """
-    return LabelResponse(math.inf if spec.label_epsilon is None else spec.label_epsilon, secret=secret)
-
-
-def dropout_seed(secret: CustomerSecret, seed: int) -> int:
-    """What the customer's parts drop out by: repeats with the run's seed, and is the customer's alone.
-
-    The vendor is told the run's seed. With it, it could drop out what the customer drops out, and would see
-    through that.
-
-    Args:
-        secret: What the run's noise derives from, too.
-        seed: The run's.
-    """
-    return int.from_bytes(secret.derive(f"dropout/{seed}")[:8], "little") % 2**63
-
-
 def build_session(
     archive: Archive,
     home: Home,
@@ -234,21 +199,12 @@ def build_session(
 ) -> Session:
     """The road for these settings."""
     secret = noise_secret(home, spec.unsafe_noise_seed)
-    privatizer = build_privatizer(
-        spec.privacy,
-        secret=secret,
-        table=None if archive.table is None else archive.table.detach().cpu().clone(),
-        candidates=archive.candidates,
-        table_fingerprint=table_fingerprint(archive.table),
-        boundary=f"{archive.fingerprint}/{Cut(bottom=spec.bottom).slug}",
-        importance=importance,
-    )
     kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ else Session
     return kind(
         archive=archive,
         parts=tune(archive, spec),
-        privatizer=privatizer,
-        public=build_privatizer(PrivacySpec.no_privacy(), secret=secret),
+        privatizer=run_privatizer(archive, spec, secret, importance),
+        public=build_privatizer(PrivacySpec.no_privacy(), secret=secret, spellings=Spellings(archive.spellings)),
         link=link,
         form=spec.form,
         wire_type=spec.wire_type,
@@ -317,8 +273,11 @@ class Finetuning:
             self.spec,
             self.archive,
             vocab_size=self.model.vocab_size,
-            reported=rows.report(label_response(self.spec, secret), home.vault) if isinstance(rows, Labelled) else None,
+            reported=rows.report(label_response(self.spec, secret), self.archive.tokenizer, vault=home.vault)
+            if isinstance(rows, Labelled)
+            else None,
         )
+        self.order = run_order(self.spec, secret)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
         self._forecast = Forecast(
@@ -326,7 +285,7 @@ class Finetuning:
             self.spec,
             self.data,
             self.session,
-            secret=secret,
+            order=self.order,
             width=self.model.width,
         )
         self._forecast.check_noise(self.archive)
@@ -390,6 +349,7 @@ class Finetuning:
             train,
             dev,
             self.run,
+            order=self.order,
             public=self.data.public,
             optimiser=None if job.state is JobState.FINISHED else self._optimiser(link),
             positions=self.positions,

@@ -40,6 +40,7 @@ class Gate:
         budget: Largest sum of eta that any one text may be charged, or `None` for no limit.
         label_budget: Largest sum of epsilon that any one label may be charged, or `None` for no limit.
         unsafe: Whether noise comes from a seed that was given, which the ledger notes on every frame.
+        model: What the vendor calls the model, for the ledger.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Gate:
         budget: float | None = None,
         label_budget: float | None = None,
         unsafe: bool = False,
+        model: str = "",
     ) -> None:
         self._transport = transport
         self._ledger = ledger
@@ -62,6 +64,7 @@ class Gate:
         self._budget = budget
         self._label_budget = label_budget
         self._unsafe = unsafe
+        self._model = model
 
     def send(
         self,
@@ -104,6 +107,7 @@ class Gate:
             release=release,
             budget=None if release is not None and release.public else self._budget,
             unsafe=self._unsafe,
+            model=self._model,
             labels=labels,
             label_budget=self._label_budget,
         )

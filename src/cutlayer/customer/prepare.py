@@ -11,14 +11,17 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrivacyError, Ragged, Tokens
+from cutlayer.customer.derived import run_order, split_order
+from cutlayer.customer.order import Order
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import BLOCK_LENGTH, Objective, RunSpec
 from cutlayer.customer.trainer import Examples
-from cutlayer.data import Dataset, LabelNames, tokenise
+from cutlayer.data import UNCUT, Dataset, LabelNames, tokenise
 from cutlayer.models import Archive, Template
-from cutlayer.privacy import LabelResponse, ReportedLabels, UtilityImportance, Vault
+from cutlayer.privacy import CustomerSecret, Excerpts, LabelResponse, ReportedLabels, UtilityImportance, Vault
 from cutlayer.wire.messages import StepSize
 
 
@@ -31,11 +34,15 @@ class Corpora:
     test: Dataset | None
     public: Dataset | None = None
 
-    def split(self, *, dev_share: float, seed: int) -> tuple[Dataset, Dataset]:
+    def split(self, *, dev_share: float, order: Order) -> tuple[Dataset, Dataset]:
         """Train and dev; a share of train is held out where no dev was given.
 
         The share is drawn without looking at labels: a stratified one would make which texts are
         trained on, and so what the vendor sees, a function of the labels.
+
+        Args:
+            dev_share: The share.
+            order: Draws it.
         """
         if self.dev is not None:
             return self.train, self.dev
@@ -46,8 +53,23 @@ class Corpora:
                 [Fault("dev_share", dev_share, f"leaves one side of {rows} rows empty")],
                 remedy="Give more rows, or a dev file.",
             )
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
-        return self.train.select(sorted(order[held:])), self.train.select(sorted(order[:held]))
+        places = order.of(self.train.texts)
+        return self.train.select(places[held:]), self.train.select(places[:held])
+
+    def arranged(self, spec: RunSpec, secret: CustomerSecret) -> tuple[Dataset, Dataset, Dataset | None]:
+        """Train, dev and test in the order in which a run releases them.
+
+        Args:
+            spec: The run's settings.
+            secret: What its noise derives from.
+
+        Raises:
+            ConfigError: No row is left for train or dev.
+        """
+        order = run_order(spec, secret)
+        train, dev = self.split(dev_share=spec.train.dev_share, order=split_order(spec, secret))
+        test = None if self.test is None else self.test.select(order.of(self.test.texts))
+        return train.select(order.of(train.texts)), dev.select(order.of(dev.texts)), test
 
     def digest(self, key: bytes) -> str:
         """A keyed digest of all texts and labels, by which a resumed run knows its data."""
@@ -89,35 +111,38 @@ class Labelled:
     test_labels: Tensor | None
 
     @classmethod
-    def of(cls, corpora: Corpora, spec: RunSpec) -> Labelled:
-        """Splits and encodes.
+    def of(cls, corpora: Corpora, spec: RunSpec, secret: CustomerSecret) -> Labelled:
+        """Splits, puts in order and encodes.
 
         Raises:
             ConfigError: No row is left for train or dev.
             DataError: There is one class only, or dev or test has a label that train lacks; found after
                 training, that would cost the run.
         """
-        train, dev = corpora.split(dev_share=spec.train.dev_share, seed=spec.seed)
+        train, dev, test = corpora.arranged(spec, secret)
         names = LabelNames.of(corpora.train.labels or ())
         return cls(
             train=train,
             dev=dev,
-            test=corpora.test,
+            test=test,
             names=names,
             labels=names.encode(train.labels or (), source="train"),
             dev_labels=names.encode(dev.labels or (), source="dev"),
-            test_labels=None if corpora.test is None else names.encode(corpora.test.labels or (), source="test"),
+            test_labels=None if test is None else names.encode(test.labels or (), source="test"),
         )
 
-    def report(self, response: LabelResponse, vault: Vault) -> ReportedLabels:
+    def report(self, response: LabelResponse, tokenizer: PreTrainedTokenizerBase, *, vault: Vault) -> ReportedLabels:
         """Draws train's labels, and then dev's: gradients show the former, the choice of the best epoch the latter.
 
         Args:
             response: Draws them.
+            tokenizer: The model's: texts that it cannot tell apart are one record.
             vault: Where they are kept.
         """
+        texts = Dataset((*self.train.texts, *self.dev.texts))
         labels = torch.cat([self.labels, self.dev_labels])
-        return response.draw((*self.train.texts, *self.dev.texts), labels, self.names.names, vault=vault)
+        ids = tokenise(texts, tokenizer, max_content=UNCUT)
+        return response.draw(texts.texts, ids, labels, self.names.names, vault=vault)
 
 
 @dataclass(frozen=True)
@@ -137,19 +162,19 @@ class Plain:
     public: Dataset | None
 
     @classmethod
-    def of(cls, corpora: Corpora, spec: RunSpec) -> Plain:
-        """Splits.
+    def of(cls, corpora: Corpora, spec: RunSpec, secret: CustomerSecret) -> Plain:
+        """Splits and puts in order. Public text stays as it is: anybody may know its order too.
 
         Raises:
             ConfigError: No row is left for train or dev.
         """
-        train, dev = corpora.split(dev_share=spec.train.dev_share, seed=spec.seed)
-        return cls(train, dev, corpora.test, corpora.public)
+        return cls(*corpora.arranged(spec, secret), corpora.public)
 
 
-def split_rows(corpora: Corpora, spec: RunSpec) -> Labelled | Plain:
+def split_rows(corpora: Corpora, spec: RunSpec, secret: CustomerSecret) -> Labelled | Plain:
     """The rows of a run, as its objective needs them; see `Labelled.of` and `Plain.of`."""
-    return Plain.of(corpora, spec) if spec.objective.generates else Labelled.of(corpora, spec)
+    kind: type[Labelled | Plain] = Plain if spec.objective.generates else Labelled
+    return kind.of(corpora, spec, secret)
 
 
 class Prepared(ABC):
@@ -321,17 +346,17 @@ class SelfLabelled(Prepared):
         if end is None:
             raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
         self._end = int(end)
-        self.tokens = self._tokenise(rows.train, "train")
+        self._train = self._tokenise(rows.train, "train")
+        self.tokens = self._train.tokens
         self._dev = self._tokenise(rows.dev, "dev")
         self._test = None if rows.test is None else self._tokenise(rows.test, "test")
         if rows.public is not None:
-            public = self._tokenise(rows.public, "the public text")
-            self.public = replace(self._examples(public), texts=Texts(public, public=True))
+            self.public = self._examples(replace(self._tokenise(rows.public, "the public text"), public=True))
 
     @cached_property
     def train(self) -> Examples:
         """Train, in blocks or pairs."""
-        return self._examples(self.tokens)
+        return self._examples(self._train)
 
     @cached_property
     def dev(self) -> Examples:
@@ -344,20 +369,20 @@ class SelfLabelled(Prepared):
         return None if self._test is None else self._examples(self._test)
 
     @abstractmethod
-    def _examples(self, tokens: Tokens) -> Examples:
-        """Tokens with their labels and lengths."""
+    def _examples(self, texts: Texts) -> Examples:
+        """Texts with their labels and lengths."""
 
     @abstractmethod
-    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
-        """A data set's tokens; `name` is what errors call it."""
+    def _tokenise(self, dataset: Dataset, name: str) -> Texts:
+        """A data set's texts; `name` is what errors call it."""
 
 
 class LanguageTexts(SelfLabelled):
     """Texts of which each token is the label of those before it.
 
-    Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, which are
-    what the ledger then calls texts; the last block may be shorter. The marks count as content: they are privatized
-    like other tokens, so that they do not tell how long texts are.
+    Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, of which the
+    last may be shorter; they are privatized and charged as the texts that they are, wherever a block ends. The marks
+    count as content: they are privatized like other tokens, so that they do not tell how long texts are.
     """
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
@@ -365,27 +390,29 @@ class LanguageTexts(SelfLabelled):
         self.max_content = _block_length(archive.template, spec.train.max_length)
         super().__init__(rows, archive)
 
-    def _examples(self, tokens: Tokens) -> Examples:
-        return Examples(Texts(tokens), tokens, self._archive.template.segment_lengths(tokens).sum(1))
+    def _examples(self, texts: Texts) -> Examples:
+        return Examples(texts, texts.tokens, self._archive.template.segment_lengths(texts.tokens).sum(1))
 
-    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
+    def _tokenise(self, dataset: Dataset, name: str) -> Texts:
         if dataset.segments != 1:
             raise ConfigError("A language model is trained on single texts.", remedy="Leave --text-pair-column out.")
-        (texts,) = tokenise(dataset, self._archive.tokenizer, max_content=2**31).segments
+        (texts,) = tokenise(dataset, self._archive.tokenizer, max_content=UNCUT).segments
         closed = _closed(texts, self._end)
         specials = self._archive.template.special_count(1)
+        excerpts = None
         if self._packing:
             total = len(closed.values)
             ends = [*range(self.max_content, total, self.max_content), total]
             lengths = torch.tensor([end - start for start, end in pairwise([0, *ends])])
+            excerpts = Excerpts.blocks(closed, lengths.tolist())
             closed = Ragged(closed.values, lengths)
         else:
             closed = closed.first(closed.lengths.clamp(max=self.max_content))
         # a block of one position predicts nothing
-        kept = closed.select((closed.lengths + specials > 1).nonzero()[:, 0])
+        kept = (closed.lengths + specials > 1).nonzero()[:, 0]
         if not len(kept):
             raise DataError(f"{name} has no text of two tokens or more.", remedy="Give longer texts, or more of them.")
-        return Tokens((kept,))
+        return Texts(Tokens((closed,)), excerpts=excerpts).select(kept)
 
 
 class PairedTexts(SelfLabelled):
@@ -401,16 +428,17 @@ class PairedTexts(SelfLabelled):
         self._max_target = archive.target_template.max_content(1, settings.max_target_length or settings.max_length)
         super().__init__(rows, archive)
 
-    def _examples(self, tokens: Tokens) -> Examples:
+    def _examples(self, texts: Texts) -> Examples:
+        tokens = texts.tokens
         templates = (self._archive.template, self._archive.target_template)
         sides = [
             template.segment_lengths(Tokens((segment,))).sum(1)
             for template, segment in zip(templates, tokens.segments, strict=True)
         ]
         # each text crosses in a frame of its own, so the longer one says how large a frame may become
-        return Examples(Texts(tokens), tokens, torch.stack(sides).amax(0))
+        return Examples(texts, tokens, torch.stack(sides).amax(0))
 
-    def _tokenise(self, dataset: Dataset, name: str) -> Tokens:
+    def _tokenise(self, dataset: Dataset, name: str) -> Texts:
         if dataset.segments != 2:
             raise ConfigError(f"{name} has no target texts.", remedy="Name their column: --target-column.")
         limits = (self.max_content, self._max_target)
@@ -418,7 +446,7 @@ class PairedTexts(SelfLabelled):
             tokenise(Dataset(tuple((row[side],) for row in dataset.texts)), self._archive.tokenizer, max_content=limit)
             for side, limit in enumerate(limits)
         ]
-        return Tokens(tuple(side.segments[0] for side in sides))
+        return Texts(Tokens(tuple(side.segments[0] for side in sides)))
 
 
 def _block_length(template: Template, given: int | None) -> int:

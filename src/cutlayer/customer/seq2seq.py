@@ -1,7 +1,7 @@
 """The road of an encoder-decoder: source texts up, the encoder's output down, target texts up.
 
-A row of the data is a pair. Both of its texts are privatized by one draw, so they are one look at the row, and
-are named and charged as such, whichever frame they leave in.
+A row of the data is a pair. Both of its texts are drawn together, so they are one look at the row, and are named and
+charged as such, whichever frame they leave in.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ class Seq2SeqSession(Session):
         of = torch.arange(len(source)).repeat_interleave(texts.link.spec.sequences // len(source))
         texts.source = Source(encoded, inputs).select(of)
         texts.release = release.select(of)
-        texts.identities = texts.release.identities
 
     # ------------------------------------------------------------ the two ways
 

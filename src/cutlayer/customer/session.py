@@ -27,7 +27,7 @@ from cutlayer.models import (
     seed_dropout,
 )
 from cutlayer.models.cutting import block_list
-from cutlayer.privacy import Privatizer, Release, Vault
+from cutlayer.privacy import Excerpts, Privatizer, Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import Form, Precision, WireType, decode_tensors, encode_tensors, pack, routes, unpack
 
@@ -44,11 +44,13 @@ class Texts:
         cti_classes: `[n]` int64, the class whose utility importance sets each text's eta (SAP eq. 6);
             `None` where noise must not depend on the label: without CTI, at inference, class-free.
         public: Whether anybody may read them: they leave as they are.
+        excerpts: What the tokens are cut out of, where these are blocks of joined texts.
     """
 
     tokens: Tokens
     cti_classes: Tensor | None = None
     public: bool = False
+    excerpts: Excerpts | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,7 +58,8 @@ class Texts:
     def select(self, indices: Tensor) -> Texts:
         """The texts at `indices`, in that order."""
         classes = None if self.cti_classes is None else self.cti_classes[indices]
-        return Texts(self.tokens.select(indices), classes, self.public)
+        excerpts = None if self.excerpts is None else self.excerpts.select(indices)
+        return Texts(self.tokens.select(indices), classes, self.public, excerpts)
 
 
 def _cache(part: Part) -> Cache | None:
@@ -74,8 +77,8 @@ class Growing:
 
     Attributes:
         decoding: Which positions are real.
-        release: The prompts', once they have left: under its names the texts are charged.
-        identities: Of what the next tokens go on from.
+        release: The prompts', once they have left: under its names the texts are listed.
+        ids: Of each text all tokens that left, its prompt first.
     """
 
     def __init__(self, link: GenerationLink, bottom: AnyBottom | None, tail: AnyTail | None) -> None:
@@ -83,7 +86,7 @@ class Growing:
         self.decoding = Decoding(link.spec.sequences)
         self.bottom_cache, self.tail_cache = (None if part is None else _cache(part) for part in (bottom, tail))
         self.release: Release | None = None
-        self.identities: tuple[bytes, ...] | None = None
+        self.ids: list[list[int]] = [[] for _ in range(link.spec.sequences)]
 
     def reorder(self, parents: Tensor) -> None:
         """Has text `i` go on from what text `parents[i]` was."""
@@ -91,9 +94,18 @@ class Growing:
         for cache in (self.bottom_cache, self.tail_cache):
             if cache is not None:
                 cache.reorder_cache(parents)  # type: ignore[arg-type]  # any integers will do
-        if self.release is not None and self.identities is not None:
+        self.ids = [list(self.ids[parent]) for parent in parents.tolist()]
+        if self.release is not None:
             self.release = self.release.select(parents)
-            self.identities = tuple(self.identities[parent] for parent in parents.tolist())
+
+    def grow(self, new: Ragged) -> Excerpts:
+        """Takes each text's next tokens; returns which part of it they are."""
+        parts = []
+        for number, tokens in enumerate(new.split()):
+            before = len(self.ids[number])
+            self.ids[number] += tokens.tolist()
+            parts.append(((number, before, len(self.ids[number])),))
+        return Excerpts(Ragged.from_lists(self.ids), tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -264,7 +276,7 @@ class Session(nn.Module):
 
     def count_replaced(self, texts: Texts, *, look: tuple[int, int] | None = None) -> int | None:
         """How many tokens a draw replaces; nothing is computed from it or sent."""
-        drawn = self.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        drawn = self._tokens(texts, look)
         return replaced_tokens(texts.tokens, drawn)
 
     def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
@@ -286,7 +298,7 @@ class Session(nn.Module):
     def _tokens(self, texts: Texts, look: tuple[int, int] | None) -> Release:
         """The tokens' draw; public texts leave as they are."""
         privatizer = self._public if texts.public else self.privatizer
-        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look)
+        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look, excerpts=texts.excerpts)
         return replace(drawn, public=texts.public)
 
     def _bottom(self, tokens: Payload) -> Rows:
@@ -328,7 +340,7 @@ class Session(nn.Module):
             part = drawn.select(chosen)
             made = self.privatizer.activations(part, self._bottom(part.payload))
             bodies = (pack(made.payload.select([at]), vocab_size=0, wire_type=kept_as) for at in range(len(made)))
-            sealed = zip(chosen.tolist(), made.draws, bodies, strict=True)
+            sealed = zip(chosen.tolist(), made.item_draws, bodies, strict=True)
             kept |= self.vault.put_many({keys[place]: draw + encode_tensors(body) for place, draw, body in sealed})
         texts = [unpack(decode_tensors(routes.SHARD_PUT, kept[key][IDENTITY_BYTES:])) for key in keys]
         return drawn.recalled(
@@ -353,14 +365,13 @@ class Session(nn.Module):
         """
         if parents is not None:
             texts.reorder(parents)
-        drawn = self.privatizer.tokens(Tokens((new,)), labels=None, after=texts.identities)
+        drawn = self.privatizer.tokens(Tokens((new,)), labels=None, excerpts=texts.grow(new))
         opening = torch.tensor(() if texts.decoding.mask.shape[1] else self._opening, dtype=torch.int64)
         inputs = texts.decoding.grow(new.lengths + len(opening))
         sent = drawn if self.form is Form.IDS else self._grown_rows(texts, drawn, opening, inputs)
         # the tokens of one text leave one after the other, each noised once: no further look at it
         sent = sent.continuing(texts.release)
         texts.release = texts.release or sent
-        texts.identities = drawn.identities
         output = texts.link.infer(sent, parents)
         if self.tail is None:
             raise ModelError("Texts grow at the customer, who needs the tail for it.")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutlayer.core import ConfigError, Perplexity, Proportion, Tokens
 from cutlayer.customer.link import Link, Stored
-from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run, RunState
 from cutlayer.customer.session import Session, Texts
@@ -113,6 +113,7 @@ class Trainer:
         link: The job's steps.
         train: What to train on.
         dev: What to stop on.
+        order: In which order texts are trained on.
         public: What to begin with, before any of it leaves; `None` begins with `train`.
         run: The run's state and folder.
         optimiser: The customer's own, where it has weights to train.
@@ -128,6 +129,7 @@ class Trainer:
         dev: Examples,
         run: Run,
         *,
+        order: Order,
         public: Examples | None,
         optimiser: Optimiser | None,
         positions: int,
@@ -137,6 +139,7 @@ class Trainer:
         self.link = link
         self.train = train
         self.dev = dev
+        self.order = order
         self.public = public
         self.run = run
         self.spec = run.state.spec
@@ -187,7 +190,7 @@ class Trainer:
 
     def batches(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch, the same after a resume."""
-        return training_order(self.spec, self.train.lengths, epoch)
+        return training_order(self.spec, self.order, self.train.lengths, epoch)
 
     def look(self, epoch: int, step: int) -> tuple[int, int] | None:
         """Which fresh release a step takes; `None` for the memoised one."""
@@ -275,11 +278,12 @@ def best_step(state: RunState, texts: int) -> int:
     return steps_before(state.spec, texts, state.best_epoch) if state.best_epoch else 0
 
 
-def training_order(spec: RunSpec, lengths: Tensor, epoch: int) -> list[Tensor]:
+def training_order(spec: RunSpec, order: Order, lengths: Tensor, epoch: int) -> list[Tensor]:
     """Which texts each step of an epoch takes.
 
     Args:
         spec: The run's settings.
+        order: Its order (`run_order`).
         lengths: `[n]` int64, positions of each training text.
         epoch: Counted from 0.
     """
@@ -287,7 +291,6 @@ def training_order(spec: RunSpec, lengths: Tensor, epoch: int) -> list[Tensor]:
     return epoch_batches(
         lengths,
         batch_size=settings.batch_size,
-        seed=spec.seed,
-        epoch=epoch,
+        rng=order.generator(epoch),
         group_by_length=settings.group_by_length,
     )

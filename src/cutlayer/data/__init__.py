@@ -4,11 +4,12 @@ from cutlayer.data.dataset import Dataset
 from cutlayer.data.labels import LabelNames
 from cutlayer.data.read import has_column, read_dataset
 from cutlayer.data.sample import sample_path
-from cutlayer.data.tokenise import tokenise
+from cutlayer.data.tokenise import UNCUT, tokenise
 from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
     "NO_TAG",
+    "UNCUT",
     "Dataset",
     "LabelNames",
     "has_column",

@@ -13,6 +13,8 @@ from cutlayer.data.dataset import Dataset
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+UNCUT = 2**31
+"""As `max_content`: texts keep all of their tokens."""
 _CHUNK = 10_000
 """Texts per call: a tokenizer's answer is some hundred times larger than the ids kept of it."""
 

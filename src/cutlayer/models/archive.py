@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ from cutlayer.models.heads import FRESH, Head, frozen, model_class
 from cutlayer.models.inputs import Template
 from cutlayer.models.load import fingerprint, max_length
 from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqTail, cut_up, target_template
+from cutlayer.models.spelling import token_spellings
 
 MANIFEST = "manifest.json"
 _CONFIG = "config.json"
@@ -151,6 +153,11 @@ class Archive:
     def table(self) -> Tensor | None:
         """The token-embedding table `[vocab, width]`, of both stacks where there are two; None for a text cut."""
         return None if self.bottom is None else self.bottom.table
+
+    @cached_property
+    def spellings(self) -> tuple[bytes, ...]:
+        """How each token reads; see `token_spellings`."""
+        return token_spellings(self.tokenizer, vocab_size=self.manifest.vocab_size)
 
     def check_trainable(self) -> None:
         """Checks that the customer may train these weights themselves, not only through adapters.

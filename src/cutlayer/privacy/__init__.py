@@ -4,6 +4,8 @@
 before it leaves.
 """
 
+from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.context import Excerpts, Spellings
 from cutlayer.privacy.cti import UtilityImportance
 from cutlayer.privacy.distances import WorstCase, largest_distance, table_fingerprint
 from cutlayer.privacy.entries import (
@@ -39,9 +41,11 @@ __all__ = [
     "LATTICE",
     "MECHANISMS",
     "PRIVATIZERS",
+    "Charges",
     "CtiSpec",
     "CustomerSecret",
     "DChi",
+    "Excerpts",
     "FrameEntry",
     "LabelResponse",
     "Ledger",
@@ -59,6 +63,7 @@ __all__ = [
     "RunBytes",
     "SearchCounts",
     "Space",
+    "Spellings",
     "TextToText",
     "UtilityImportance",
     "Vault",

@@ -1,23 +1,97 @@
-"""What looks at a text cost, and whether its budget allows another: the ledger's arithmetic.
+"""What looks cost, and whether a budget allows another: the ledger's arithmetic.
 
-A look is a draw of noise. It is charged its eta once, whatever the number of frames and forms in
-which it is sent; etas of unlike units are never added. Everything here reads the ledger's tables
-inside a transaction of the caller.
+A look is a draw of noise. It is charged its eta once, whatever the number of frames and forms in which it is sent, to
+each account that it shows: a text up to a token, as it reads; a text by its ids; a label. Etas of unlike units are
+never added. Everything here reads the ledger's tables inside a transaction of the caller.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from cutlayer.core import BudgetError
-from cutlayer.privacy.database import select_by_key
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutlayer.core import BudgetError, Ragged
+from cutlayer.privacy.context import NAME_BYTES
 
 _ROUNDING: Final = 1e-9
-# noise from a seed can be subtracted by whoever knows it; and sums of infinities differ between versions of SQLite
-_SUM: Final = "CASE WHEN MAX(eta) = 9e999 OR MAX(unsafe) THEN 9e999 ELSE SUM(eta) END"
-_CHARGED: Final = "FROM releases JOIN kinds USING (kind) JOIN frames USING (entry) WHERE charged"
+_DRAW_BYTES: Final = 8
+"""Of a draw's name, as the ledger keeps it beside an account: within one account no two will be alike."""
+_RECORD: Final = 2 * NAME_BYTES + 8
+# sums of infinities differ between versions of SQLite
+_SUM: Final = "CASE WHEN MAX(eta) = 9e999 THEN 9e999 ELSE SUM(eta) END"
+# what left without privacy, or with noise from a seed, left in every unit
+_SPENT: Final = (
+    f"SELECT account, {_SUM} AS spent FROM looks JOIN kinds USING (kind) "  # noqa: S608 - constants
+    "WHERE account IN (SELECT account FROM due) AND (unit = :unit OR eta = 9e999) GROUP BY account"
+)
+_NEW: Final = (
+    "SELECT account, draw, MIN(eta) AS eta, MIN(text) AS text FROM due WHERE NOT EXISTS "
+    "(SELECT 1 FROM looks WHERE looks.account = due.account AND looks.draw = due.draw) GROUP BY account, draw"
+)
+
+
+@dataclass(frozen=True)
+class Charges:
+    """Accounts of `n` texts or labels, and the draws that are charged to them.
+
+    Attributes:
+        records: Of each text its accounts, one record `[_RECORD]` uint8 each: the account's name, the draw's, and the
+            eta as float64.
+    """
+
+    records: Ragged
+
+    @classmethod
+    def of(cls, texts: Iterable[Iterable[tuple[bytes, bytes, float]]]) -> Charges:
+        """Of each text: accounts, draws and etas."""
+        packed, lengths = [], []
+        for accounts in texts:
+            made = [account + draw + struct.pack("<d", eta) for account, draw, eta in accounts]
+            packed += made
+            lengths.append(len(made))
+        raw = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8) if packed else torch.zeros(0).byte()
+        return cls(Ragged(raw.reshape(-1, _RECORD), torch.tensor(lengths, dtype=torch.int64)))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def select(self, indices: Tensor | Sequence[int]) -> Charges:
+        """Those of the texts at `indices`, in that order."""
+        return Charges(self.records.select(indices))
+
+    def redrawn(self, draws: Sequence[bytes]) -> Charges:
+        """The same accounts under other draws, one for each text."""
+        values = self.records.values.clone()
+        names = torch.from_numpy(np.frombuffer(b"".join(draws), dtype=np.uint8).reshape(-1, NAME_BYTES).copy())
+        values[:, NAME_BYTES : 2 * NAME_BYTES] = names.repeat_interleave(self.records.lengths, dim=0)
+        return replace(self, records=self.records.with_values(values))
+
+    @property
+    def largest(self) -> Tensor:
+        """`[n]` float64: the largest eta of each text; 0 where it has no account."""
+        etas = np.ascontiguousarray(self.records.values[:, 2 * NAME_BYTES :].numpy()).view("<f8")[:, 0]
+        owners = torch.arange(len(self)).repeat_interleave(self.records.lengths)
+        found = torch.zeros(len(self), dtype=torch.float64)
+        return found.scatter_reduce(0, owners, torch.from_numpy(etas.copy()), "amax")
+
+    def rows(self, *, first: int = 0) -> Iterator[tuple[bytes, bytes, float, int]]:
+        """Account, shortened draw, eta and the text's number, counted from `first`."""
+        raw = self.records.values.numpy().tobytes()
+        owners = torch.arange(first, first + len(self)).repeat_interleave(self.records.lengths).tolist()
+        for start, owner in zip(range(0, len(raw), _RECORD), owners, strict=True):
+            account, draw, (eta,) = (
+                raw[start : start + NAME_BYTES],
+                raw[start + NAME_BYTES : start + NAME_BYTES + _DRAW_BYTES],
+                struct.unpack("<d", raw[start + 2 * NAME_BYTES : start + _RECORD]),
+            )
+            yield account, draw, eta, owner
 
 
 def within_budget(spent: float, budget: float) -> bool:
@@ -25,72 +99,87 @@ def within_budget(spent: float, budget: float) -> bool:
     return spent <= budget * (1 + _ROUNDING)
 
 
-def new_draws(connection: sqlite3.Connection, draws: Sequence[bytes]) -> list[bool]:
-    """Whether each draw is seen for the first time, and so a look that is charged."""
-    rows = select_by_key(connection, "SELECT draw FROM releases WHERE charged AND draw", draws)
-    seen = {draw for (draw,) in rows}
-    new = []
-    for draw in draws:
-        new.append(draw not in seen)
-        seen.add(draw)
-    return new
-
-
-def spent_on(connection: sqlite3.Connection, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
-    """The sum of etas charged for each text in one unit; texts that were charged nothing are left out.
-
-    What left without privacy, or with noise from a seed, left in every unit.
-    """
-    query = f"SELECT content, {_SUM} {_CHARGED} AND (unit = ? OR eta = 9e999 OR unsafe) AND content"
-    return dict(select_by_key(connection, query, contents, unit, suffix="GROUP BY content"))
-
-
-def largest_spent(connection: sqlite3.Connection) -> dict[str, float]:
-    """The largest sum that any text was charged, by unit."""
-    by_text = f"SELECT unit, {_SUM} AS spent {_CHARGED} GROUP BY unit, content"
-    return dict(connection.execute(f"SELECT unit, MAX(spent) FROM ({by_text}) GROUP BY unit").fetchall())  # noqa: S608 - constants
-
-
-def check_budget(
-    connection: sqlite3.Connection,
-    *,
-    contents: Sequence[bytes],
-    etas: Sequence[float],
-    new: Sequence[bool],
-    unit: str,
-    budget: float,
-    told: str,
-    what: str = "texts",
-) -> None:
-    """Refuses releases that a budget does not allow.
+class Due:
+    """Charges that are looked at before they are made.
 
     Args:
-        connection: The ledger's.
-        contents: The text of each release.
-        etas: What each costs if its draw is new.
-        new: Whether it is.
-        unit: What etas are counted in.
-        budget: Largest sum of etas per text and unit.
-        told: What the message says of the consequence.
-        what: What is released.
-
-    Raises:
-        BudgetError: A text would be charged beyond the budget, once all of them had left.
+        connection: The ledger's, inside a transaction.
+        charges: All that leaves together.
+        unsafe: Whether noise comes from a seed: whoever knows that can subtract it, so it costs everything.
     """
-    due: dict[bytes, float] = {}
-    for content, eta, is_new in zip(contents, etas, new, strict=True):
-        if is_new:
-            due[content] = due.get(content, 0.0) + eta
-    spent = spent_on(connection, list(due), unit)
-    over = [
-        (spent.get(content, 0.0), eta)
-        for content, eta in due.items()
-        if not within_budget(spent.get(content, 0.0) + eta, budget)
-    ]
-    if over:
-        before, eta = max(over, key=sum)
+
+    def __init__(self, connection: sqlite3.Connection, charges: Iterable[Charges], *, unsafe: bool = False) -> None:
+        self._connection = connection
+        self.texts = 0
+        connection.execute(
+            "CREATE TEMP TABLE IF NOT EXISTS due (account BLOB NOT NULL, draw BLOB NOT NULL, eta REAL, text INTEGER)"
+        )
+        connection.execute("DELETE FROM due")
+        for some in charges:
+            connection.executemany("INSERT INTO due VALUES (?, ?, ?, ?)", some.rows(first=self.texts))
+            self.texts += len(some)
+        if unsafe:
+            connection.execute("UPDATE due SET eta = 9e999")
+
+    def new_texts(self) -> set[int]:
+        """Numbers of the texts that are charged for a draw which was not charged before."""
+        return {text for (text,) in self._connection.execute(f"SELECT DISTINCT text FROM ({_NEW})")}  # noqa: S608 - a constant
+
+    def check(self, *, unit: str, budget: float, told: str, what: str) -> None:
+        """Refuses releases that a budget does not allow.
+
+        Args:
+            unit: What etas are counted in.
+            budget: Largest sum of etas per account and unit.
+            told: What the message says of the consequence.
+            what: What is released.
+
+        Raises:
+            BudgetError: An account would be charged beyond the budget, once all of them had left.
+        """
+        rows = self._connection.execute(
+            f"SELECT account, COALESCE(spent, 0), {_SUM} FROM ({_NEW}) LEFT JOIN ({_SPENT}) USING (account) "  # noqa: S608 - constants
+            "GROUP BY account",
+            {"unit": unit},
+        )
+        over = {account: (spent, eta) for account, spent, eta in rows if not within_budget(spent + eta, budget)}
+        if not over:
+            return
+        texts = {text for account, text in self._connection.execute("SELECT account, text FROM due") if account in over}
+        before, eta = max(over.values(), key=sum)
         raise BudgetError(
-            f"{len(over)} of {len(set(contents))} {what} would be charged beyond the budget of {budget:g}: "
+            f"{len(texts)} of {self.texts} {what} would be charged beyond the budget of {budget:g}: "
             f"up to {before:g} spent and {eta:g} due, in {unit}. {told}",
             remedy=f"Use what was released before at the same settings, leave these {what} out, or raise the budget.",
         )
+
+    def spent(self, unit: str) -> list[float]:
+        """The most that any account of each text was charged before, in one unit or in all."""
+        largest = [0.0] * self.texts
+        rows = self._connection.execute(
+            f"SELECT text, MAX(spent) FROM due JOIN ({_SPENT}) USING (account) GROUP BY text",  # noqa: S608 - constants
+            {"unit": unit},
+        )
+        for text, spent in rows:
+            largest[text] = spent
+        return largest
+
+    def charge(self, kind: int) -> None:
+        """Writes down what is new."""
+        self._connection.execute(
+            f"INSERT INTO looks (account, draw, kind, eta) SELECT account, draw, ?, eta FROM ({_NEW}) "  # noqa: S608 - a constant
+            "ORDER BY account",
+            (kind,),
+        )
+
+
+def largest_spent(connection: sqlite3.Connection) -> dict[str, float]:
+    """The largest sum that any account was charged, by unit."""
+    by_account = f"SELECT unit, {_SUM} AS spent FROM looks JOIN kinds USING (kind) GROUP BY account, unit"  # noqa: S608 - constants
+    return dict(connection.execute(f"SELECT unit, MAX(spent) FROM ({by_account}) GROUP BY unit").fetchall())  # noqa: S608 - constants
+
+
+def most_looks(connection: sqlite3.Connection) -> dict[str, int]:
+    """The largest number of draws that were charged to one account, by model, whatever their units."""
+    by_account = "SELECT model, COUNT(*) AS looks FROM looks JOIN kinds USING (kind) GROUP BY account, model"
+    return dict(connection.execute(f"SELECT model, MAX(looks) FROM ({by_account}) GROUP BY model").fetchall())  # noqa: S608 - constants

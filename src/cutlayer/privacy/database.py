@@ -114,6 +114,7 @@ class Database:
                     raise self._error(f"cannot be created: {error.strerror}", sqlite3.SQLITE_CANTOPEN) from error
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
+                connection.execute("PRAGMA temp_store=MEMORY")
                 _write_ahead(connection)
                 self._bring_up(connection)
             except BaseException:

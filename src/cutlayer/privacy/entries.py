@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 
@@ -54,14 +54,14 @@ class ReleaseEntry:
         time: When the frame was opened.
         identity: Names the bytes.
         draw: Names the noise in them.
-        content: Names the text.
+        content: Names the text, as far as it was released, by how it reads.
         digest: Hash of the text's part of the payload.
         mechanism: How it was privatized.
         unit: What `eta` is counted in.
         eta: The largest eta of any of its tokens.
         tokens: How many tokens it has.
         payload_bytes: Its share of the frame's release bytes.
-        charged: Whether this was the draw's first release; later ones are no further look.
+        charged: Whether any token of it was charged for a draw that had not left before.
     """
 
     entry: int
@@ -137,6 +137,8 @@ class LedgerSummary:
         vendors: One line per vendor.
         mechanisms: One line per mechanism and unit.
         labels: The same of labels that gradients were computed from; their etas are epsilons.
+        looks: By model, the largest number of draws of one text, whatever the units: a vendor that changes its table
+            by a bit begins a unit of its own. Models that a ledger's first versions did not note are under "".
     """
 
     frames: int
@@ -148,6 +150,7 @@ class LedgerSummary:
     vendors: tuple[VendorSummary, ...]
     mechanisms: tuple[MechanismSummary, ...]
     labels: tuple[MechanismSummary, ...] = ()
+    looks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

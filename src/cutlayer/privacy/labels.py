@@ -12,14 +12,18 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.core import Claim, ConfigError, DataError, Fault, Guarantee, PrivacyError
+from cutlayer.core import Claim, ConfigError, DataError, Fault, Guarantee, PrivacyError, Tokens
+from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.context import token_lists
 from cutlayer.privacy.randomness import NoiseKeys, generator
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.privacy.secret import CustomerSecret
@@ -39,19 +43,56 @@ _UNCOVERED: Final = (
     "A text that says its label says it all the same: what the vendor reads of texts is a matter of eta.",
     "Labels of texts that are asked about later are the model's answers, which the vendor computes.",
 )
-_KEPT: Final = struct.Struct("<ii")
+_KEPT: Final = struct.Struct("<ii16s")
+_FORMER: Final = struct.Struct("<ii")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Names of a text: as it reads, by its ids, and to the letter."""
+
+    read: bytes
+    ids: bytes
+    exact: bytes
+
+    @classmethod
+    def of(cls, text: Sequence[str], ids: Sequence[Sequence[int]]) -> _Seen:
+        numbers = b"".join(struct.pack("<q", len(side)) + np.asarray(side, dtype="<i8").tobytes() for side in ids)
+        return cls(b"text" + _joined([reads_as(part) for part in text]), b"ids" + numbers, _joined(text))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A record's report, the label that it was drawn from, and the draw's name."""
+
+    report: int
+    label: int
+    identity: bytes
+
+    @classmethod
+    def read(cls, body: bytes, key: bytes) -> _Kept:
+        """What the vault kept under a key; the first versions named draws by it."""
+        if len(body) == _FORMER.size:
+            report, label = _FORMER.unpack(body)
+            return cls(report, label, key)
+        return cls(*_KEPT.unpack(body))
+
+    @property
+    def body(self) -> bytes:
+        return _KEPT.pack(self.report, self.label, self.identity)
 
 
 @dataclass(frozen=True)
 class ReportedLabels:
-    """Labels of `n` records as losses are computed from them, and what the ledger must know about them.
+    """Labels of `n` texts as losses are computed from them, and what the ledger must know about them.
 
-    Equal texts are one record, with one report.
+    Texts that the vendor can tell to be one are one record, with one report.
 
     Attributes:
         labels: `[n]` int64, what is reported.
         identities: 16 bytes for each different record: names its draw.
-        contents: 16 bytes for each: keyed hash of its text; budgets are kept per content.
+        contents: 16 bytes for each: keyed hash of its text as it reads.
+        charges: What each costs, by its text as it reads and by its ids.
         digests: 16 bytes for each: keyed hash of its report, so that a second, different one shows.
         epsilon: Of one draw; infinite for labels in clear.
         outdated: Records that have another label now than when their report was drawn.
@@ -62,6 +103,7 @@ class ReportedLabels:
     labels: Tensor = field(repr=False)
     identities: tuple[bytes, ...] = field(repr=False)
     contents: tuple[bytes, ...] = field(repr=False)
+    charges: Charges = field(repr=False)
     digests: tuple[bytes, ...] = field(repr=False)
     epsilon: float
     outdated: int = 0
@@ -72,11 +114,6 @@ class ReportedLabels:
     def mechanism(self) -> str:
         """Its name, for the ledger."""
         return IN_CLEAR if math.isinf(self.epsilon) else RESPONSE
-
-    @property
-    def etas(self) -> list[float]:
-        """What each record is charged."""
-        return [self.epsilon] * len(self.identities)
 
     def keep(self, vault: Vault) -> None:
         """Keeps the reports, so that a record has the same one whatever becomes of its label.
@@ -127,8 +164,9 @@ class LabelResponse:
     Pr[R(y) = y] = e^ε / (e^ε + K - 1), and each other label has probability 1 / (e^ε + K - 1), so that
     Pr[R(y) = z] <= e^ε Pr[R(y') = z] for all y, y' and z.
 
-    A record is a text. Its draw is keyed with the customer's secret, the text, ε and the classes: **not** with its
-    label, and not with its place, the epoch or the run. So what is seen of equal texts, of an epoch after another
+    A record is what the vendor can tell to be one text: texts that read alike (Unicode form, case and blanks apart),
+    or whose tokens are alike. Its draw is keyed with the customer's secret, the record, ε and the classes: **not** with
+    its label, and not with its place, the epoch or the run. So what is seen of equal texts, of an epoch after another
     and of another run is the same report again, from which nothing more follows.
 
     Args:
@@ -149,64 +187,100 @@ class LabelResponse:
         self._identity_key = secret.derive("label identity")
 
     def draw(
-        self, texts: Sequence[tuple[str, ...]], labels: Tensor, names: Sequence[str], *, vault: Vault
+        self, texts: Sequence[tuple[str, ...]], ids: Tokens, labels: Tensor, names: Sequence[str], *, vault: Vault
     ) -> ReportedLabels:
         """Reports of records: those that the vault keeps, the others drawn. Nothing is kept yet: see `keep`.
 
         Args:
-            texts: `n` records' texts; equal ones are one record, whose label is the first one's.
-            labels: `[n]` int64, numbers of `names`.
+            texts: `n` texts, or pairs.
+            ids: Their tokens, not cut: two texts that the vendor is shown the same way are one record.
+            labels: `[n]` int64, numbers of `names`; a record's label is its first text's.
             names: The classes. Other classes, or another order of theirs, make another draw.
             vault: Where reports are kept.
 
         Raises:
             DataError: There are fewer than two classes, or labels of another number than texts.
         """
-        if len(names) < 2 or len(labels) != len(texts):
+        if len(names) < 2 or not len(labels) == len(texts) == len(ids):
             raise DataError(f"{len(labels)} labels of {len(names)} classes cannot be drawn for {len(texts)} texts.")
         settings = hashlib.blake2b(struct.pack("<d", self.epsilon) + _joined(names), key=self._identity_key).digest()
-        first: dict[bytes, int] = {}
-        record_of = []
-        contents: list[bytes] = []
-        for number, text in enumerate(texts):
-            joined = _joined(text)
-            identity = hashlib.blake2b(settings + joined, key=self._identity_key, digest_size=IDENTITY_BYTES).digest()
-            if identity not in first:
-                first[identity] = number
-                contents.append(_hash(joined, self._content_key, b"label"))
-            record_of.append(identity)
-        identities = tuple(first)
-        true = {identity: int(labels[number]) for identity, number in first.items()}
+        sides = zip(*(token_lists(segment) for segment in ids.segments), strict=True)
+        seen = [_Seen.of(text, row) for text, row in zip(texts, sides, strict=True)]
+        record_of = _merged([(each.read, each.ids) for each in seen])
+        records: dict[int, list[_Seen]] = {}
+        for record, each in zip(record_of, seen, strict=True):
+            records.setdefault(record, []).append(each)
+        true = {record: int(labels[record]) for record in records}  # a record has its first text's number
+        bodies, kept = self._kept(records, true, settings, len(names), vault)
         if math.isinf(self.epsilon):
-            reported, bodies, outdated = true, {}, 0
-        else:
-            bodies = self._bodies(identities, true, len(names), vault)
-            drawn = {identity: _KEPT.unpack(body) for identity, body in bodies.items()}
-            reported = {identity: report for identity, (report, _) in drawn.items()}
-            outdated = sum(before != true[identity] for identity, (_, before) in drawn.items())
+            bodies, kept = {}, {record: replace(each, report=true[record]) for record, each in kept.items()}
+        charges = [
+            [
+                (_hash(name, self._content_key, b"label"), kept[record].identity, self.epsilon)
+                for name in sorted({name for each in texts_of for name in (each.read, each.ids, each.exact)})
+            ]
+            for record, texts_of in records.items()
+        ]
         return ReportedLabels(
             # without a draw, equal texts keep the labels that they have
-            labels=labels.clone() if math.isinf(self.epsilon) else torch.tensor([reported[each] for each in record_of]),
-            identities=identities,
-            contents=tuple(contents),
-            digests=tuple(_hash(struct.pack("<i", reported[each]), self._identity_key, each) for each in identities),
+            labels=labels.clone()
+            if math.isinf(self.epsilon)
+            else torch.tensor([kept[record].report for record in record_of]),
+            identities=tuple(kept[record].identity for record in records),
+            contents=tuple(_hash(texts_of[0].read, self._content_key, b"label") for texts_of in records.values()),
+            charges=Charges.of(charges),
+            digests=tuple(
+                _hash(struct.pack("<i", kept[record].report), self._identity_key, kept[record].identity)
+                for record in records
+            ),
             epsilon=self.epsilon,
-            outdated=outdated,
+            outdated=0
+            if math.isinf(self.epsilon)
+            else sum(each.label != true[record] for record, each in kept.items()),
             unsafe=self._secret.is_unsafe,
             bodies=bodies,
         )
 
-    def _bodies(
-        self, identities: Sequence[bytes], true: dict[bytes, int], classes: int, vault: Vault
-    ) -> dict[bytes, bytes]:
-        """What the vault keeps of each record: its report, and the label that it was drawn from."""
-        found = zip(identities, vault.get_many(identities), strict=True)
-        return {
-            identity: _KEPT.pack(self._respond(identity, true[identity], classes), true[identity])
-            if body is None
-            else body
-            for identity, body in found
+    def _kept(
+        self,
+        records: Mapping[int, Sequence[_Seen]],
+        true: Mapping[int, int],
+        settings: bytes,
+        classes: int,
+        vault: Vault,
+    ) -> tuple[dict[bytes, bytes], dict[int, _Kept]]:
+        """What the vault is to keep of each record, under all of its names, and what it says.
+
+        A record that joins some which were drawn apart before keeps the report of one of them.
+        """
+        names = {
+            record: [
+                _hash(name, settings, b"label name")
+                for name in sorted({name for each in texts_of for name in (each.read, each.ids)})
+            ]
+            for record, texts_of in records.items()
         }
+        # the first versions kept a report under its text, to the letter
+        former = {
+            record: [self._former(settings, each.exact) for each in texts_of] for record, texts_of in records.items()
+        }
+        keys = [key for record in records for key in (*names[record], *former[record])]
+        found = {key: body for key, body in zip(keys, vault.get_many(keys), strict=True) if body is not None}
+        bodies: dict[bytes, bytes] = {}
+        kept = {}
+        for record in records:
+            known = next((key for key in (*names[record], *former[record]) if key in found), None)
+            if known is None:
+                identity, label = names[record][0], true[record]
+                drawn = label if math.isinf(self.epsilon) else self._respond(identity, label, classes)
+                kept[record] = _Kept(drawn, label, identity)
+            else:
+                kept[record] = _Kept.read(found[known], known)
+            bodies |= {name: found.get(name, kept[record].body) for name in names[record]}
+        return bodies, kept
+
+    def _former(self, settings: bytes, exact: bytes) -> bytes:
+        return hashlib.blake2b(settings + exact, key=self._identity_key, digest_size=IDENTITY_BYTES).digest()
 
     def _respond(self, identity: bytes, label: int, classes: int) -> int:
         rng = generator(self._noise_keys(identity))
@@ -227,6 +301,32 @@ def keep_probability(epsilon: float, classes: int) -> float:
         classes: K.
     """
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
+
+
+def reads_as(text: str) -> str:
+    """A text in one Unicode form and case, with one blank for any number of them.
+
+    Ref: Unicode NFKC and full case folding.
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _merged(names: Sequence[Sequence[bytes]]) -> list[int]:
+    """For each item the number of the first one that it shares a name with, directly or through others."""
+    parent = list(range(len(names)))
+
+    def root(item: int) -> int:
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
+
+    holder: dict[bytes, int] = {}
+    for item, own in enumerate(names):
+        for name in own:
+            first, other = sorted((root(holder.setdefault(name, item)), root(item)))
+            parent[other] = first
+    return [root(item) for item in range(len(names))]
 
 
 def _joined(parts: Sequence[str]) -> bytes:

@@ -6,14 +6,14 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from cutlayer.core import PrivacyError
-from cutlayer.privacy.charges import check_budget, largest_spent, new_draws, spent_on
+from cutlayer.privacy.charges import Charges, Due, largest_spent, most_looks
 from cutlayer.privacy.database import Database, select_by_key
 from cutlayer.privacy.entries import (
     FrameEntry,
@@ -27,7 +27,10 @@ from cutlayer.privacy.labels import LABEL_UNIT, ReportedLabels
 from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
-CREATE TABLE kinds (kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (mechanism, unit));
+CREATE TABLE kinds (
+    kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, model TEXT NOT NULL,
+    UNIQUE (mechanism, unit, model)
+);
 CREATE TABLE frames (
     entry INTEGER PRIMARY KEY AUTOINCREMENT, opened REAL NOT NULL, run TEXT NOT NULL, route TEXT NOT NULL,
     place TEXT NOT NULL, vendor TEXT NOT NULL DEFAULT '',
@@ -38,17 +41,38 @@ CREATE TABLE releases (
     entry INTEGER NOT NULL REFERENCES frames, position INTEGER NOT NULL,
     identity BLOB NOT NULL, draw BLOB NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL,
     kind INTEGER NOT NULL REFERENCES kinds, eta REAL NOT NULL, tokens INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    charged INTEGER NOT NULL, PRIMARY KEY (entry, position)
+    charged INTEGER NOT NULL, part INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (entry, position)
+) WITHOUT ROWID;
+CREATE TABLE looks (
+    account BLOB NOT NULL, draw BLOB NOT NULL, kind INTEGER NOT NULL REFERENCES kinds, eta REAL NOT NULL,
+    PRIMARY KEY (account, draw)
 ) WITHOUT ROWID;
 CREATE INDEX frames_run ON frames (run);
 CREATE INDEX releases_identity ON releases (identity, digest);
-CREATE INDEX releases_draw ON releases (draw) WHERE charged;
-CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged;
 CREATE TABLE owner (fingerprint BLOB NOT NULL)
 """
 _UPGRADES: Final = {
     # frames that were written before do not say to whom they went
-    1: "ALTER TABLE frames ADD COLUMN vendor TEXT NOT NULL DEFAULT ''; CREATE TABLE owner (fingerprint BLOB NOT NULL)"
+    1: "ALTER TABLE frames ADD COLUMN vendor TEXT NOT NULL DEFAULT ''; CREATE TABLE owner (fingerprint BLOB NOT NULL)",
+    # texts were charged whole: what was spent on one counts for its exact tokens from now on
+    2: """
+CREATE TABLE kinds_3 (
+    kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, model TEXT NOT NULL,
+    UNIQUE (mechanism, unit, model)
+);
+INSERT INTO kinds_3 SELECT kind, mechanism, unit, '' FROM kinds;
+DROP TABLE kinds;
+ALTER TABLE kinds_3 RENAME TO kinds;
+ALTER TABLE releases ADD COLUMN part INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE looks (
+    account BLOB NOT NULL, draw BLOB NOT NULL, kind INTEGER NOT NULL REFERENCES kinds, eta REAL NOT NULL,
+    PRIMARY KEY (account, draw)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO looks SELECT content, substr(draw, 1, 8), kind, CASE WHEN unsafe THEN 9e999 ELSE eta END
+    FROM releases JOIN frames USING (entry) WHERE charged;
+DROP INDEX releases_draw;
+DROP INDEX releases_charged
+""",
 }
 _PAGE: Final = 500
 _OTHER_CATEGORIES: Final = ("gradient", "control")
@@ -62,11 +86,11 @@ class Ledger:
     A frame is written down, and is on disk, before its bytes exist. An entry that is never closed
     therefore means: may have left. Several processes may use one file.
 
-    **Budget.** Each draw of noise for a text is a look at it and is charged its eta once, whatever
-    the number of frames and forms in which it is sent. The budget bounds, for every text, the sum
-    of the etas of its draws in one unit; etas of unlike units are never added. A release without
-    privacy exceeds every budget, and so does one whose noise came from a seed. Vendors are taken to
-    tell each other what they got.
+    **Budget.** Each draw of noise for a token is a look at it, and is charged its eta once to the text up to that
+    token, as it reads, whatever the number of frames and forms in which it is sent: equal beginnings of texts share
+    their accounts. The budget bounds, for every account, the sum of the etas of its draws in one unit; etas of unlike
+    units are never added. A release without privacy exceeds every budget, and so does one whose noise came from a
+    seed. Vendors are taken to tell each other what they got.
 
     **Labels** have entries of their own, with an epsilon each, and a budget of their own.
 
@@ -79,7 +103,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=2, upgrades=_UPGRADES)
+        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=3, upgrades=_UPGRADES)
 
     def belongs_to(self, fingerprint: bytes) -> bool:
         """Whether a secret named the texts in it. Before the first release it takes any secret for its own."""
@@ -102,6 +126,7 @@ class Ledger:
         release: Release | None,
         budget: float | None,
         unsafe: bool,
+        model: str = "",
         labels: ReportedLabels | None = None,
         label_budget: float | None = None,
     ) -> int:
@@ -114,8 +139,9 @@ class Ledger:
             where: Values of the path's placeholders.
             payload_bytes: Bytes of its tensors, by what they are spent on.
             release: The texts in it.
-            budget: Largest sum of etas per text and unit; `None` for no limit.
+            budget: Largest sum of etas per account and unit; `None` for no limit.
             unsafe: Whether noise comes from a seed.
+            model: What the vendor calls the model.
             labels: Labels that gradients show from this frame on.
             label_budget: Largest sum of epsilons per label; `None` for no limit.
 
@@ -141,55 +167,36 @@ class Ledger:
                 "INSERT INTO frames (opened, run, vendor, route, place, payload, texts, unsafe) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    now, run, vendor, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)), len(digests),
-                    unsafe,
+                    now, run, vendor, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)),
+                    0 if release is None else len(release.of), unsafe,
                 ),
             ).lastrowid  # fmt: skip
             if entry is None:
                 raise PrivacyError("The ledger did not number a frame.")
+            after = 0
             if release is not None:
-                charge = _Charge.of_texts(release, digests, payload_bytes.get(RELEASE_BYTES, 0))
-                _write(connection, entry, charge, budget, told="This release was not sent.")
+                lines = _Lines.of_texts(release, digests, payload_bytes.get(RELEASE_BYTES, 0), model=model)
+                _write(connection, entry, lines, budget, unsafe=unsafe, told="This release was not sent.")
+                after = len(release.of)
             if labels is not None:
-                charge = _Charge.of_labels(labels, after=len(digests))
-                _write(connection, entry, charge, label_budget, told="No gradient was sent.")
+                lines = _Lines.of_labels(labels, after=after)
+                _write(connection, entry, lines, label_budget, unsafe=unsafe, told="No gradient was sent.")
         return entry
 
-    def check_budget(
-        self,
-        *,
-        draws: Sequence[bytes],
-        contents: Sequence[bytes],
-        etas: Sequence[float],
-        unit: str,
-        budget: float,
-        what: str = "texts",
-    ) -> None:
+    def check_budget(self, charges: Iterable[Charges], *, unit: str, budget: float, what: str = "texts") -> None:
         """Asks, before a run begins, whether its budget lets all of its releases leave. Nothing is written.
 
         Args:
-            draws: The draw of each release.
-            contents: The text of each release.
-            etas: What each release costs if its draw is new.
+            charges: Of all that will be released.
             unit: What etas are counted in.
-            budget: Largest sum of etas per text and unit.
+            budget: Largest sum of etas per account and unit.
             what: What is released.
 
         Raises:
-            BudgetError: A text would be charged beyond the budget, once all of them had left.
+            BudgetError: An account would be charged beyond the budget, once all of them had left.
         """
         with self._database.read() as connection:
-            new = new_draws(connection, draws)
-            check_budget(
-                connection,
-                contents=contents,
-                etas=etas,
-                new=new,
-                unit=unit,
-                budget=budget,
-                told="No text was sent.",
-                what=what,
-            )
+            Due(connection, charges).check(unit=unit, budget=budget, told="No text was sent.", what=what)
 
     def is_empty(self) -> bool:
         """Whether no text was ever released."""
@@ -206,15 +213,15 @@ class Ledger:
             ).fetchone()
         return most or 0
 
-    def spent_on(self, contents: Sequence[bytes], unit: str) -> dict[bytes, float]:
-        """What texts were charged so far, in one unit or without any privacy; the others are left out.
+    def spent_on(self, charges: Iterable[Charges], unit: str) -> list[float]:
+        """The most that any account of each text was charged so far, in one unit or without any privacy.
 
         Args:
-            contents: Their keyed hashes, as releases carry them.
+            charges: Whose accounts are looked up.
             unit: What etas are counted in.
         """
         with self._database.read() as connection:
-            return spent_on(connection, contents, unit)
+            return Due(connection, charges).spent(unit)
 
     def close_frame(self, entry: int, *, uplink_bytes: int, downlink_bytes: int, status: int, digest: bytes) -> None:
         """Notes what became of a frame.
@@ -316,13 +323,13 @@ class Ledger:
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
-            spent = largest_spent(connection)
+            spent, looks = largest_spent(connection), most_looks(connection)
             rows = connection.execute(
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
                 "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"
             ).fetchall()
         lines = [
-            MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent[unit])
+            MechanismSummary(mechanism, unit, texts, releases, draws, tokens, size, eta, spent.get(unit, 0.0))
             for mechanism, unit, texts, releases, draws, tokens, size, eta in rows
         ]
         return LedgerSummary(
@@ -338,6 +345,7 @@ class Ledger:
             ),
             mechanisms=tuple(line for line in lines if line.unit != LABEL_UNIT),
             labels=tuple(line for line in lines if line.unit == LABEL_UNIT),
+            looks=looks,
         )
 
     def spent(self, run: str) -> RunBytes:
@@ -363,7 +371,7 @@ class Ledger:
                 downlink += received
             (tokens,) = connection.execute(
                 "SELECT TOTAL(tokens) FROM (SELECT MAX(tokens) AS tokens FROM releases JOIN frames USING (entry) "
-                "WHERE run = ? GROUP BY identity)",
+                "WHERE run = ? GROUP BY identity, part)",
                 (run,),
             ).fetchone()
         return RunBytes(uplink, downlink, int(tokens))
@@ -379,112 +387,118 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class _Charge:
+class _Lines:
     """What a frame is charged for: a row for each text, or for each label.
 
     Attributes:
         what: What they are, for messages.
         mechanism: How they were privatized.
         unit: What etas are counted in.
+        model: What the vendor calls the model; empty for labels, which are no model's.
+        charges: What each costs.
         start: The first row's position.
         identities: Names of their bytes.
         draws: Names of the noise in them.
         contents: Names of the texts.
         digests: Hashes of what leaves.
-        etas: What each costs if its draw is new.
         tokens: How many tokens each has.
         sizes: Each one's share of the frame's release bytes.
+        parts: Which of its item's texts each is.
     """
 
     what: str
     mechanism: str
     unit: str
+    model: str
+    charges: Charges
     start: int
     identities: Sequence[bytes]
     draws: Sequence[bytes]
     contents: Sequence[bytes]
     digests: Sequence[bytes]
-    etas: Sequence[float]
     tokens: Sequence[int]
     sizes: Sequence[int]
+    parts: Sequence[int]
 
     @classmethod
-    def of_texts(cls, release: Release, digests: Sequence[bytes], release_bytes: int) -> _Charge:
-        """That of a release."""
-        items = release.items()
-        ends = (items.cumsum(0) * release_bytes // max(int(items.sum()), 1)).tolist()
+    def of_texts(cls, release: Release, digests: Sequence[bytes], release_bytes: int, *, model: str) -> _Lines:
+        """Those of a release."""
+        items, rows = release.of.tolist(), release.items_of_texts()
+        ends = (rows.cumsum(0) * release_bytes // max(int(rows.sum()), 1)).tolist()
+        first = {item: text for text, item in reversed(list(enumerate(items)))}
         return cls(
             what="texts",
             mechanism=release.mechanism,
             unit=release.unit,
+            model=model,
+            charges=release.charges,
             start=0,
-            identities=release.identities,
+            identities=[release.identities[item] for item in items],
             draws=release.draws,
             contents=release.contents,
-            digests=digests,
-            etas=release.etas.tolist(),
+            digests=[digests[item] for item in items],
             tokens=release.tokens.tolist(),
             sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
+            parts=[text - first[item] for text, item in enumerate(items)],
         )
 
     @classmethod
-    def of_labels(cls, labels: ReportedLabels, *, after: int) -> _Charge:
-        """That of labels, behind so many texts."""
+    def of_labels(cls, labels: ReportedLabels, *, after: int) -> _Lines:
+        """Those of labels, behind so many texts."""
         none = [0] * len(labels.identities)
         return cls(
             what="labels",
             mechanism=labels.mechanism,
             unit=LABEL_UNIT,
+            model="",
+            charges=labels.charges,
             start=after,
             identities=labels.identities,
             draws=labels.identities,
             contents=labels.contents,
             digests=labels.digests,
-            etas=labels.etas,
             tokens=none,
             sizes=none,
+            parts=none,
         )
 
 
-def _write(connection: sqlite3.Connection, entry: int, charge: _Charge, budget: float | None, *, told: str) -> None:
-    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit) VALUES (?, ?)", (charge.mechanism, charge.unit))
+def _write(
+    connection: sqlite3.Connection, entry: int, lines: _Lines, budget: float | None, *, unsafe: bool, told: str
+) -> None:
+    kinds = (lines.mechanism, lines.unit, lines.model)
+    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit, model) VALUES (?, ?, ?)", kinds)
     (kind,) = connection.execute(
-        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ?", (charge.mechanism, charge.unit)
+        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ? AND model = ?", kinds
     ).fetchone()
-    _check_bytes(connection, charge)
-    charged = new_draws(connection, charge.draws)
+    etas = lines.charges.largest.tolist()
+    _check_bytes(connection, lines, etas)
+    due = Due(connection, [lines.charges], unsafe=unsafe)
     if budget is not None:
-        check_budget(
-            connection,
-            contents=charge.contents,
-            etas=charge.etas,
-            new=charged,
-            unit=charge.unit,
-            budget=budget,
-            told=told,
-            what=charge.what,
-        )
-    count = len(charge.identities)
+        due.check(unit=lines.unit, budget=budget, told=told, what=lines.what)
+    new = due.new_texts()
+    due.charge(kind)
+    count = len(lines.identities)
     connection.executemany(
-        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         zip(
-            [entry] * count, range(charge.start, charge.start + count), charge.identities, charge.draws,
-            charge.contents, charge.digests, [kind] * count, charge.etas, charge.tokens, charge.sizes, charged,
-            strict=True,
+            [entry] * count, range(lines.start, lines.start + count), lines.identities, lines.draws,
+            lines.contents, lines.digests, [kind] * count, etas, lines.tokens, lines.sizes,
+            [text in new for text in range(count)], lines.parts, strict=True,
         ),
     )  # fmt: skip
 
 
-def _check_bytes(connection: sqlite3.Connection, charge: _Charge) -> None:
+def _check_bytes(connection: sqlite3.Connection, lines: _Lines, etas: Sequence[float]) -> None:
     query = "SELECT identity, digest FROM releases WHERE identity"
-    known = dict(select_by_key(connection, query, charge.identities))
+    known = dict(select_by_key(connection, query, list(dict.fromkeys(lines.identities))))
     differing = 0
-    for identity, digest, eta in zip(charge.identities, charge.digests, charge.etas, strict=True):
+    for identity, digest, eta in zip(lines.identities, lines.digests, etas, strict=True):
         # without noise there is no second look: a text's rows may differ in their last bits
         differing += math.isfinite(eta) and known.setdefault(identity, digest) != digest
     if differing:
         raise PrivacyError(
-            f"{differing} of {len(charge.identities)} {charge.what} were released before with other bytes: this would "
+            f"{differing} of {len(lines.identities)} {lines.what} were released before with other bytes: this would "
             "be a second look.",
             remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
         )

@@ -10,28 +10,29 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Payload, Place, Ragged, Rows
+from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.context import NAME_BYTES
 from cutlayer.privacy.layout import TextMajor
 
-IDENTITY_BYTES: Final = 16
+IDENTITY_BYTES: Final = NAME_BYTES
 
 
 @dataclass(frozen=True)
 class Release:
-    """`n` texts as they leave, or as they are on the way to their noise.
+    """`n` items as they leave, or as they are on the way to their noise.
 
-    A text's *identity* names its bytes: keyed hash of content, mechanism, parameters and, with a
-    trainable bottom, step. Its *draw* names the noise in them: the same draw in another form (token
-    ids, then rows computed from these ids) is another identity but no further look, and is charged
-    once.
+    An item is a text, or a block of parts of texts. Its *identity* names its bytes: keyed hash of the draws in it and,
+    with a trainable bottom, the step. A *draw* names noise: the same draw in another form (token ids, then rows
+    computed from these ids) is another identity but no further look, and is charged once.
 
     Attributes:
-        payload: Token ids or rows.
-        identities: 16 bytes per text.
-        draws: 16 bytes per text; the identity under which the text's noise was drawn.
-        contents: 16 bytes per text: keyed hash of its token ids. Budgets are kept per content.
-        etas: `[n]` float64: the largest eta of any token (or row) of the text; infinite without
-            privacy, 0 for a text without tokens.
-        tokens: `[n]` int64: content tokens per text.
+        payload: Token ids or rows of `n` items.
+        identities: 16 bytes per item.
+        of: `[m]` int64, ascending: the item that each text is (a part of).
+        contents: 16 bytes per text: names it, as far as it was released, by how it reads.
+        draws: 16 bytes per text: name its noise, all of it.
+        tokens: `[m]` int64: content tokens of each text in its item.
+        charges: What they cost, token by token.
         mechanism: Its name, for the ledger.
         unit: What etas are counted in; only etas of one unit are added.
         pending: Where noise is still to be added. Such a release must not leave, and the ledger
@@ -41,27 +42,33 @@ class Release:
 
     payload: Payload = field(repr=False)
     identities: tuple[bytes, ...] = field(repr=False)
-    draws: tuple[bytes, ...] = field(repr=False)
+    of: Tensor = field(repr=False)
     contents: tuple[bytes, ...] = field(repr=False)
-    etas: Tensor = field(repr=False)
+    draws: tuple[bytes, ...] = field(repr=False)
     tokens: Tensor = field(repr=False)
+    charges: Charges = field(repr=False)
     mechanism: str
     unit: str
     pending: Place | None = None
     public: bool = False
 
     def __post_init__(self) -> None:
-        counts = {
-            len(part) for part in (self.payload, self.identities, self.draws, self.contents, self.etas, self.tokens)
-        }
+        if len(self.payload) != len(self.identities):
+            raise ValueError(f"a release of {len(self.payload)} items has {len(self.identities)} identities")
+        counts = {len(part) for part in (self.of, self.contents, self.draws, self.tokens, self.charges)}
         if len(counts) != 1:
             raise ValueError(f"the parts of a release are of {sorted(counts)} texts")
 
     def __len__(self) -> int:
         return len(self.identities)
 
+    @property
+    def etas(self) -> Tensor:
+        """`[m]` float64: each text's largest eta; infinite without privacy, 0 for a text without tokens."""
+        return self.charges.largest
+
     def carried_as(self, payload: Payload, context: bytes) -> Release:
-        """The same draw in another form.
+        """The same draws in another form.
 
         Args:
             payload: The form, a function of this release's payload and nothing private besides.
@@ -76,25 +83,40 @@ class Release:
         )
         return replace(self, payload=payload, identities=identities)
 
-    def recalled(self, payload: Payload, context: bytes, *, draws: tuple[bytes, ...]) -> Release:
-        """The same draw as it left before, from the vault.
+    def noised(self, payload: Payload, draws: tuple[bytes, ...]) -> Release:
+        """The same with noise on the rows of each item, which shows all of it once more.
 
         Args:
-            payload: What `Privatizer.activations` returned for this draw and the vault kept.
+            payload: Noisy rows.
+            draws: Of each item.
+        """
+        of_texts = tuple(draws[item] for item in self.of.tolist())
+        return replace(self, payload=payload, draws=of_texts, charges=self.charges.redrawn(of_texts), pending=None)
+
+    def recalled(self, payload: Payload, context: bytes, *, draws: tuple[bytes, ...]) -> Release:
+        """The same draws as they left before, from the vault.
+
+        Args:
+            payload: What `Privatizer.activations` returned for these draws and the vault kept.
             context: As in `carried_as`.
-            draws: The draws of that, which the vault kept too: noise on rows has a draw of its own.
+            draws: Of each item, which the vault kept too: noise on rows has a draw of its own. Where noise went to
+                the tokens they say nothing new.
 
         Returns:
             As `carried_as`, and no longer pending: the noise is in the payload already. Use the vault
             for the first release too, so that all of them carry the same draw.
         """
-        return replace(self.carried_as(payload, context), draws=draws, pending=None)
+        carried = self.carried_as(payload, context)
+        return carried if self.pending is None else carried.noised(payload, draws)
+
+    @property
+    def item_draws(self) -> tuple[bytes, ...]:
+        """Of each item the draw of its first text: where noise is on rows, that of all of them."""
+        first = torch.searchsorted(self.of, torch.arange(len(self))).tolist()
+        return tuple(self.draws[text] for text in first)
 
     def continuing(self, first: Release | None) -> Release:
-        """The same, as a further part of texts that began with `first`.
-
-        A text that grows leaves in parts, in each of which other tokens are drawn. No token is drawn
-        twice, so the parts together are one look at the text, and are named and charged as such.
+        """The same, as a further part of texts that began with `first`, in whose name they are listed.
 
         Args:
             first: The release of the texts' beginnings; `None` where this is it.
@@ -102,26 +124,36 @@ class Release:
         return self if first is None else replace(self, contents=first.contents, draws=first.draws)
 
     def select(self, indices: Tensor) -> Release:
-        """The texts at `indices` `[m]`, in that order."""
+        """The items at `indices` `[k]`, in that order."""
         chosen = indices.tolist()
+        texts = Ragged(torch.arange(len(self.of)), torch.bincount(self.of, minlength=len(self))).select(indices)
+        kept = texts.values.tolist()
         return replace(
             self,
             payload=self.payload.select(indices),
             identities=tuple(self.identities[i] for i in chosen),
-            draws=tuple(self.draws[i] for i in chosen),
-            contents=tuple(self.contents[i] for i in chosen),
-            etas=self.etas[indices],
-            tokens=self.tokens[indices],
+            of=torch.arange(len(chosen)).repeat_interleave(texts.lengths),
+            contents=tuple(self.contents[text] for text in kept),
+            draws=tuple(self.draws[text] for text in kept),
+            tokens=self.tokens[texts.values],
+            charges=self.charges.select(texts.values),
         )
 
+    def items_of_texts(self) -> Tensor:
+        """`[m]` int64: ids or rows of each text in the payload; special tokens' rows are its item's first text's."""
+        rows = self.tokens.clone()
+        specials = self.items() - torch.zeros_like(self.items()).index_add(0, self.of, self.tokens)
+        rows[torch.searchsorted(self.of, torch.arange(len(self)))] += specials
+        return rows
+
     def items(self) -> Tensor:
-        """`[n]` int64: ids or rows of each text in the payload."""
+        """`[n]` int64: ids or rows of each item in the payload."""
         if isinstance(self.payload, Rows):
             return self.payload.packed.lengths
         return torch.stack([segment.lengths for segment in self.payload.segments]).sum(0)
 
     def digests(self) -> tuple[bytes, ...]:
-        """16 bytes per text: hash of its part of the payload, so that a second, different draw shows."""
+        """16 bytes per item: hash of its part of the payload, so that a second, different draw shows."""
         if isinstance(self.payload, Rows):
             packed, lengths = self.payload.packed, self.payload.segment_lengths
         else:

@@ -87,6 +87,7 @@ class PrivacySpec(_Closed):
     eta: float
     place: Place = Place.TOKENS
     cti: CtiSpec | None = None
+    noise_window: int | None = Field(default=None, ge=1)
     # what runs and profiles are known by stays what it was before there was a choice
     noise: str = Field(default=DChi.name, exclude_if=lambda noise: bool(noise == DChi.name))
 

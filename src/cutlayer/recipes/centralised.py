@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor
@@ -129,8 +130,7 @@ def train_centralised(
         order = epoch_batches(
             lengths,
             batch_size=training.batch_size,
-            seed=seed,
-            epoch=epoch,
+            rng=np.random.Generator(np.random.PCG64((seed, epoch))),
             group_by_length=training.group_by_length,
         )
         for number, indices in enumerate(order, start=1):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
@@ -109,8 +110,7 @@ def train_centralised_language_model(
         order = epoch_batches(
             torch.tensor([corpus.length(text) for text in texts]),
             batch_size=training.batch_size,
-            seed=seed,
-            epoch=len(values),
+            rng=np.random.Generator(np.random.PCG64((seed, len(values)))),
             group_by_length=training.group_by_length,
         )
         for number, indices in enumerate(order, start=1):

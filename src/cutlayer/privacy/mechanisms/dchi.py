@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from cutlayer.core import Claim, ConfigError, Fault, Guarantee
-from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64
+from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Rng
 
 LARGEST_RADIUS: Final = 2.0**28
 """Up to this expected norm fp64 is at least 2^14 times finer than the lattice at every coordinate."""
@@ -30,7 +30,7 @@ class DChi:
 
     name = "d-chi"
 
-    def noise(self, *, etas: Float64, width: int, rng: np.random.Generator) -> Float64:
+    def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """Independent noise, one row per token; see `Mechanism.noise`.
 
         Raises:

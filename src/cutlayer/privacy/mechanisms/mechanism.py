@@ -8,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutlayer.core import Guarantee, Registry
+from cutlayer.privacy.randomness import Streams
 
 Float64 = NDArray[np.float64]
+Rng = np.random.Generator | Streams
+"""Where noise comes from: one secure generator for all rows, or a stream for each."""
 
 
 class Mechanism(Protocol):
@@ -25,14 +28,15 @@ class Mechanism(Protocol):
         """Its name in the registry, in ledgers and reports."""
         ...
 
-    def noise(self, *, etas: Float64, width: int, rng: np.random.Generator) -> Float64:
+    def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """Independent noise, one row per token.
 
         Args:
             etas: `[tokens]`, the privacy parameter of each token.
             width: Coordinates per row.
-            rng: A cryptographically secure generator; there is no default. All noise comes from it: a
-                text's draw is made again from its key.
+            rng: Cryptographically secure; there is no default. All noise comes from it: a token's draw is made again
+                from its key. A plug-in gets a numpy generator, in releases one for each row, which it is then asked
+                for by itself.
 
         Returns:
             `[tokens, width]` float64, the same for the same state of the generator.

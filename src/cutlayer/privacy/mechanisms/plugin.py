@@ -10,7 +10,8 @@ import numpy as np
 
 from cutlayer.core import ConfigError, CutlayerError, Fault, Guarantee
 from cutlayer.privacy.mechanisms.dchi import LARGEST_RADIUS
-from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Mechanism
+from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Mechanism, Rng
+from cutlayer.privacy.randomness import Streams
 
 _METHODS = ("noise", "log_density", "guarantee")
 
@@ -46,13 +47,18 @@ class PluggedIn:
         self.origin = origin
         self._part: Any = part
 
-    def noise(self, *, etas: Float64, width: int, rng: np.random.Generator) -> Float64:
-        """The plug-in's noise, looked at; see `Mechanism.noise`.
+    def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
+        """The plug-in's noise, looked at; see `Mechanism.noise`. Of streams, row by row.
 
         Raises:
             ConfigError: It raised what is no error of cutlayer's, or its noise has another shape or type, is not
                 finite, or drowns the lattice.
         """
+        if isinstance(rng, Streams):
+            rows = [
+                self.noise(etas=etas[row : row + 1], width=width, rng=rng.generator(row)) for row in range(len(etas))
+            ]
+            return np.concatenate(rows) if rows else np.empty((0, width))
         with self._running("noise"):
             noise = self._part.noise(etas=etas, width=width, rng=rng)
         wanted = (len(etas), width)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Guarantee, Tokens
-from cutlayer.privacy.layout import TextMajor
+from cutlayer.privacy.context import Excerpts
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
@@ -41,9 +40,7 @@ class NoPrivacy(Privatizer):
         *,
         labels: Tensor | None,
         look: tuple[int, int] | None = None,
-        after: Sequence[bytes] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Release:
         """The texts, untouched; see `Privatizer.tokens`."""
-        texts = TextMajor.of(tokens)
-        release = self._name(tokens, texts, self._etas(tokens, texts, labels), look, after)
-        return replace(release, etas=torch.full((len(tokens),), self.spec.eta, dtype=torch.float64))
+        return replace(self._name(tokens, labels, look, excerpts).release, pending=None)

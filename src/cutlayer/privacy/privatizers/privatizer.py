@@ -11,24 +11,35 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, Place, Registry, Rows, Tokens
+from cutlayer.core import (
+    ConfigError,
+    Deviation,
+    Fault,
+    Guarantee,
+    Place,
+    PrivacyError,
+    Ragged,
+    Registry,
+    Rows,
+    Tokens,
+)
+from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.context import NAME_BYTES, Excerpts, Spellings, contexts, token_lists
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism, round_to_lattice
-from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import QUERY_BLOCK
-from cutlayer.privacy.randomness import NoiseKeys, generator, stream_fingerprint
+from cutlayer.privacy.randomness import NoiseKeys, stream_fingerprint
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.secret import CustomerSecret
 from cutlayer.privacy.spec import PrivacySpec
 
 BLOCK_ELEMENTS: Final = 2**23
 """float64 numbers of noise held at a time, whatever the number of texts."""
-PIECE: Final = 1024
-"""Tokens of one text drawn at a time. Part of what a key means: another size gives other noise."""
 UNSAFE: Final = "The noise comes from a seed: whoever knows it can subtract all noise. Nothing is promised."
 
 
@@ -41,12 +52,14 @@ class Space:
         candidates: `[vocabulary]` bool, public: tokens that text-to-text may return.
         fingerprint: Names the table, for example the sha256 of its bytes.
         boundary: Names what hidden rows are: the model's fingerprint and the cut.
+        spellings: How tokens read.
     """
 
     table: Tensor | None = None
     candidates: Tensor | None = None
     fingerprint: str = ""
     boundary: str = ""
+    spellings: Spellings = Spellings()  # noqa: RUF009 - it does not change
 
     def require_table(self) -> Tensor:
         """The table.
@@ -61,12 +74,66 @@ class Space:
         return self.table
 
 
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text in a release: its names, its content tokens, and its accounts with draws and etas."""
+
+    content: bytes
+    draw: bytes
+    tokens: int
+    charges: list[tuple[bytes, bytes, float]]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A release before its noise.
+
+    Attributes:
+        release: Its names and charges.
+        texts: Its tokens, item by item.
+        etas: `[total]` float64, in that order.
+        names: `[total, NAME_BYTES]` uint8: of each token's draw, in that order.
+    """
+
+    release: Release
+    texts: TextMajor
+    etas: Tensor
+    names: NDArray[np.uint8]
+
+
+def _sources(
+    texts: TextMajor, excerpts: Excerpts | None
+) -> tuple[list[list[int]], Sequence[Sequence[tuple[int, int, int]]]]:
+    """Texts, and the parts of them that each item is made of.
+
+    Raises:
+        PrivacyError: The items are not made of these parts: their noise would go by a wrong name.
+    """
+    if excerpts is None:
+        sources = token_lists(Ragged(texts.values, texts.lengths.flatten()))
+        segments = texts.lengths.shape[1]
+        numbers = range(len(sources))
+        return sources, [
+            [(text, 0, len(sources[text])) for text in numbers[at : at + segments]]
+            for at in range(0, len(sources), segments)
+        ]
+    compact = excerpts.compact()
+    sources = token_lists(compact.texts)
+    made = [[token for text, start, stop in own for token in sources[text][start:stop]] for own in compact.parts]
+    if made != token_lists(Ragged(texts.values, texts.per_text)):
+        raise PrivacyError("These tokens are not the parts of texts that they are said to be.")
+    return sources, compact.parts
+
+
 class Privatizer(ABC):
     """Turns texts into releases.
 
-    A text's noise is drawn from a generator that is keyed with its draw and lives for this text
-    alone. So the same text under the same settings gets the same noise in any order, batch or
-    process, and two texts never share any.
+    A token's noise is a stream that is named after the token and what stands before it, in its text (or in a window
+    of it). So the same text under the same settings gets the same noise in any order, batch or process, cut anywhere
+    and with whatever behind it, and two tokens share noise only behind the same text.
 
     Working memory is bounded by `BLOCK_ELEMENTS` and the search's blocks; only what is returned
     grows with the number of texts.
@@ -179,7 +246,7 @@ class Privatizer(ABC):
         *,
         labels: Tensor | None,
         look: tuple[int, int] | None = None,
-        after: Sequence[bytes] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Release:
         """Acts at the tokens, before the blocks.
 
@@ -188,9 +255,8 @@ class Privatizer(ABC):
                 the tokenizer always puts them, and are neither noised nor candidates.
             labels: `[n]` int64, or `None` where they are unknown. Read by CTI alone.
             look: (epoch, step) with a trainable bottom, where each step is a look of its own. Else
-                `None`: the text's one draw is used wherever the text occurs.
-            after: Identities of what these texts go on from, `n`: a token of a text that grows has a draw for
-                each text that may stand before it.
+                `None`: a token's one draw is used wherever it stands behind the same text.
+            excerpts: What the tokens are cut out of, where they are no texts from their beginning.
 
         Returns:
             The release. At place `activations` its payload is private still, and `pending` says so.
@@ -220,56 +286,121 @@ class Privatizer(ABC):
             return torch.full((len(texts.values),), self.spec.eta, dtype=torch.float64)
         return texts.align(self._importance.eta(tokens, labels, eta0=self.spec.eta))
 
-    def _name(
+    def named(
         self,
         tokens: Tokens,
-        texts: TextMajor,
-        etas: Tensor,
-        look: tuple[int, int] | None,
-        after: Sequence[bytes] | None,
+        *,
+        labels: Tensor | None,
+        look: tuple[int, int] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Release:
-        """A release of the untouched `tokens`, with the identities under which they will be drawn.
+        """How a release would be named and what it would be charged, before any noise is drawn; see `tokens`.
 
-        An identity covers everything the bytes depend on: content, mechanism, place, space and
-        candidates, the eta of each token, the step, what stands before, what the samplers make of a key, and
-        of a plug-in its version, another of which may draw otherwise.
+        Its payload is private still, and `pending` says so.
         """
-        settings = hashlib.blake2b(key=self._identity_key)
+        return self._name(tokens, labels, look, excerpts).release
+
+    def _name(
+        self, tokens: Tokens, labels: Tensor | None, look: tuple[int, int] | None, excerpts: Excerpts | None
+    ) -> _Named:
+        """Names and charges of the untouched `tokens`.
+
+        A token's draw is named after everything that its noise depends on: mechanism, place, space and candidates,
+        the token, its eta, what stands before it, the step, what the samplers make of a key, and of a plug-in its
+        version, another of which may draw otherwise. It is charged to the text up to the token, as it reads.
+        """
+        texts = TextMajor.of(tokens)
+        etas = self._etas(tokens, texts, labels)
+        levels, settings = etas.tolist(), self._settings(look)
+        sources, parts = _sources(texts, excerpts)
+        names: list[bytes] = []
+        identities, listed = [], []
+        for item, (own, shape) in enumerate(zip(parts, texts.lengths.numpy(), strict=True)):
+            begun, read = len(names), []
+            for text, start, stop in own:
+                part = self._read(sources[text], levels, settings, part=(len(names), start, stop))
+                names += [draw for _, draw, _ in part.charges]
+                read.append(part)
+            key = shape.tobytes() + b"".join(names[begun:])
+            identities.append(hashlib.blake2b(key, key=settings, digest_size=IDENTITY_BYTES).digest())
+            if excerpts is None:
+                read = [self._whole(shape, texts.values[begun : len(names)], read, identities[-1])]
+            listed += [(item, each) for each in read]
+        release = Release(
+            payload=tokens,
+            identities=tuple(identities),
+            of=torch.tensor([item for item, _ in listed], dtype=torch.int64),
+            contents=tuple(each.content for _, each in listed),
+            draws=tuple(each.draw for _, each in listed),
+            tokens=torch.tensor([each.tokens for _, each in listed], dtype=torch.int64),
+            charges=Charges.of(each.charges for _, each in listed),
+            mechanism=self.name,
+            unit=self.unit,
+            pending=Place.TOKENS,
+        )
+        return _Named(release, texts, etas, np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, NAME_BYTES))
+
+    def _settings(self, look: tuple[int, int] | None) -> bytes:
+        """A key that stands for all that every draw of a release depends on."""
+        settings = hashlib.blake2b(key=self._identity_key, digest_size=32)
         for part in (
             self.name.encode(),
             self.unit.encode(),
             stream_fingerprint(),
             b"" if self.space.candidates is None else self.space.candidates.numpy().tobytes(),
             b"" if look is None else struct.pack("<qq", *look),
+            b"" if self.spec.noise_window is None else struct.pack("<q", self.spec.noise_window),
             *([self.mechanism.origin.encode()] if isinstance(self.mechanism, PluggedIn) else ()),
         ):
             settings.update(struct.pack("<q", len(part)) + part)
-        contents, identities = [], []
-        ids, levels, shapes = texts.values.numpy(), etas.numpy(), texts.lengths.numpy()
-        end = 0
-        for place, shape in enumerate(shapes):
-            start, end = end, end + int(shape.sum())
-            content = shape.tobytes() + ids[start:end].tobytes()
-            contents.append(hashlib.blake2b(content, key=self._content_key, digest_size=IDENTITY_BYTES).digest())
-            identity = hashlib.blake2b(settings.digest(), key=self._identity_key, digest_size=IDENTITY_BYTES)
-            identity.update(content + levels[start:end].tobytes() + (b"" if after is None else after[place]))
-            identities.append(identity.digest())
-        owner = torch.arange(len(texts.lengths)).repeat_interleave(texts.per_text)
-        return Release(
-            payload=tokens,
-            identities=tuple(identities),
-            draws=tuple(identities),
-            contents=tuple(contents),
-            etas=torch.zeros(len(tokens), dtype=torch.float64).scatter_reduce(0, owner, etas, "amax"),
-            tokens=texts.per_text,
-            mechanism=self.name,
-            unit=self.unit,
-        )
+        return settings.digest()
+
+    def _read(
+        self, ids: Sequence[int], levels: Sequence[float], settings: bytes, *, part: tuple[int, int, int]
+    ) -> _Text:
+        """Names of a part of a text.
+
+        Args:
+            ids: The whole text, as far as it is known.
+            levels: Etas of all tokens of the release.
+            settings: What `_settings` returned.
+            part: Where the part's etas begin, and where it starts and stops in the text.
+        """
+        first, start, stop = part
+        charges: list[tuple[bytes, bytes, float]] = []
+        account = self._account(b"")
+        places = contexts(ids, self.space.spellings, window=self.spec.noise_window, first=start)
+        for place, context in enumerate(places, start=start):
+            account = self._account(context.read)
+            if place < stop:
+                eta = levels[first + place - start]
+                key = context.before + struct.pack("<qd", ids[place], eta)
+                draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
+                charges.append((account, draw, eta))
+        draw = hashlib.blake2b(np.asarray(ids, dtype="<i8").tobytes(), key=settings, digest_size=NAME_BYTES).digest()
+        return _Text(account, draw, stop - start, charges)
+
+    def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
+        """A row that leaves whole: a text, or a pair of texts."""
+        charges = [charge for segment in segments for charge in segment.charges]
+        content = segments[0].content
+        if len(segments) > 1:
+            content = self._account(b"".join(segment.content for segment in segments))
+        if charges:
+            # as ledgers named texts before their tokens had accounts, so that what was spent then still counts
+            former = hashlib.blake2b(shape.tobytes() + ids.numpy().tobytes(), key=self._content_key, digest_size=16)
+            charges.append((former.digest(), identity, max(eta for _, _, eta in charges)))
+        elif self.spec.place is Place.ACTIVATIONS:
+            charges.append((content, identity, self.spec.eta))  # special tokens have rows too
+        return _Text(content, identity, len(ids), charges)
+
+    def _account(self, read: bytes) -> bytes:
+        return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()
 
     def _draws(self, release: Release, digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Names of draws that cover these texts' rows as they are, and no other version of them.
+        """Names of draws that cover these items' rows as they are, and no other version of them.
 
-        The same noise on two versions of a text's rows (another batch, parameters trained in
+        The same noise on two versions of an item's rows (another batch, parameters trained in
         between) would give their difference away in clear. So other rows get other noise, and the
         ledger charges it as what it is: another look.
         """
@@ -279,50 +410,26 @@ class Privatizer(ABC):
         )
 
     def _noisy(
-        self,
-        clean: Callable[[slice], Tensor],
-        *,
-        width: int,
-        etas: Tensor,
-        lengths: Tensor,
-        draws: tuple[bytes, ...],
+        self, clean: Callable[[slice], Tensor], *, width: int, etas: Tensor, names: NDArray[np.uint8]
     ) -> Iterator[tuple[slice, Tensor]]:
         """Adds noise block by block.
 
         Args:
-            clean: Gives the float64 rows `[n, width]` of a slice of all items.
+            clean: Gives the float64 rows `[n, width]` of a slice of all rows.
             width: Coordinates per row.
             etas: `[total]` float64.
-            lengths: `[texts]`: items per text; they add up to `total`.
-            draws: One per text.
+            names: `[total, NAME_BYTES]` uint8: of each row's draw.
 
         Yields:
-            A slice of all items and its noisy rows on the lattice, float64. The next block
-            overwrites them.
+            A slice of all rows and its noisy rows on the lattice, float64.
         """
         levels = etas.numpy()
         most = max(QUERY_BLOCK, BLOCK_ELEMENTS // width // QUERY_BLOCK * QUERY_BLOCK)
-        block = np.empty((min(most, len(levels)), width))
-        start = end = 0
-        for draw, length in zip(draws, lengths.tolist(), strict=True):
-            if not length:
-                continue
-            rng = generator(self._noise_keys(draw))
-            for piece in range(0, length, PIECE):
-                size = min(PIECE, length - piece)
-                if end - start + size > len(block):
-                    yield self._finish(block, clean, slice(start, end))
-                    start = end
-                block[end - start : end - start + size] = self.mechanism.noise(
-                    etas=levels[end : end + size], width=width, rng=rng
-                )
-                end += size
-        if end > start:
-            yield self._finish(block, clean, slice(start, end))
-
-    def _finish(self, block: Float64, clean: Callable[[slice], Tensor], part: slice) -> tuple[slice, Tensor]:
-        noisy = torch.from_numpy(block[: part.stop - part.start])
-        return part, round_to_lattice(noisy.add_(clean(part)))
+        for start in range(0, len(levels), most):
+            part = slice(start, min(start + most, len(levels)))
+            streams = self._noise_keys.streams(names[part])
+            noise = torch.from_numpy(self.mechanism.noise(etas=levels[part], width=width, rng=streams))
+            yield part, round_to_lattice(noise.add_(clean(part)))
 
 
 PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism")
@@ -337,6 +444,7 @@ def build_privatizer(
     candidates: Tensor | None = None,
     table_fingerprint: str = "",
     boundary: str = "",
+    spellings: Spellings | None = None,
     importance: UtilityImportance | None = None,
 ) -> Privatizer:
     """The privatizer that `spec` describes.
@@ -349,12 +457,15 @@ def build_privatizer(
         table_fingerprint: Names the table; part of every identity and unit.
         boundary: Names what the bottom's output is: model fingerprint and cut. Needed at place
             `activations`, where it keeps one draw from covering the outputs of two cuts.
+        spellings: How tokens read. Without them each token is taken for a word: texts that differ in blanks or case
+            then have accounts of their own.
         importance: Fitted with `spec.cti`, if that is set.
 
     Raises:
         ConfigError: There is no such noise, or something the mechanism needs is missing. Lists everything.
     """
-    space = Space(None if table is None else table.detach().cpu(), candidates, table_fingerprint, boundary)
+    table = None if table is None else table.detach().cpu()
+    space = Space(table, candidates, table_fingerprint, boundary, spellings or Spellings())
     return PRIVATIZERS[spec.mechanism](spec, secret=secret, space=space, importance=importance)
 
 
@@ -362,8 +473,8 @@ SAMPLER_DEVIATIONS: Final = (
     Deviation(
         what="noise generator",
         value_in_paper="Feyisetan et al. 2020, §2.6; generator and number format not stated",
-        ours="AES-128 in counter mode, keyed per text from a customer secret; drawn and added in fp64, rounded to "
-        "multiples of 2^-10",
+        ours="AES-128 in counter mode, keyed from a customer secret, a stream per token; drawn and added in fp64, "
+        "rounded to multiples of 2^-10",
         why="Predictable generators and sums in fp32 let the noise be subtracted.",
     ),
     Deviation(
@@ -375,7 +486,7 @@ SAMPLER_DEVIATIONS: Final = (
     Deviation(
         what="repeated texts",
         value_in_paper="not stated",
-        ours="one draw per text and settings, used wherever the text occurs",
+        ours="one draw per token, text before it and settings, used wherever they occur",
         why="Every fresh draw is another look: four of them raise recovery from 35 % to 94 % at eta 50.",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Tokens
-from cutlayer.privacy.layout import TextMajor, check_ids
+from cutlayer.privacy.context import Excerpts
+from cutlayer.privacy.layout import check_ids
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
 from cutlayer.privacy.release import Release
@@ -74,21 +75,16 @@ class TextToText(Privatizer):
         *,
         labels: Tensor | None,
         look: tuple[int, int] | None = None,
-        after: Sequence[bytes] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Release:
         """Token ids for token ids; see `Privatizer.tokens`."""
         table = self.search.table
-        texts = TextMajor.of(tokens)
-        check_ids(texts.values, len(table))
-        etas = self._etas(tokens, texts, labels)
-        release = self._name(tokens, texts, etas, look, after)
-        found = torch.empty_like(texts.values)
+        check_ids(tokens.values, len(table))
+        named = self._name(tokens, labels, look, excerpts)
+        ids = named.texts.values
+        found = torch.empty_like(ids)
         for part, noisy in self._noisy(
-            lambda part: table[texts.values[part]].double(),
-            width=table.shape[1],
-            etas=etas,
-            lengths=texts.per_text,
-            draws=release.draws,
+            lambda part: table[ids[part]].double(), width=table.shape[1], etas=named.etas, names=named.names
         ):
             found[part] = self.search.nearest(noisy)
-        return replace(release, payload=texts.tokens(found))
+        return replace(named.release, payload=named.texts.tokens(found), pending=None)

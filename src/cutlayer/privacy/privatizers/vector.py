@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import struct
+from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
-from cutlayer.privacy.layout import TextMajor, check_ids
+from cutlayer.privacy.context import NAME_BYTES, Excerpts
+from cutlayer.privacy.layout import check_ids
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
@@ -79,28 +84,21 @@ class Vector(Privatizer):
         *,
         labels: Tensor | None,
         look: tuple[int, int] | None = None,
-        after: Sequence[bytes] | None = None,
+        excerpts: Excerpts | None = None,
     ) -> Release:
         """Noisy rows for token ids, or at place `activations` the texts as they are; see `Privatizer.tokens`."""
-        texts = TextMajor.of(tokens)
-        etas = self._etas(tokens, texts, labels)
-        release = self._name(tokens, texts, etas, look, after)
+        if self.space.table is not None:
+            check_ids(tokens.values, len(self.space.table))
+        named = self._name(tokens, labels, look, excerpts)
         if self.spec.place is Place.ACTIVATIONS:
-            # a text without tokens has rows too: those of its special tokens
-            every = torch.full((len(tokens),), self.spec.eta, dtype=torch.float64)
-            return replace(release, etas=every, pending=Place.ACTIVATIONS)
-        table = self.space.require_table()
-        check_ids(texts.values, len(table))
-        rows = torch.empty((len(texts.values), table.shape[1]), dtype=torch.float32)
+            return replace(named.release, pending=Place.ACTIVATIONS)
+        table, ids = self.space.require_table(), named.texts.values
+        rows = torch.empty((len(ids), table.shape[1]), dtype=torch.float32)
         for part, noisy in self._noisy(
-            lambda part: table[texts.values[part]].double(),
-            width=table.shape[1],
-            etas=etas,
-            lengths=texts.per_text,
-            draws=release.draws,
+            lambda part: table[ids[part]].double(), width=table.shape[1], etas=named.etas, names=named.names
         ):
             rows[part] = noisy.float()
-        return replace(release, payload=texts.tokens(rows))
+        return replace(named.release, payload=named.texts.tokens(rows), pending=None)
 
     def activations(self, release: Release, rows: Rows) -> Release:
         """Noises every row, or passes on what was noised at the tokens; see `Privatizer.activations`.
@@ -123,9 +121,17 @@ class Vector(Privatizer):
             lambda part: clean[part].double(),
             width=clean.shape[1],
             etas=torch.full((len(clean),), self.spec.eta, dtype=torch.float64),
-            lengths=rows.packed.lengths,
-            draws=draws,
+            names=_row_names(draws, rows.packed.lengths),
         ):
             noised[part] = noisy.float()
-        payload = Rows(Ragged(noised, rows.packed.lengths), rows.segment_lengths)
-        return replace(release, payload=payload, draws=draws, pending=None)
+        return release.noised(Rows(Ragged(noised, rows.packed.lengths), rows.segment_lengths), draws)
+
+
+def _row_names(draws: tuple[bytes, ...], lengths: Tensor) -> NDArray[np.uint8]:
+    """`[rows, NAME_BYTES]`: the draw of each row of each item."""
+    names = [
+        hashlib.blake2b(struct.pack("<q", row), key=draw, digest_size=NAME_BYTES).digest()
+        for draw, length in zip(draws, lengths.tolist(), strict=True)
+        for row in range(length)
+    ]
+    return np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, NAME_BYTES)

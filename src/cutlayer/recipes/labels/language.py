@@ -157,7 +157,9 @@ def _report(private: Tokens, response: LabelResponse, home: Home, *, vocabulary:
     within = torch.arange(len(side.values)) - side.offsets[:-1].repeat_interleave(side.lengths)
     owners = torch.arange(len(side)).repeat_interleave(side.lengths)
     named = [(str(text), str(place)) for text, place in zip(owners.tolist(), within.tolist(), strict=True)]
-    return response.draw(named, side.values, [str(token) for token in range(vocabulary)], vault=home.vault)
+    ones = torch.ones_like(owners)
+    ids = Tokens((Ragged(owners, ones), Ragged(within, ones)))  # as little alike as their names
+    return response.draw(named, ids, side.values, [str(token) for token in range(vocabulary)], vault=home.vault)
 
 
 def _followers(inputs: Inputs, reported: Inputs) -> tuple[Tensor, Tensor]:

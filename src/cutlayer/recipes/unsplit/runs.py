@@ -18,6 +18,7 @@ from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, DataError, ModelError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Progress, TrainSpec
 from cutlayer.customer.client import choose_device
+from cutlayer.customer.derived import run_order
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.prepare import Corpora, prepare, split_rows
@@ -27,6 +28,7 @@ from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import block_list, fingerprint, load_model, load_tokenizer, max_length
 from cutlayer.models.anatomy import Kind, family_of
+from cutlayer.privacy import CustomerSecret
 from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.tasks import data_file
 from cutlayer.reports.cells import digest
@@ -230,17 +232,20 @@ class Recorder:
                 out=folder,
                 progress=self.progress,
             )
-            tokens = self._batches(cell, result, Corpora(train, dev, None, public))
+            tokens = self._batches(cell, result, Corpora(train, dev, None, public), secret=client.home.secret)
             recording = Recording(_seen(cell, folder, tokens), _first_weights(folder) if cell.keeps_weights else {})
             client.delete_adapter(result.adapter_id)
         shutil.rmtree(folder)
         return recording
 
-    def _batches(self, cell: RunCell, result: LanguageResult, corpora: Corpora) -> Mapping[int, Tokens]:
+    def _batches(
+        self, cell: RunCell, result: LanguageResult, corpora: Corpora, *, secret: CustomerSecret
+    ) -> Mapping[int, Tokens]:
         """The true tokens of each kept iteration: prepared and ordered again, as the customer did."""
         archive = local_archive(Home(self._folder / "attacker"), self.source, result.spec.cut)
-        data = prepare(split_rows(corpora, result.spec), result.spec, archive, vocab_size=len(self.tokenizer))
-        order = training_order(result.spec, data.train.lengths, 0)
+        rows = split_rows(corpora, result.spec, secret)
+        data = prepare(rows, result.spec, archive, vocab_size=len(self.tokenizer))
+        order = training_order(result.spec, run_order(result.spec, secret), data.train.lengths, 0)
         return {iteration: data.tokens.select(order[iteration - 1]) for iteration in cell.kept}
 
     def _split(self, cell: RunCell) -> tuple[Dataset, Dataset]:
