@@ -37,26 +37,29 @@ _NEW: Final = (
 )
 
 
+def record(account: bytes, draw: bytes, eta: float) -> bytes:
+    """One account, and a draw that is charged to it."""
+    return account + draw + struct.pack("<d", eta)
+
+
 @dataclass(frozen=True)
 class Charges:
     """Accounts of `n` texts or labels, and the draws that are charged to them.
 
     Attributes:
-        records: Of each text its accounts, one record `[_RECORD]` uint8 each: the account's name, the draw's, and the
-            eta as float64.
+        records: Of each text its `record`s, `[_RECORD]` uint8 each.
     """
 
     records: Ragged
 
     @classmethod
-    def of(cls, texts: Iterable[Iterable[tuple[bytes, bytes, float]]]) -> Charges:
-        """Of each text: accounts, draws and etas."""
-        packed, lengths = [], []
-        for accounts in texts:
-            made = [account + draw + struct.pack("<d", eta) for account, draw, eta in accounts]
-            packed += made
-            lengths.append(len(made))
-        raw = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8) if packed else torch.zeros(0).byte()
+    def of(cls, texts: Iterable[bytes | bytearray]) -> Charges:
+        """Of each text: its `record`s, one behind the other."""
+        packed, lengths = bytearray(), []
+        for records in texts:
+            packed += records
+            lengths.append(len(records) // _RECORD)
+        raw = torch.frombuffer(packed, dtype=torch.uint8) if packed else torch.zeros(0, dtype=torch.uint8)
         return cls(Ragged(raw.reshape(-1, _RECORD), torch.tensor(lengths, dtype=torch.int64)))
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Claim, ConfigError, DataError, Fault, Guarantee, PrivacyError, Tokens
-from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.charges import Charges, record
 from cutlayer.privacy.context import token_lists
 from cutlayer.privacy.randomness import NoiseKeys, generator
 from cutlayer.privacy.release import IDENTITY_BYTES
@@ -208,35 +208,35 @@ class LabelResponse:
         seen = [_Seen.of(text, row) for text, row in zip(texts, sides, strict=True)]
         record_of = _merged([(each.read, each.ids) for each in seen])
         records: dict[int, list[_Seen]] = {}
-        for record, each in zip(record_of, seen, strict=True):
-            records.setdefault(record, []).append(each)
-        true = {record: int(labels[record]) for record in records}  # a record has its first text's number
+        for number, each in zip(record_of, seen, strict=True):
+            records.setdefault(number, []).append(each)
+        true = {number: int(labels[number]) for number in records}  # a record has its first text's number
         bodies, kept = self._kept(records, true, settings, len(names), vault)
         if math.isinf(self.epsilon):
-            bodies, kept = {}, {record: replace(each, report=true[record]) for record, each in kept.items()}
-        charges = [
-            [
-                (_hash(name, self._content_key, b"label"), kept[record].identity, self.epsilon)
+            bodies, kept = {}, {number: replace(each, report=true[number]) for number, each in kept.items()}
+        charges = (
+            b"".join(
+                record(_hash(name, self._content_key, b"label"), kept[number].identity, self.epsilon)
                 for name in sorted({name for each in texts_of for name in (each.read, each.ids, each.exact)})
-            ]
-            for record, texts_of in records.items()
-        ]
+            )
+            for number, texts_of in records.items()
+        )
         return ReportedLabels(
             # without a draw, equal texts keep the labels that they have
             labels=labels.clone()
             if math.isinf(self.epsilon)
-            else torch.tensor([kept[record].report for record in record_of]),
-            identities=tuple(kept[record].identity for record in records),
+            else torch.tensor([kept[number].report for number in record_of]),
+            identities=tuple(kept[number].identity for number in records),
             contents=tuple(_hash(texts_of[0].read, self._content_key, b"label") for texts_of in records.values()),
             charges=Charges.of(charges),
             digests=tuple(
-                _hash(struct.pack("<i", kept[record].report), self._identity_key, kept[record].identity)
-                for record in records
+                _hash(struct.pack("<i", kept[number].report), self._identity_key, kept[number].identity)
+                for number in records
             ),
             epsilon=self.epsilon,
             outdated=0
             if math.isinf(self.epsilon)
-            else sum(each.label != true[record] for record, each in kept.items()),
+            else sum(each.label != true[number] for number, each in kept.items()),
             unsafe=self._secret.is_unsafe,
             bodies=bodies,
         )
@@ -254,29 +254,29 @@ class LabelResponse:
         A record that joins some which were drawn apart before keeps the report of one of them.
         """
         names = {
-            record: [
+            number: [
                 _hash(name, settings, b"label name")
                 for name in sorted({name for each in texts_of for name in (each.read, each.ids)})
             ]
-            for record, texts_of in records.items()
+            for number, texts_of in records.items()
         }
         # the first versions kept a report under its text, to the letter
         former = {
-            record: [self._former(settings, each.exact) for each in texts_of] for record, texts_of in records.items()
+            number: [self._former(settings, each.exact) for each in texts_of] for number, texts_of in records.items()
         }
-        keys = [key for record in records for key in (*names[record], *former[record])]
+        keys = [key for number in records for key in (*names[number], *former[number])]
         found = {key: body for key, body in zip(keys, vault.get_many(keys), strict=True) if body is not None}
         bodies: dict[bytes, bytes] = {}
         kept = {}
-        for record in records:
-            known = next((key for key in (*names[record], *former[record]) if key in found), None)
+        for number in records:
+            known = next((key for key in (*names[number], *former[number]) if key in found), None)
             if known is None:
-                identity, label = names[record][0], true[record]
+                identity, label = names[number][0], true[number]
                 drawn = label if math.isinf(self.epsilon) else self._respond(identity, label, classes)
-                kept[record] = _Kept(drawn, label, identity)
+                kept[number] = _Kept(drawn, label, identity)
             else:
-                kept[record] = _Kept.read(found[known], known)
-            bodies |= {name: found.get(name, kept[record].body) for name in names[record]}
+                kept[number] = _Kept.read(found[known], known)
+            bodies |= {name: found.get(name, kept[number].body) for name in names[number]}
         return bodies, kept
 
     def _former(self, settings: bytes, exact: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import multiprocessing
 import os
@@ -13,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cutlayer.core import BudgetError, Place, PrivacyError, Ragged, StorageError, Tokens
-from cutlayer.privacy import CustomerSecret, Ledger, PrivacySpec, Release, VendorSummary, build_privatizer
+from cutlayer.privacy import Charges, CustomerSecret, Ledger, PrivacySpec, Release, VendorSummary, build_privatizer
 from cutlayer.privacy.ledger import _UPGRADES
 
 TABLE = torch.arange(40, dtype=torch.float32).view(20, 2).sin()
@@ -153,7 +155,7 @@ def test_a_release_is_charged_once_and_a_second_draw_again(ledger: Ledger) -> No
     send(ledger, release, budget=80)  # the same identity: the same bytes, no further look
     send(ledger, release.carried_as(release.payload, b"another form"), budget=80)
     assert sum(text.charged for text in ledger.releases()) == 3
-    with pytest.raises(BudgetError, match=r"2 of 3 texts .*budget of 150: up to 80 spent and 80 due") as caught:
+    with pytest.raises(BudgetError, match=r"3 of 4 texts .*budget of 150: up to 80 spent and 80 due") as caught:
         send(ledger, draw(look=(0, 1)), budget=150)
     assert "This release was not sent" in str(caught.value)
     send(ledger, draw(look=(0, 1)), budget=160)
@@ -162,27 +164,21 @@ def test_a_release_is_charged_once_and_a_second_draw_again(ledger: Ledger) -> No
 
 def test_a_budget_can_be_asked_before_anything_leaves(ledger: Ledger) -> None:
     def ask(*releases: Release, budget: float) -> None:
-        ledger.check_budget(
-            draws=[draw for each in releases for draw in each.draws],
-            contents=[content for each in releases for content in each.contents],
-            etas=[eta for each in releases for eta in each.etas.tolist()],
-            unit=releases[0].unit,
-            budget=budget,
-        )
+        ledger.check_budget((each.charges for each in releases), unit=releases[0].unit, budget=budget)
 
     first, second = draw(), draw(look=(0, 1))
     ask(first, first, budget=80)
     with pytest.raises(BudgetError, match=r"up to 0 spent and 160 due.* No text was sent\."):
         ask(first, second, budget=150)
     assert not list(ledger.frames())
-    assert not ledger.spent_on(first.contents, first.unit)
+    assert ledger.spent_on([first.charges], first.unit) == [0, 0, 0, 0]
     send(ledger, first)
     ask(first, budget=1)
     with pytest.raises(BudgetError, match="up to 80 spent and 80 due"):
         ask(second, budget=150)
     ask(first, second, budget=160)
-    assert set(ledger.spent_on(first.contents, first.unit).values()) <= {0.0, 80.0}
-    assert not ledger.spent_on(first.contents, "another unit")
+    assert ledger.spent_on([first.charges], first.unit) == [80, 80, 80, 0]
+    assert ledger.spent_on([first.charges], "another unit") == [0, 0, 0, 0]
 
 
 def test_a_refused_frame_leaves_no_trace(ledger: Ledger) -> None:
@@ -199,10 +195,11 @@ def test_one_frame_can_exceed_the_budget_by_itself(ledger: Ledger) -> None:
         first,
         payload=Tokens((Ragged.concatenate([first.payload.segments[0], second.payload.segments[0]]),)),
         identities=first.identities + second.identities,
+        of=torch.arange(2),
         draws=first.draws + second.draws,
         contents=first.contents * 2,
-        etas=torch.cat([first.etas, second.etas]),
         tokens=torch.cat([first.tokens, second.tokens]),
+        charges=Charges(Ragged.concatenate([first.charges.records, second.charges.records])),
     )
     with pytest.raises(BudgetError):
         send(ledger, both, budget=100)
@@ -391,33 +388,78 @@ def test_files_that_are_no_ledger(tmp_path: Path, make: Callable[[Path], None], 
     assert caught.value.remedy
 
 
-def _make_first_version(path: Path) -> None:
-    """As the program wrote it before it noted vendors and the secret: nothing in it may be lost or charged again."""
-    send(Ledger(path), draw())
+_VERSION_2 = """
+CREATE TABLE kinds (kind INTEGER PRIMARY KEY, mechanism TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (mechanism, unit));
+CREATE TABLE frames (
+    entry INTEGER PRIMARY KEY AUTOINCREMENT, opened REAL NOT NULL, run TEXT NOT NULL, route TEXT NOT NULL,
+    place TEXT NOT NULL, vendor TEXT NOT NULL DEFAULT '',
+    payload TEXT NOT NULL, texts INTEGER NOT NULL, unsafe INTEGER NOT NULL,
+    closed REAL, uplink INTEGER, downlink INTEGER, status INTEGER, digest BLOB
+);
+CREATE TABLE releases (
+    entry INTEGER NOT NULL REFERENCES frames, position INTEGER NOT NULL,
+    identity BLOB NOT NULL, draw BLOB NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL,
+    kind INTEGER NOT NULL REFERENCES kinds, eta REAL NOT NULL, tokens INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    charged INTEGER NOT NULL, PRIMARY KEY (entry, position)
+) WITHOUT ROWID;
+CREATE INDEX frames_run ON frames (run);
+CREATE INDEX releases_identity ON releases (identity, digest);
+CREATE INDEX releases_draw ON releases (draw) WHERE charged;
+CREATE INDEX releases_charged ON releases (content, kind, eta) WHERE charged;
+CREATE TABLE owner (fingerprint BLOB NOT NULL);
+INSERT INTO kinds VALUES (1, 'text-to-text', '1/distance in table t');
+INSERT INTO frames VALUES (1, 1.0, 'run 0', 'shard.put', '{}', '', '{"release": 10}', 2, 0, 2.0, 12, 3, 200, x'00');
+"""
+
+
+def _make_former(path: Path, version: int, *, unsafe: bool = False) -> None:
+    """As earlier versions wrote it, after `TEXTS` had left at eta 80: what was spent on them must not be forgotten."""
     with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE frames DROP COLUMN vendor")
-        connection.execute("DROP TABLE owner")
-        connection.execute("PRAGMA user_version=1")
+        connection.executescript(_VERSION_2)
+        for place, ids in enumerate(([1, 2, 3], [4], [1, 2, 3])):
+            shape = np.array([len(ids)], dtype="<i8").tobytes()
+            named = hashlib.blake2b(
+                shape + np.array(ids, dtype="<i8").tobytes(), key=SECRET.content_key(), digest_size=16
+            ).digest()
+            row = (1, place, named, named, named, b"bytes", 1, 80.0, len(ids), 5, place < 2)
+            connection.execute("INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        connection.execute("UPDATE frames SET unsafe = ?", (unsafe,))
+        if version == 1:
+            connection.execute("ALTER TABLE frames DROP COLUMN vendor")
+            connection.execute("DROP TABLE owner")
+        connection.execute(f"PRAGMA user_version={version}")
 
 
-def test_a_ledger_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
-    _make_first_version(tmp_path / "ledger.db")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_ledger_of_a_former_version_is_taken_over(tmp_path: Path, version: int) -> None:
+    _make_former(tmp_path / "ledger.db", version)
     ledger = Ledger(tmp_path / "ledger.db")
-    send(ledger, draw(), budget=80)
-    assert [text.charged for text in ledger.releases()] == [True, True, False, True, False, False, False, False]
+    assert [text.charged for text in ledger.releases()] == [True, True, False]
+    assert ledger.spent_on([draw().charges], draw().unit) == [80, 80, 80, 0]
+    with pytest.raises(BudgetError, match=r"3 of 4 texts .* up to 80 spent and 80 due"):
+        send(ledger, draw(), budget=80)  # draws have other names now, so this is another look
+    send(ledger, draw(), budget=160)
     assert [frame.vendor for frame in ledger.frames()] == ["", "https://a.example"]
-    with pytest.raises(BudgetError):
-        send(ledger, draw(look=(0, 1)), budget=80)
-    assert ledger.belongs_to(b"the secret that is there now")
-    assert not ledger.belongs_to(b"another one")
+    assert ledger.summary().mechanisms[0].largest_spent == 160
+    # another text that begins with these tokens was not charged
+    send(ledger, draw(tokens=Tokens((Ragged.from_lists([[4, 5]]),))), budget=80)
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
 
 
-def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _make_first_version(tmp_path / "ledger.db")
+def test_what_left_with_noise_from_a_seed_before_is_not_forgotten(tmp_path: Path) -> None:
+    _make_former(tmp_path / "ledger.db", 2, unsafe=True)
+    with pytest.raises(BudgetError, match="up to inf spent"):
+        send(Ledger(tmp_path / "ledger.db"), draw(), budget=1e9)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    _make_former(tmp_path / "ledger.db", 1)
     with monkeypatch.context() as broken:
-        broken.setitem(_UPGRADES, 1, _UPGRADES[1] + "; INSERT INTO nowhere VALUES (1)")
+        broken.setitem(_UPGRADES, step, _UPGRADES[step] + "; INSERT INTO nowhere VALUES (1)")
         with pytest.raises(StorageError, match="no such table: nowhere"):
             Ledger(tmp_path / "ledger.db")
     assert Ledger(tmp_path / "ledger.db").summary().frames == 1
@@ -464,10 +506,11 @@ def test_noise_from_a_seed_exceeds_every_later_budget(ledger: Ledger) -> None:
     seeded = privatizer.tokens(TEXTS.select([0]), labels=None)
     assert seeded.draws != real.draws[:1]
     send(ledger, seeded, unsafe=True)
-    assert ledger.spent_on(real.contents, real.unit) == {real.contents[0]: math.inf}
-    assert ledger.spent_on(real.contents, "another unit") == {real.contents[0]: math.inf}
+    # the text that left, the other one that begins otherwise, and the one without tokens
+    assert ledger.spent_on([real.charges], real.unit) == [math.inf, 0, math.inf, 0]
+    assert ledger.spent_on([real.charges], "another unit") == [math.inf, 0, math.inf, 0]
     assert {line.largest_spent for line in ledger.summary().mechanisms} == {math.inf}
-    with pytest.raises(BudgetError, match="1 of 3 texts"):
+    with pytest.raises(BudgetError, match="2 of 4 texts"):
         send(ledger, real, budget=1000)
     send(ledger, draw(tokens=TEXTS.select([1, 3])), budget=80)
 
@@ -476,7 +519,7 @@ def test_what_left_without_privacy_exceeds_every_later_budget(ledger: Ledger) ->
     """Its unit is another, but there is nothing left of the text to protect."""
     send(ledger, draw(math.inf))
     first = draw()
-    assert set(ledger.spent_on(first.contents, first.unit).values()) == {math.inf}
+    assert set(ledger.spent_on([first.charges], first.unit)) == {math.inf}
     with pytest.raises(BudgetError, match="up to inf spent and 80 due"):
         send(ledger, first, budget=1e9)
 

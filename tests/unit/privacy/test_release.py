@@ -67,8 +67,10 @@ def test_selecting_texts() -> None:
 
 
 def test_parts_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[1, 2\] texts"):
+    with pytest.raises(ValueError, match="2 items has 1 identities"):
         replace(release(), identities=(b"x",))
+    with pytest.raises(ValueError, match=r"\[1, 2\] texts"):
+        replace(release(), contents=(b"x",))
 
 
 def test_nothing_private_is_printed() -> None:

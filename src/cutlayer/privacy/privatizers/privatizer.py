@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from cutlayer.core import (
     Rows,
     Tokens,
 )
-from cutlayer.privacy.charges import Charges
+from cutlayer.privacy.charges import Charges, record
 from cutlayer.privacy.context import NAME_BYTES, Excerpts, Spellings, contexts, token_lists
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
@@ -79,12 +80,13 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Text:
-    """A text in a release: its names, its content tokens, and its accounts with draws and etas."""
+    """A text in a release: its names, its content tokens there, what each of them is charged, and all draws."""
 
     content: bytes
     draw: bytes
     tokens: int
-    charges: list[tuple[bytes, bytes, float]]
+    charges: bytearray
+    drawn: bytearray
 
 
 @dataclass(frozen=True)
@@ -313,18 +315,21 @@ class Privatizer(ABC):
         etas = self._etas(tokens, texts, labels)
         levels, settings = etas.tolist(), self._settings(look)
         sources, parts = _sources(texts, excerpts)
-        names: list[bytes] = []
+        drawn = bytearray()
         identities, listed = [], []
+        end = 0
         for item, (own, shape) in enumerate(zip(parts, texts.lengths.numpy(), strict=True)):
-            begun, read = len(names), []
+            begun, read = end, []
             for text, start, stop in own:
-                part = self._read(sources[text], levels, settings, part=(len(names), start, stop))
-                names += [draw for _, draw, _ in part.charges]
-                read.append(part)
-            key = shape.tobytes() + b"".join(names[begun:])
-            identities.append(hashlib.blake2b(key, key=settings, digest_size=IDENTITY_BYTES).digest())
+                read.append(self._read(sources[text], levels, settings, part=(end, start, stop)))
+                end += stop - start
+            key = hashlib.blake2b(shape.tobytes(), key=settings, digest_size=IDENTITY_BYTES)
+            for part in read:
+                key.update(part.drawn)
+                drawn += part.drawn
+            identities.append(key.digest())
             if excerpts is None:
-                read = [self._whole(shape, texts.values[begun : len(names)], read, identities[-1])]
+                read = [self._whole(shape, texts.values[begun:end], read, identities[-1])]
             listed += [(item, each) for each in read]
         release = Release(
             payload=tokens,
@@ -338,7 +343,7 @@ class Privatizer(ABC):
             unit=self.unit,
             pending=Place.TOKENS,
         )
-        return _Named(release, texts, etas, np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, NAME_BYTES))
+        return _Named(release, texts, etas, np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES))
 
     def _settings(self, look: tuple[int, int] | None) -> bytes:
         """A key that stands for all that every draw of a release depends on."""
@@ -367,7 +372,7 @@ class Privatizer(ABC):
             part: Where the part's etas begin, and where it starts and stops in the text.
         """
         first, start, stop = part
-        charges: list[tuple[bytes, bytes, float]] = []
+        charges, drawn = bytearray(), bytearray()
         account = self._account(b"")
         places = contexts(ids, self.space.spellings, window=self.spec.noise_window, first=start)
         for place, context in enumerate(places, start=start):
@@ -376,23 +381,26 @@ class Privatizer(ABC):
                 eta = levels[first + place - start]
                 key = context.before + struct.pack("<qd", ids[place], eta)
                 draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
-                charges.append((account, draw, eta))
+                charges += record(account, draw, eta)
+                drawn += draw
         draw = hashlib.blake2b(np.asarray(ids, dtype="<i8").tobytes(), key=settings, digest_size=NAME_BYTES).digest()
-        return _Text(account, draw, stop - start, charges)
+        return _Text(account, draw, stop - start, charges, drawn)
 
     def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
         """A row that leaves whole: a text, or a pair of texts."""
-        charges = [charge for segment in segments for charge in segment.charges]
-        content = segments[0].content
+        charges, content = segments[0].charges, segments[0].content
         if len(segments) > 1:
+            charges += segments[1].charges
             content = self._account(b"".join(segment.content for segment in segments))
         if charges:
             # as ledgers named texts before their tokens had accounts, so that what was spent then still counts
             former = hashlib.blake2b(shape.tobytes() + ids.numpy().tobytes(), key=self._content_key, digest_size=16)
-            charges.append((former.digest(), identity, max(eta for _, _, eta in charges)))
-        elif self.spec.place is Place.ACTIVATIONS:
-            charges.append((content, identity, self.spec.eta))  # special tokens have rows too
-        return _Text(content, identity, len(ids), charges)
+            charges += record(former.digest(), identity, float(Charges.of([charges]).largest))
+        else:
+            # special tokens' rows above a block show that nothing stands between them
+            shown = math.isinf(self.spec.eta) or self.spec.place is Place.ACTIVATIONS
+            charges += record(content, identity, self.spec.eta if shown else 0.0)
+        return _Text(content, identity, len(ids), charges, bytearray())
 
     def _account(self, read: bytes) -> bytes:
         return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()
