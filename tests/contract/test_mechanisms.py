@@ -282,7 +282,7 @@ def _privatizer() -> object:
 def _noise_of(look: int) -> Array:
     """One worker's noise: the same texts, at a look of its own."""
     table = _table(13, 16)
-    rows = _privatizer().tokens(TEXTS, labels=None, look=(0, look)).payload.segments[0].values  # type: ignore[attr-defined]
+    rows = _privatizer().tokens(TEXTS, labels=None, look=look).payload.segments[0].values  # type: ignore[attr-defined]
     return (rows - table[TEXTS.segments[0].values]).double().numpy()
 
 

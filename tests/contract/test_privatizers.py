@@ -122,8 +122,8 @@ def test_identity_names_everything_the_bytes_depend_on(name: str) -> None:
     others = [
         identity(build(spec, secret=CustomerSecret.unsafe(2))),
         identity(build(spec), texts([7, 8, 10])),
-        identity(build(spec), look=(0, 1)),
-        identity(build(spec), look=(1, 0)),
+        identity(build(spec), look=1),
+        identity(build(spec), look=2),
         identity(build(spec), Tokens((Ragged.from_lists([[7]]), Ragged.from_lists([[8, 9]])))),
         identity(build(spec), Tokens((Ragged.from_lists([[7, 8]]), Ragged.from_lists([[9]])))),
         identity(build(spec, candidates=torch.arange(VOCABULARY) >= 6)),
@@ -284,7 +284,7 @@ def test_ids_are_distributed_as_the_plane_says(token: int) -> None:
             table_fingerprint="toy",
         )
         text = texts([token] * 2000)
-        found = [privatizer.tokens(text, labels=None, look=(0, i)).payload.segments[0].values for i in range(50)]
+        found = [privatizer.tokens(text, labels=None, look=i).payload.segments[0].values for i in range(50)]
         return torch.cat(found).bincount(minlength=3).numpy()
 
     def p_value(counts: np.ndarray) -> float:
@@ -451,5 +451,5 @@ def test_peak_memory_does_not_grow_with_the_corpus() -> None:
     )
     first, *others, at_once = json.loads(run.stdout)
     assert max(others) - first < 4
-    # identities, ids and lengths of 16,000 more texts; their noise alone would be 156 MiB
-    assert at_once - first < 40
+    # identities, ids, lengths and 160,000 charges of 16,000 more texts; their noise alone would be 156 MiB
+    assert at_once - first < 50

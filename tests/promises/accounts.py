@@ -127,7 +127,7 @@ class Watched:
         tokens, activations = privatizer.tokens, privatizer.activations
 
         def noting_tokens(
-            texts: Tokens, *, labels: Tensor | None, look: tuple[int, int] | None = None, after: Any = None
+            texts: Tokens, *, labels: Tensor | None, look: int | None = None, after: Any = None
         ) -> Release:
             release = tokens(texts, labels=labels, look=look, after=after)
             self._draws |= zip(keys(texts, labels, look), release.draws, strict=True)

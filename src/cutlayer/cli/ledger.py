@@ -119,6 +119,13 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
                 ("unit of eta", *(line.unit for line in lines)),
             ],
         )
+    if summary.looks:
+        output.table(
+            "Draws of one text, at most",
+            ("model", "draws"),
+            [(model or "not written down", looks) for model, looks in summary.looks.items()],
+        )
+        output.show("By model name, over all of its tables: a vendor that changes a table by a bit begins a unit.")
     if summary.labels:
         output.table(
             "How labels were shown",

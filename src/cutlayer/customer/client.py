@@ -39,7 +39,7 @@ from cutlayer.customer.preview import Preview, preview
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
-from cutlayer.customer.run import Run
+from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
@@ -388,21 +388,21 @@ class Client:
         with checked():
             spec = RunSpec(model=chosen.model.name, seed=seed or 0, **settings)
         check_spec(spec)
-        digest = given.digest(self.home.secret.derive("data digest"))
-        folder = self._default_folder(spec, seed, digest) if out is None else out.expanduser()
+        digests = given.digests(self.home.secret.derive("data digest"))
+        folder = self._default_folder(spec, seed, digests.rows) if out is None else out.expanduser()
         with Run.held(folder):
             if seed is None:
                 found = Run.seed_in(folder)
                 spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
-            return self._run(folder, spec, given, chosen, digest=digest, progress=progress or Silent())
+            return self._run(folder, spec, given, chosen, digests=digests, progress=progress or Silent())
 
     def _run(
-        self, folder: Path, spec: RunSpec, given: Corpora, chosen: Offer, *, digest: str, progress: Progress
+        self, folder: Path, spec: RunSpec, given: Corpora, chosen: Offer, *, digests: DataDigests, progress: Progress
     ) -> RunResult:
         """The run in a folder, begun, continued, or shown again."""
         secret = noise_secret(self.home, spec.unsafe_noise_seed)
         rows = split_rows(given, spec, secret)  # what is wrong with the data is told before anything is begun
-        run = Run.open(folder, run=secrets.token_hex(16), data_digest=digest, spec=spec)
+        run = Run.open(folder, run=secrets.token_hex(16), data=digests, spec=spec)
         if run.state.adapter is not None:
             if not self.home.adapter(run.state.adapter).exists():
                 raise ConfigError(

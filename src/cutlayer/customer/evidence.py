@@ -37,7 +37,7 @@ from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, Labelled, Prepared, prepare, split_rows
 from cutlayer.customer.results import RunResult
-from cutlayer.customer.run import Run
+from cutlayer.customer.run import Run, check_version
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
 from cutlayer.customer.trainer import Examples, best_step, training_order
@@ -186,7 +186,8 @@ class Evidence:
                 "A language model's texts are joined and cut into blocks, which have no attributes of their own.",
                 remedy="Leave --secret-column and --group-column out.",
             )
-        if given.digest(home.secret.derive("data digest")) != run.state.data_digest:
+        check_version(run.state, folder)
+        if given.digests(home.secret.derive("data digest")).content != run.state.content_digest:
             raise DataError(
                 f"The run in {folder} was over other data, or another customer's.",
                 remedy="Give the same files and columns (and --home) as to `cutlayer finetune`.",

@@ -230,6 +230,12 @@ def delete_records(run: Run, gate: Gate) -> None:
         run.save()
 
 
+_REORDERED = (
+    "The rows of its files came in another order when this run was continued. Order and draws follow from what texts "
+    "say, so nothing was drawn again.",
+)
+
+
 class Finetuning:
     """One run, from data to result.
 
@@ -285,7 +291,6 @@ class Finetuning:
             self.spec,
             self.data,
             self.session,
-            order=self.order,
             width=self.model.width,
         )
         self._forecast.check_noise(self.archive)
@@ -381,7 +386,7 @@ class Finetuning:
             looks=self.gate.looks(),
             deviations=self.spec.deviations(FAMILIES[self.model.family]),
             seconds=seconds,
-            caveats=self._forecast.overspent(),
+            caveats=self._forecast.overspent() + (_REORDERED if self.run.reordered else ()),
             labels=self._forecast.label_guarantee(),
         )
         self.run.state.undeleted = list(job.spec.record_sets)

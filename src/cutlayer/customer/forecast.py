@@ -12,12 +12,10 @@ import numpy as np
 
 from cutlayer.core import Guarantee, Place
 from cutlayer.customer.home import Home
-from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
-from cutlayer.customer.trainer import training_order
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
 from cutlayer.models import Archive
 from cutlayer.privacy import LABEL_UNIT, Charges, Release, generator
@@ -33,18 +31,14 @@ class Forecast:
         spec: The run's settings.
         data: Its texts.
         session: What privatizes them.
-        order: In which order they are trained on.
         width: Of a hidden row.
     """
 
-    def __init__(
-        self, home: Home, spec: RunSpec, data: Prepared, session: Session, *, order: Order, width: int
-    ) -> None:
+    def __init__(self, home: Home, spec: RunSpec, data: Prepared, session: Session, *, width: int) -> None:
         self._ledger = home.ledger
         self._spec = spec
         self._data = data
         self._session = session
-        self._order = order
         self._width = width
 
     def check_noise(self, archive: Archive) -> None:
@@ -119,23 +113,17 @@ class Forecast:
         """All that the run would release, block by block, by name."""
         train, *others = self._texts
         if self._spec.train_bottom is TrainBottom.REDRAW:
-            yield from self._fresh(train)
+            for epoch in range(self._looks):
+                yield from self._named(train, look=epoch)
         else:
             others.append(train)
         for texts in others:
             yield from releases_of(self._session, texts, width=self._width)
 
-    def _named(self, texts: Texts) -> Iterator[Release]:
+    def _named(self, texts: Texts, *, look: int | None = None) -> Iterator[Release]:
         """Names and accounts of texts, block by block."""
         for chosen in blocks(texts.tokens, max(1, BLOCK_BYTES // (4 * self._width))):
-            yield _named(self._session, texts.select(chosen))
-
-    def _fresh(self, train: Texts) -> Iterator[Release]:
-        step = self._spec.public_iterations
-        for epoch in range(self._looks):
-            for batch in training_order(self._spec, self._order, self._data.train.lengths, epoch):
-                step += 1
-                yield _named(self._session, train.select(batch), look=(epoch, step))
+            yield _named(self._session, texts.select(chosen), look=look)
 
 
 def releases_of(session: Session, texts: Texts, *, width: int) -> Iterator[Release]:
@@ -169,5 +157,5 @@ def charges_of(releases: Iterable[Release], *, total: int, progress: Progress) -
         yield release.charges
 
 
-def _named(session: Session, texts: Texts, *, look: tuple[int, int] | None = None) -> Release:
+def _named(session: Session, texts: Texts, *, look: int | None = None) -> Release:
     return session.privatizer.named(texts.tokens, labels=texts.cti_classes, look=look, excerpts=texts.excerpts)

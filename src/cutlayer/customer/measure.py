@@ -187,10 +187,10 @@ class Measures(ABC, Generic[R]):
     def _replaced_in_steps(self) -> int | None:
         """The first epoch's draws are made again, not charged again."""
         changed = 0
-        for step, batch in self._trainer.numbered_batches(0):
+        for _, batch in self._trainer.numbered_batches(0):
             texts, _ = self._trainer.train.batch(batch)
             if isinstance(texts, Texts):
-                drawn = self._session.count_replaced(texts, look=self._trainer.look(0, step))
+                drawn = self._session.count_replaced(texts, look=self._trainer.look(0))
                 if drawn is None:
                     return None
                 changed += drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrivacyError, Ragged, Tokens
 from cutlayer.customer.derived import run_order, split_order
 from cutlayer.customer.order import Order
+from cutlayer.customer.run import DataDigests
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import BLOCK_LENGTH, Objective, RunSpec
 from cutlayer.customer.trainer import Examples
@@ -71,8 +73,26 @@ class Corpora:
         test = None if self.test is None else self.test.select(order.of(self.test.texts))
         return train.select(order.of(train.texts)), dev.select(order.of(dev.texts)), test
 
-    def digest(self, key: bytes) -> str:
-        """A keyed digest of all texts and labels, by which a resumed run knows its data."""
+    def digests(self, key: bytes) -> DataDigests:
+        """Keyed digests of all texts and labels, by which a resumed run knows its data."""
+        return DataDigests(
+            rows=self._in_order(key), content=self._sorted(key, labels=True), texts=self._sorted(key, labels=False)
+        )
+
+    def _sorted(self, key: bytes, *, labels: bool) -> str:
+        """Of rows in no order."""
+        state = hashlib.blake2b(key=key, digest_size=16)
+        for dataset in (self.train, self.dev, self.test, self.public):
+            state.update((-1 if dataset is None else len(dataset)).to_bytes(8, signed=True))
+            if dataset is None:
+                continue
+            named = dataset.labels if labels and dataset.labels is not None else [""] * len(dataset)
+            rows = zip(dataset.texts, named, strict=True)
+            for row in sorted(hashlib.blake2b(json.dumps(each).encode(), key=key).digest() for each in rows):
+                state.update(row)
+        return state.hexdigest()
+
+    def _in_order(self, key: bytes) -> str:
         state = hashlib.blake2b(key=key, digest_size=16)
         for dataset in (self.train, self.dev, self.test, self.public):
             rows = -1 if dataset is None else len(dataset)
@@ -119,8 +139,11 @@ class Labelled:
             DataError: There is one class only, or dev or test has a label that train lacks; found after
                 training, that would cost the run.
         """
-        train, dev, test = corpora.arranged(spec, secret)
         names = LabelNames.of(corpora.train.labels or ())
+        for source, given in (("dev", corpora.dev), ("test", corpora.test)):
+            if given is not None:
+                names.encode(given.labels or (), source=source)  # an error names the file's row
+        train, dev, test = corpora.arranged(spec, secret)
         return cls(
             train=train,
             dev=dev,

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from cutlayer.customer.settings import BUDGETS, RunSpec
 from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 
 KEPT_CHECKPOINTS = 2
+VERSION = 2
+"""Of what a run's order and draws follow from."""
 OPTIMISER = "optimiser/"
 """Prefix of the optimiser's tensors in a checkpoint; the others are the trained weights."""
 _HALF_WRITTEN = tuple(f"{TEMPORARY}{name}.*" for name in ("trained-[0-9]*.safetensors", "result.json", "run.json"))
@@ -43,12 +46,30 @@ _OWN_FILES = (
 )
 
 
+@dataclass(frozen=True)
+class DataDigests:
+    """What a run knows its data by.
+
+    Attributes:
+        rows: Texts and labels in the order of the files.
+        content: Texts and labels in any order: draws and order of a run follow from these.
+        texts: Texts alone, in any order.
+    """
+
+    rows: str
+    content: str
+    texts: str
+
+
 class RunState(BaseModel):
     """Where a run stands; written whole after each change that matters.
 
     Attributes:
         run: The run's random name, from which the identifiers of its job and sets derive.
+        version: What a run's order and draws follow from; 1 released texts in the order of their file.
         data_digest: Digest of the texts and labels, keyed with the customer's secret.
+        content_digest: The same in no order.
+        texts_digest: Of the texts alone, in no order.
         spec: What the run is.
         threads: Of matrix products when it began: a trained bottom gives other last bits with others.
         asked: Whether the vendor may know of the job; before that the folder is free for another run.
@@ -62,7 +83,10 @@ class RunState(BaseModel):
     """
 
     run: str
+    version: int = 1
     data_digest: str
+    content_digest: str = ""
+    texts_digest: str = ""
     spec: RunSpec
     threads: int = Field(default_factory=torch.get_num_threads)
     asked: bool = False
@@ -96,17 +120,38 @@ def _read_state(file: Path) -> RunState:
         ) from None
 
 
+def check_version(state: RunState, folder: Path) -> None:
+    """Refuses to go on with, or to measure, what an earlier version began: its order and draws were others.
+
+    Raises:
+        ConfigError: It did.
+    """
+    if state.version == VERSION:
+        return
+    remedy = (
+        "Give it up with `cutlayer discard`, and begin again: its texts are drawn, and charged, once more."
+        if state.adapter is None
+        else f"Its adapter {state.adapter} and result.json can still be used. Choose another folder with --out."
+    )
+    raise ConfigError(
+        f"{folder} holds a run of an earlier version of cutlayer, which released texts in the order of their file.",
+        remedy=remedy,
+    )
+
+
 class Run:
     """A run's folder.
 
     Args:
         folder: The folder; made if it is not there.
         state: The state that stands in it.
+        reordered: Whether the rows came in another order this time.
     """
 
-    def __init__(self, folder: Path, state: RunState) -> None:
+    def __init__(self, folder: Path, state: RunState, *, reordered: bool = False) -> None:
         self.folder = folder
         self.state = state
+        self.reordered = reordered
 
     @staticmethod
     @contextmanager
@@ -139,7 +184,7 @@ class Run:
             lock.release()
 
     @classmethod
-    def open(cls, folder: Path, *, run: str, data_digest: str, spec: RunSpec) -> Run:
+    def open(cls, folder: Path, *, run: str, data: DataDigests, spec: RunSpec) -> Run:
         """The run in a folder, finished or not, or a new one, which its first `save` puts there.
 
         Raises:
@@ -155,10 +200,20 @@ class Run:
                     f"{folder} holds no run, but files that one would replace: {', '.join(taken)}.",
                     remedy="Choose another folder with --out.",
                 )
-            return cls(folder, RunState(run=run, data_digest=data_digest, spec=spec))
+            state = RunState(
+                run=run,
+                version=VERSION,
+                data_digest=data.rows,
+                content_digest=data.content,
+                texts_digest=data.texts,
+                spec=spec,
+            )
+            return cls(folder, state)
         state = _read_state(file)
-        if state.data_digest != data_digest:
-            raise ConfigError(f"{folder} holds a run over other data.", remedy="Choose another folder with --out.")
+        check_version(state, folder)
+        if state.content_digest != data.content:
+            what = "the same texts with other labels" if state.texts_digest == data.texts else "other data"
+            raise ConfigError(f"{folder} holds a run over {what}.", remedy="Choose another folder with --out.")
         # a budget says how far a run may go, not which run it is: it may be raised
         before, now = (json.loads(each.model_dump_json(exclude=set(BUDGETS))) for each in (state.spec, spec))
         differing = sorted(key for key in now if now[key] != before[key])
@@ -168,7 +223,7 @@ class Run:
                 remedy="Choose another folder with --out, or repeat the command as it was.",
             )
         state.spec = spec
-        return cls(folder, state)
+        return cls(folder, state, reordered=state.data_digest != data.rows)
 
     @classmethod
     def unfinished(cls, folder: Path) -> Run:

@@ -57,12 +57,12 @@ class GrowingTarget(Growing):
 class Seq2SeqSession(Session):
     """Bottom, privatizer, gate and tail of one customer of an encoder-decoder."""
 
-    def forward(self, texts: Texts | Stored, *, look: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, texts: Texts | Stored, *, look: int | None = None) -> Tensor:
         """Logits `[n, target, vocabulary]` at the positions of target texts, the start token first.
 
         Args:
             texts: `n` pairs of source and target.
-            look: (epoch, step) of a fresh release; `None` takes the memoised one.
+            look: The epoch of a fresh release; `None` takes the memoised one.
         """
         if isinstance(texts, Stored):
             raise ConfigError("An encoder-decoder's steps carry their own texts.", remedy="Pass the texts.")

@@ -187,12 +187,12 @@ class Session(nn.Module):
             self.bottom.eval()
         return self
 
-    def forward(self, texts: Texts | Stored, *, look: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, texts: Texts | Stored, *, look: int | None = None) -> Tensor:
         """What the model computes for texts, or for records that the vendor already holds.
 
         Args:
             texts: `n` texts.
-            look: (epoch, step) of a fresh release; `None` takes the memoised one.
+            look: The epoch of a fresh release; `None` takes the memoised one.
 
         Returns:
             Logits `[n, labels]`, or `[n, positions, vocabulary]` where the customer holds the tail.
@@ -213,7 +213,7 @@ class Session(nn.Module):
         output: Tensor = Exchange.apply(boundary, self.link, sent)  # type: ignore[no-untyped-call]
         return self._finish(output, self.segment_lengths(texts))
 
-    def loss(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: tuple[int, int] | None = None) -> Tensor:
+    def loss(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: int | None = None) -> Tensor:
         """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass.
 
         Args:
@@ -270,16 +270,16 @@ class Session(nn.Module):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     @torch.no_grad()
-    def release(self, texts: Texts, *, look: tuple[int, int] | None = None) -> Drawn:
+    def release(self, texts: Texts, *, look: int | None = None) -> Drawn:
         """What would leave for these texts: the first half of `forward`."""
         return self._draw(texts, look)
 
-    def count_replaced(self, texts: Texts, *, look: tuple[int, int] | None = None) -> int | None:
+    def count_replaced(self, texts: Texts, *, look: int | None = None) -> int | None:
         """How many tokens a draw replaces; nothing is computed from it or sent."""
         drawn = self._tokens(texts, look)
         return replaced_tokens(texts.tokens, drawn)
 
-    def _draw(self, texts: Texts, look: tuple[int, int] | None) -> Drawn:
+    def _draw(self, texts: Texts, look: int | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
         drawn = self._tokens(texts, look)
         replaced = replaced_tokens(texts.tokens, drawn)
@@ -295,7 +295,7 @@ class Session(nn.Module):
             return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
         return Drawn(self._kept(drawn), replaced)
 
-    def _tokens(self, texts: Texts, look: tuple[int, int] | None) -> Release:
+    def _tokens(self, texts: Texts, look: int | None) -> Release:
         """The tokens' draw; public texts leave as they are."""
         privatizer = self._public if texts.public else self.privatizer
         drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look, excerpts=texts.excerpts)

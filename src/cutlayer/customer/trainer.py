@@ -192,9 +192,9 @@ class Trainer:
         """The batches of an epoch, the same after a resume."""
         return training_order(self.spec, self.order, self.train.lengths, epoch)
 
-    def look(self, epoch: int, step: int) -> tuple[int, int] | None:
-        """Which fresh release a step takes; `None` for the memoised one."""
-        return (epoch, step) if self.spec.train_bottom is TrainBottom.REDRAW else None
+    def look(self, epoch: int) -> int | None:
+        """Which fresh release an epoch takes; `None` for the memoised one."""
+        return epoch if self.spec.train_bottom is TrainBottom.REDRAW else None
 
     def _begin_with_public(self) -> None:
         """The steps on public text, as far as they were not taken."""
@@ -213,11 +213,11 @@ class Trainer:
         self.session.train()
         for number in range(self.link.step - self._steps_before(epoch), len(batches)):
             texts, labels = self.train.batch(batches[number])
-            value = self._step(texts, labels, look=self.look(epoch, self.link.step + 1))
+            value = self._step(texts, labels, look=self.look(epoch))
             self.progress.update(f"epoch {epoch + 1}/{epochs}", number + 1, len(batches), f"loss {value:.3f}")
         self.link.flush()
 
-    def _step(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: tuple[int, int] | None) -> float:
+    def _step(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: int | None) -> float:
         settings = self.spec.train
         loss = self.session.loss(texts, labels, look=look)
         value = float(loss.detach())

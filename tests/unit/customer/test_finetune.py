@@ -21,7 +21,8 @@ from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Template, fingerprint, load_model, load_tokenizer
-from cutlayer.privacy import CtiSpec, Ledger
+from cutlayer.privacy import CtiSpec
+from cutlayer.privacy.randomness import NoiseKeys
 from cutlayer.wire import Route, routes
 from tests.promises.runs import LABELS, TEST, TRAIN, TRAINING, corpus, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
@@ -250,10 +251,12 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
     assert archive.template.special_count(1) == 0
     texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
-    spec: Any = SimpleNamespace(train=TRAINING, privacy=SimpleNamespace(cti=None), seed=1)
+    spec: Any = SimpleNamespace(train=TRAINING, privacy=PrivacySpec(eta=6), seed=1)
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
-        prepared = LabelledTexts(Labelled.of(Corpora(*given), spec), spec, archive, vocab_size=len(tokenizer))
+        prepared = LabelledTexts(
+            Labelled.of(Corpora(*given), spec, CustomerSecret.unsafe(1)), spec, archive, vocab_size=len(tokenizer)
+        )
         with pytest.raises(DataError, match=f"1 texts of {name} are empty"):
             prepared.check()
 
@@ -323,19 +326,30 @@ def test_a_budget_refuses_for_the_test_texts_before_training(client: Client) -> 
     assert [frame.route for frame in client.ledger.frames()].count(routes.JOB_PUT.name) == jobs
 
 
-def test_a_fresh_release_of_a_text_that_stands_twice_counts_twice_in_the_budget(client: Client) -> None:
+def test_a_text_that_stands_twice_is_drawn_once_an_epoch(client: Client) -> None:
     texts = corpus(20, seed=1)
     twice = Dataset(texts.texts * 2, (texts.labels or ()) * 2)
     with pytest.raises(BudgetError, match="No text was sent"):
-        finetune(client, train=twice, train_bottom=TrainBottom.REDRAW, budget=12.0)
+        finetune(client, train=twice, train_bottom=TrainBottom.REDRAW, budget=11.0)
     assert not asked(client)
+    finetune(client, train=twice, train_bottom=TrainBottom.REDRAW, budget=12.0)
+    assert [line.largest_spent for line in client.ledger.summary().mechanisms] == [12]
 
 
-def test_noise_is_not_drawn_twice_where_the_budget_is_far(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = Mock(side_effect=AssertionError("drawn only to be counted"))
-    monkeypatch.setattr(Ledger, "check_budget", drawn)
+def test_no_noise_is_drawn_to_ask_for_the_budget(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    streams = NoiseKeys.streams
+
+    def counted(keys: NoiseKeys, names: Any) -> Any:
+        drawn.append(len(names))
+        return streams(keys, names)
+
+    monkeypatch.setattr(NoiseKeys, "streams", counted)
     assert finetune(client, budget=6.0).spec.budget == 6
-    assert not any("budget of" in caveat for caveat in finetune(client, budget=12.0, eta=5.0).guarantee.caveats)
+    with_budget = sum(drawn)
+    drawn.clear()
+    assert not any("budget of" in caveat for caveat in finetune(client, eta=5.0).guarantee.caveats)
+    assert sum(drawn) == with_budget
 
 
 @pytest.mark.parametrize(
@@ -372,7 +386,9 @@ def test_a_deletion_that_was_cut_short_is_finished_by_another(client: Client, mo
 def test_a_class_whose_rows_fell_into_dev_has_its_output(client: Client) -> None:
     texts = corpus(40, seed=1)
     numbered = Dataset(tuple((str(number),) for number in range(40)), texts.labels)
-    _, dev = Corpora(numbered, None, None).split(dev_share=TRAINING.dev_share, seed=3)
+    _, dev = Corpora(numbered, None, None).split(
+        dev_share=TRAINING.dev_share, order=split_order(SimpleNamespace(seed=3), client.home.secret)
+    )
     held_out = int(dev.texts[0][0])
     labels = tuple("rare-ward" if number == held_out else label for number, label in enumerate(texts.labels or ()))
     result = client.finetune(Dataset(texts.texts, labels), eta=6, training=TRAINING, seed=3)

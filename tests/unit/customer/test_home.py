@@ -8,7 +8,7 @@ import pytest
 
 from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
 from cutlayer.customer.home import Home
-from cutlayer.customer.run import Run
+from cutlayer.customer.run import DataDigests, Run
 from cutlayer.privacy import PrivacySpec, build_privatizer
 from tests.unit.customer.test_run import opened, spec
 
@@ -79,7 +79,7 @@ def test_a_run_does_not_take_a_folder_with_files_that_it_would_replace(name: str
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     with pytest.raises(ConfigError, match=f"would replace: {name}") as caught:
-        Run.open(tmp_path, run="a1", data_digest="d", spec=spec())
+        Run.open(tmp_path, run="a1", data=DataDigests("d", "d", "d"), spec=spec())
     assert "--out" in caught.value.remedy
     assert mine.read_text() == "mine"
 

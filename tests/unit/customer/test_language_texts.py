@@ -214,9 +214,9 @@ def test_labels_of_a_file_are_not_looked_at() -> None:
 
 def test_public_text_is_part_of_what_a_run_is_known_by() -> None:
     some, other = Dataset((("a",),)), Dataset((("b",),))
-    digests = {Corpora(some, None, None, public).digest(b"key") for public in (None, some, other)}
+    digests = {Corpora(some, None, None, public).digests(b"key") for public in (None, some, other)}
     assert len(digests) == 3
-    assert Corpora(some, None, None, other).digest(b"key") != Corpora(some, None, other, None).digest(b"key")
+    assert Corpora(some, None, None, other).digests(b"key") != Corpora(some, None, other, None).digests(b"key")
 
 
 def test_texts_without_labels_are_part_of_what_a_run_is_known_by() -> None:
@@ -233,8 +233,8 @@ def test_texts_without_labels_are_part_of_what_a_run_is_known_by() -> None:
             ((("a\x1fb",),), None, None),
         )
     ]
-    assert len({each.digest(b"key") for each in corpora}) == len(corpora)
-    assert corpora[0].digest(b"key") != corpora[0].digest(b"other key")
+    assert len({each.digests(b"key") for each in corpora}) == len(corpora)
+    assert corpora[0].digests(b"key") != corpora[0].digests(b"other key")
 
 
 # ---------------------------------------------------------------- the loss

@@ -16,12 +16,13 @@ from cutlayer.core.files import TEMPORARY
 from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.finetune import check_spec
 from cutlayer.customer.home import read_json, write_bytes, write_json
+from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora
-from cutlayer.customer.run import Run
+from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.customer.upload import blocks
 from cutlayer.data import Dataset
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import CustomerSecret, PrivacySpec
 from cutlayer.wire import Form, WireType
 
 
@@ -53,7 +54,7 @@ def test_what_a_killed_run_left_half_written_goes_when_it_goes_on(tmp_path: Path
 
 
 def opened(folder: Path, **changes: Any) -> Run:
-    run = Run.open(folder, run="a1", data_digest="d", spec=spec(**changes))
+    run = Run.open(folder, run="a1", data=DataDigests("d", "d", "d"), spec=spec(**changes))
     run.state.asked = True
     run.save()
     return run
@@ -63,7 +64,7 @@ def test_an_interrupted_run_is_found_again(tmp_path: Path) -> None:
     first = opened(tmp_path)
     first.state.dev += [0.5, 0.7]
     first.save()
-    again = Run.open(tmp_path, run="b2", data_digest="d", spec=spec())
+    again = Run.open(tmp_path, run="b2", data=DataDigests("d", "d", "d"), spec=spec())
     assert again.state.run == "a1"
     assert again.state.dev == [0.5, 0.7]
     assert again.identifier("job") == first.identifier("job") != first.identifier("train")
@@ -86,7 +87,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 def test_other_data_is_refused(tmp_path: Path) -> None:
     opened(tmp_path)
     with pytest.raises(ConfigError, match="other data"):
-        Run.open(tmp_path, run="b2", data_digest="other", spec=spec())
+        Run.open(tmp_path, run="b2", data=DataDigests("e", "e", "e"), spec=spec())
 
 
 def test_a_damaged_result_names_the_adapter(tmp_path: Path) -> None:
@@ -232,26 +233,29 @@ def test_settings_of_training_out_of_bounds_are_refused_by_name(changes: dict[st
 # ---------------------------------------------------------------- data
 
 
+SECRET = CustomerSecret.unsafe(1)
+
+
 def labelled(n: int) -> Dataset:
     return Dataset(tuple((f"text {i}",) for i in range(n)), tuple("ab"[i % 2] for i in range(n)))
 
 
 def test_one_per_cent_of_sst_is_the_papers_674() -> None:
-    train, dev = Corpora(labelled(67_349), None, None).split(dev_share=0.01, seed=3)
+    train, dev = Corpora(labelled(67_349), None, None).split(dev_share=0.01, order=Order(SECRET, "split"))
     assert (len(train), len(dev)) == (66_675, 674)
 
 
 def test_the_held_out_rows_do_not_depend_on_labels() -> None:
     data = labelled(50)
     permuted = Dataset(data.texts, tuple(reversed(data.labels or ())))
-    parts = [Corpora(each, None, None).split(dev_share=0.2, seed=3) for each in (data, permuted)]
+    parts = [Corpora(each, None, None).split(dev_share=0.2, order=Order(SECRET, "split")) for each in (data, permuted)]
     assert parts[0][0].texts == parts[1][0].texts
     assert parts[0][1].texts == parts[1][1].texts
 
 
 def test_a_share_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="dev_share"):
-        Corpora(labelled(1), None, None).split(dev_share=0.5, seed=3)
+        Corpora(labelled(1), None, None).split(dev_share=0.5, order=Order(SECRET, "split"))
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 60))

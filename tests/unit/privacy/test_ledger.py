@@ -27,9 +27,7 @@ SECRET = CustomerSecret.unsafe(1)
 TEXTS = Tokens((Ragged.from_lists([[1, 2, 3], [4], [1, 2, 3], []]),))  # the first and the third are the same
 
 
-def draw(
-    eta: float = 80, *, look: tuple[int, int] | None = None, tokens: Tokens = TEXTS, fingerprint: str = "t"
-) -> Release:
+def draw(eta: float = 80, *, look: int | None = None, tokens: Tokens = TEXTS, fingerprint: str = "t") -> Release:
     spec = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
     privatizer = build_privatizer(
         spec, secret=SECRET, table=TABLE, candidates=torch.ones(20, dtype=torch.bool), table_fingerprint=fingerprint
@@ -99,7 +97,7 @@ def test_no_ids_are_written(ledger: Ledger, tmp_path: Path) -> None:
 
 def test_summary(ledger: Ledger) -> None:
     send(ledger, draw())
-    send(ledger, draw(look=(0, 1)))
+    send(ledger, draw(look=1))
     send(ledger, draw(math.inf))
     ledger.open_frame(
         run="", vendor="https://b.example", route="service", where={}, payload_bytes={"control": 9}, release=None,
@@ -156,9 +154,9 @@ def test_a_release_is_charged_once_and_a_second_draw_again(ledger: Ledger) -> No
     send(ledger, release.carried_as(release.payload, b"another form"), budget=80)
     assert sum(text.charged for text in ledger.releases()) == 3
     with pytest.raises(BudgetError, match=r"3 of 4 texts .*budget of 150: up to 80 spent and 80 due") as caught:
-        send(ledger, draw(look=(0, 1)), budget=150)
+        send(ledger, draw(look=1), budget=150)
     assert "This release was not sent" in str(caught.value)
-    send(ledger, draw(look=(0, 1)), budget=160)
+    send(ledger, draw(look=1), budget=160)
     assert sum(text.charged for text in ledger.releases()) == 6
 
 
@@ -166,7 +164,7 @@ def test_a_budget_can_be_asked_before_anything_leaves(ledger: Ledger) -> None:
     def ask(*releases: Release, budget: float) -> None:
         ledger.check_budget((each.charges for each in releases), unit=releases[0].unit, budget=budget)
 
-    first, second = draw(), draw(look=(0, 1))
+    first, second = draw(), draw(look=1)
     ask(first, first, budget=80)
     with pytest.raises(BudgetError, match=r"up to 0 spent and 160 due.* No text was sent\."):
         ask(first, second, budget=150)
@@ -190,7 +188,7 @@ def test_a_refused_frame_leaves_no_trace(ledger: Ledger) -> None:
 
 def test_one_frame_can_exceed_the_budget_by_itself(ledger: Ledger) -> None:
     one = Tokens((Ragged.from_lists([[1, 2]]),))
-    first, second = draw(tokens=one), draw(tokens=one, look=(0, 1))
+    first, second = draw(tokens=one), draw(tokens=one, look=1)
     both = replace(
         first,
         payload=Tokens((Ragged.concatenate([first.payload.segments[0], second.payload.segments[0]]),)),
@@ -279,7 +277,7 @@ def test_an_entry_outlives_the_process_that_wrote_it(ledger: Ledger, tmp_path: P
     assert frame.closed is None
     assert ledger.summary().may_have_left == 1
     with pytest.raises(BudgetError):  # charged: it may have left
-        send(ledger, draw(look=(0, 1)), budget=100)
+        send(ledger, draw(look=1), budget=100)
     send(ledger, draw(), budget=100)
 
 
@@ -290,7 +288,7 @@ def _write_in_child(ledger: Ledger, path: Path, number: int) -> None:
 
 def _write(ledger: Ledger, path: Path, number: int) -> None:
     for i in range(10):
-        send(ledger, draw(look=(number, i)))
+        send(ledger, draw(look=1000 * number + i))
         send(Ledger(path), None)
 
 
@@ -313,7 +311,7 @@ def test_many_processes_write_one_ledger(ledger: Ledger, tmp_path: Path) -> None
 
 def test_many_threads_open_and_write_one_ledger(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: send(Ledger(tmp_path / "ledger.db"), draw(look=(0, i))), range(24)))
+        list(pool.map(lambda i: send(Ledger(tmp_path / "ledger.db"), draw(look=i)), range(24)))
     shared = Ledger(tmp_path / "ledger.db")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: send(shared, None), range(24)))
@@ -334,7 +332,7 @@ def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
 def test_a_budget_holds_between_processes(ledger: Ledger, tmp_path: Path) -> None:
     def attempt(i: int) -> bool:
         try:
-            send(Ledger(tmp_path / "ledger.db"), draw(look=(0, i)), budget=240)
+            send(Ledger(tmp_path / "ledger.db"), draw(look=i), budget=240)
         except BudgetError:
             return False
         return True
@@ -533,7 +531,7 @@ def test_a_frame_without_an_answer_counts_with_its_tensors(ledger: Ledger) -> No
         route="shard.put",
         where={},
         payload_bytes={"release": 1000, "control": 30},
-        release=draw(look=(0, 1)),
+        release=draw(look=1),
         budget=None,
         unsafe=False,
     )

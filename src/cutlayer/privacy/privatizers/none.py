@@ -39,7 +39,7 @@ class NoPrivacy(Privatizer):
         tokens: Tokens,
         *,
         labels: Tensor | None,
-        look: tuple[int, int] | None = None,
+        look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
         """The texts, untouched; see `Privatizer.tokens`."""

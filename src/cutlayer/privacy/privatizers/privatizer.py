@@ -41,6 +41,8 @@ from cutlayer.privacy.spec import PrivacySpec
 
 BLOCK_ELEMENTS: Final = 2**23
 """float64 numbers of noise held at a time, whatever the number of texts."""
+RECOGNISED: Final = 8
+"""Tokens from which on a text's beginning has an account of its own: many texts begin with one word, and are not one."""
 UNSAFE: Final = "The noise comes from a seed: whoever knows it can subtract all noise. Nothing is promised."
 
 
@@ -80,13 +82,14 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Text:
-    """A text in a release: its names, its content tokens there, what each of them is charged, and all draws."""
+    """A text in a release: its names, its content tokens there, what they are charged, draws, and largest eta."""
 
     content: bytes
     draw: bytes
     tokens: int
     charges: bytearray
     drawn: bytearray
+    eta: float
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ class Privatizer(ABC):
         tokens: Tokens,
         *,
         labels: Tensor | None,
-        look: tuple[int, int] | None = None,
+        look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
         """Acts at the tokens, before the blocks.
@@ -256,8 +259,8 @@ class Privatizer(ABC):
             tokens: `n` texts as token ids. Special tokens are left out: they are public, stand where
                 the tokenizer always puts them, and are neither noised nor candidates.
             labels: `[n]` int64, or `None` where they are unknown. Read by CTI alone.
-            look: (epoch, step) with a trainable bottom, where each step is a look of its own. Else
-                `None`: a token's one draw is used wherever it stands behind the same text.
+            look: The epoch, where each is a look of its own (a bottom that is trained by redraw). Else `None`: a
+                token's one draw is used wherever it stands behind the same text.
             excerpts: What the tokens are cut out of, where they are no texts from their beginning.
 
         Returns:
@@ -293,7 +296,7 @@ class Privatizer(ABC):
         tokens: Tokens,
         *,
         labels: Tensor | None,
-        look: tuple[int, int] | None = None,
+        look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
         """How a release would be named and what it would be charged, before any noise is drawn; see `tokens`.
@@ -302,14 +305,13 @@ class Privatizer(ABC):
         """
         return self._name(tokens, labels, look, excerpts).release
 
-    def _name(
-        self, tokens: Tokens, labels: Tensor | None, look: tuple[int, int] | None, excerpts: Excerpts | None
-    ) -> _Named:
+    def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> _Named:
         """Names and charges of the untouched `tokens`.
 
         A token's draw is named after everything that its noise depends on: mechanism, place, space and candidates,
-        the token, its eta, what stands before it, the step, what the samplers make of a key, and of a plug-in its
-        version, another of which may draw otherwise. It is charged to the text up to the token, as it reads.
+        the token, its eta, what stands before it, the epoch, what the samplers make of a key, and of a plug-in its
+        version, another of which may draw otherwise. It is charged to the text up to the token, as it reads, if that
+        is the whole text or long enough to be known again.
         """
         texts = TextMajor.of(tokens)
         etas = self._etas(tokens, texts, labels)
@@ -321,7 +323,7 @@ class Privatizer(ABC):
         for item, (own, shape) in enumerate(zip(parts, texts.lengths.numpy(), strict=True)):
             begun, read = end, []
             for text, start, stop in own:
-                read.append(self._read(sources[text], levels, settings, part=(end, start, stop)))
+                read.append(self._read(sources[text], levels, settings, part=(end, start, stop), paired=len(shape) > 1))
                 end += stop - start
             key = hashlib.blake2b(shape.tobytes(), key=settings, digest_size=IDENTITY_BYTES)
             for part in read:
@@ -345,7 +347,7 @@ class Privatizer(ABC):
         )
         return _Named(release, texts, etas, np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES))
 
-    def _settings(self, look: tuple[int, int] | None) -> bytes:
+    def _settings(self, look: int | None) -> bytes:
         """A key that stands for all that every draw of a release depends on."""
         settings = hashlib.blake2b(key=self._identity_key, digest_size=32)
         for part in (
@@ -353,7 +355,7 @@ class Privatizer(ABC):
             self.unit.encode(),
             stream_fingerprint(),
             b"" if self.space.candidates is None else self.space.candidates.numpy().tobytes(),
-            b"" if look is None else struct.pack("<qq", *look),
+            b"" if look is None else struct.pack("<q", look),
             b"" if self.spec.noise_window is None else struct.pack("<q", self.spec.noise_window),
             *([self.mechanism.origin.encode()] if isinstance(self.mechanism, PluggedIn) else ()),
         ):
@@ -361,7 +363,13 @@ class Privatizer(ABC):
         return settings.digest()
 
     def _read(
-        self, ids: Sequence[int], levels: Sequence[float], settings: bytes, *, part: tuple[int, int, int]
+        self,
+        ids: Sequence[int],
+        levels: Sequence[float],
+        settings: bytes,
+        *,
+        part: tuple[int, int, int],
+        paired: bool,
     ) -> _Text:
         """Names of a part of a text.
 
@@ -370,37 +378,44 @@ class Privatizer(ABC):
             levels: Etas of all tokens of the release.
             settings: What `_settings` returned.
             part: Where the part's etas begin, and where it starts and stops in the text.
+            paired: Whether it is one of two texts, which have an account together.
         """
         first, start, stop = part
-        charges, drawn = bytearray(), bytearray()
+        charges, drawn, largest = bytearray(), bytearray(), 0.0
         account = self._account(b"")
         places = contexts(ids, self.space.spellings, window=self.spec.noise_window, first=start)
         for place, context in enumerate(places, start=start):
-            account = self._account(context.read)
+            last = place == len(ids) - 1
+            account = self._account(context.read) if last or place >= RECOGNISED - 1 else account
             if place < stop:
                 eta = levels[first + place - start]
                 key = context.before + struct.pack("<qd", ids[place], eta)
                 draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
-                charges += record(account, draw, eta)
                 drawn += draw
+                largest = max(largest, eta)
+                if place >= RECOGNISED - 1 or (last and not paired):
+                    charges += record(account, draw, largest)
         draw = hashlib.blake2b(np.asarray(ids, dtype="<i8").tobytes(), key=settings, digest_size=NAME_BYTES).digest()
-        return _Text(account, draw, stop - start, charges, drawn)
+        return _Text(account, draw, stop - start, charges, drawn, largest)
 
     def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
         """A row that leaves whole: a text, or a pair of texts."""
+        eta = max(segment.eta for segment in segments)
         charges, content = segments[0].charges, segments[0].content
         if len(segments) > 1:
-            charges += segments[1].charges
             content = self._account(b"".join(segment.content for segment in segments))
-        if charges:
+            charges += segments[1].charges
+            charges += record(content, identity, eta) if len(ids) else b""
+        if len(ids):
             # as ledgers named texts before their tokens had accounts, so that what was spent then still counts
             former = hashlib.blake2b(shape.tobytes() + ids.numpy().tobytes(), key=self._content_key, digest_size=16)
-            charges += record(former.digest(), identity, float(Charges.of([charges]).largest))
+            charges += record(former.digest(), identity, eta)
         else:
             # special tokens' rows above a block show that nothing stands between them
             shown = math.isinf(self.spec.eta) or self.spec.place is Place.ACTIVATIONS
-            charges += record(content, identity, self.spec.eta if shown else 0.0)
-        return _Text(content, identity, len(ids), charges, bytearray())
+            eta = self.spec.eta if shown else 0.0
+            charges += record(content, identity, eta)
+        return _Text(content, identity, len(ids), charges, bytearray(), eta)
 
     def _account(self, read: bytes) -> bytes:
         return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()

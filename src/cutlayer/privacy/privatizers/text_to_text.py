@@ -74,7 +74,7 @@ class TextToText(Privatizer):
         tokens: Tokens,
         *,
         labels: Tensor | None,
-        look: tuple[int, int] | None = None,
+        look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
         """Token ids for token ids; see `Privatizer.tokens`."""

@@ -83,7 +83,7 @@ class Vector(Privatizer):
         tokens: Tokens,
         *,
         labels: Tensor | None,
-        look: tuple[int, int] | None = None,
+        look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
         """Noisy rows for token ids, or at place `activations` the texts as they are; see `Privatizer.tokens`."""
