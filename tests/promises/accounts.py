@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
-from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, TrainSpec
+from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, TrainSpec, derived
 from cutlayer.customer import finetune as finetuning
 from cutlayer.customer.handout import Offer, choose_model
 from cutlayer.customer.prepare import Corpora, prepare, split_rows
@@ -30,7 +30,7 @@ from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Seq2SeqBottom, read_archive, seed_dropout
-from cutlayer.privacy import FrameEntry, Privatizer, Release
+from cutlayer.privacy import CustomerSecret, FrameEntry, Privatizer, Release
 from cutlayer.wire import Route, encode_tensors, pack, routes, unpack
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import HttpTransport, local
@@ -77,6 +77,7 @@ class Watched:
     def __init__(self) -> None:
         self.drawn: dict[bytes, Payload] = {}
         self.noised: dict[bytes, Payload] = {}
+        self.listed: dict[bytes, list[tuple[bytes, bytes, int]]] = {}
         self.moments: list[Moment] = []
         self.requests: list[Request] = []
         self.weights: dict[int, dict[str, Tensor]] = {}
@@ -86,7 +87,7 @@ class Watched:
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Notes what privatizers return, and strikes the canaries from the candidates."""
-        build, build_session, send = finetuning.build_privatizer, finetuning.build_session, Gate.send
+        build, build_session, send = derived.build_privatizer, finetuning.build_session, Gate.send
         exchange = local._exchange
 
         def building(spec: Any, **given: Any) -> Privatizer:
@@ -94,8 +95,7 @@ class Watched:
                 given["candidates"] = given["candidates"].clone()
                 given["candidates"][list(canary_ids())] = False
             made = build(spec, **given)
-            # what is drawn for public texts may not cover private ones: it is not noted, so its releases are caught
-            return self._noting(made) if "boundary" in given else made
+            return self._noting(made)
 
         def building_session(*given: Any) -> Session:
             self._session = build_session(*given)
@@ -119,7 +119,8 @@ class Watched:
             return exchange(app, scope, body)
 
         monkeypatch.setattr(local, "_exchange", exchanging)
-        monkeypatch.setattr(finetuning, "build_privatizer", building)
+        # of what is drawn for public texts nothing is noted: it may not cover private ones
+        monkeypatch.setattr(derived, "build_privatizer", building)
         monkeypatch.setattr(finetuning, "build_session", building_session)
         monkeypatch.setattr(Gate, "send", sending)
 
@@ -127,27 +128,39 @@ class Watched:
         tokens, activations = privatizer.tokens, privatizer.activations
 
         def noting_tokens(
-            texts: Tokens, *, labels: Tensor | None, look: int | None = None, after: Any = None
+            texts: Tokens, *, labels: Tensor | None, look: int | None = None, excerpts: Any = None
         ) -> Release:
-            release = tokens(texts, labels=labels, look=look, after=after)
-            self._draws |= zip(keys(texts, labels, look), release.draws, strict=True)
+            release = tokens(texts, labels=labels, look=look, excerpts=excerpts)
+            self._draws |= zip(keys(texts, labels, look), release.identities, strict=True)
+            self._note_listed(release, release.identities)
             if release.pending is None:  # else it is the text itself, which no frame may hold
-                self.drawn |= {draw: release.payload.select([place]) for place, draw in enumerate(release.draws)}
+                self.drawn |= {draw: release.payload.select([place]) for place, draw in enumerate(release.identities)}
             return release
 
         def noting_rows(release: Release, rows: Rows) -> Release:
             noised = activations(release, rows)
             if release.pending is Place.ACTIVATIONS:
-                self.noised |= {draw: noised.payload.select([place]) for place, draw in enumerate(noised.draws)}
-                for draw, of_rows in zip(release.draws, noised.draws, strict=True):
+                draws = noised.item_draws
+                self._note_listed(noised, draws)
+                self.noised |= {draw: noised.payload.select([place]) for place, draw in enumerate(draws)}
+                for draw, of_rows in zip(release.identities, draws, strict=True):
                     self._row_draws.setdefault(draw, of_rows)  # rows are kept as they were first made
             return noised
 
         privatizer.tokens, privatizer.activations = noting_tokens, noting_rows  # type: ignore[assignment, method-assign]
         return privatizer
 
+    def _note_listed(self, release: Release, draws: Sequence[bytes]) -> None:
+        """Under which draws and contents the ledger must list what stands in each text or block."""
+        listed: dict[bytes, list[tuple[bytes, bytes, int]]] = {draw: [] for draw in draws}
+        each = zip(release.of.tolist(), release.draws, release.contents, release.tokens.tolist(), strict=True)
+        for item, draw, content, tokens in each:
+            if len(listed[draws[item]]) < int((release.of == item).sum()):  # a text may stand twice
+                listed[draws[item]].append((draw, content, tokens))
+        self.listed |= listed
+
     def draw_of(self, text: Key) -> bytes:
-        """The draw under which a text may leave."""
+        """The draw under which a text or block may leave."""
         assert text in self._draws, "a text is due that no privatizer was given"
         draw = self._draws[text]
         return self._row_draws.get(draw, draw)
@@ -241,10 +254,16 @@ def check_accounted(
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
-    rows = split_rows(Corpora(train, dev, test), state.spec)
+    secret = CustomerSecret(_secret(client, state))
+    rows = split_rows(Corpora(train, dev, test), state.spec, secret)
+    for dataset in (rows.train, rows.dev, rows.test):
+        ranks = [] if dataset is None else [order_rank(client, state, text) for text in dataset.texts]
+        assert ranks == sorted(ranks), "texts stand in another order than the customer's secret gives them"
     data = prepare(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
-    script = Script(state, offer, data, watched.draw_of, upper_of(client, watched, archive, state)).frames()
+    script = Script(
+        state, offer, data, watched.draw_of, upper_of(client, watched, archive, state), order=order_key(client, state)
+    ).frames()
     due: Due | None = next(script)
     for frame, answer, entry in zip(sent.frames, sent.answers, entries, strict=True):
         check_ledger(frame, entry)
@@ -295,7 +314,16 @@ def check_prediction_accounted(
     archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
     releases = Releases(client, watched, archive, offer, state, since=moments)
     tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
-    waiting = keys(tokens, None, None)
+    # asked in an order of the secret's, whatever the file's
+    key = _derived(client, state, f"order/predict/{result.adapter_id}")
+    ranks = [
+        hashlib.blake2b(
+            b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in text), key=key, digest_size=16
+        )
+        for text in texts.texts
+    ]
+    order = sorted(range(len(texts)), key=lambda place: ranks[place].digest())
+    waiting = keys(tokens.select(torch.tensor(order)), None, None)
     for frame, entry in zip(frames, entries, strict=True):
         check_ledger(frame, entry)
         if frame.route is routes.ARCHIVE:
@@ -359,9 +387,7 @@ def check_ledger(frame: RecordedFrame, entry: FrameEntry) -> None:
     assert entry.digest == bytes.fromhex(frame.sha256), "the ledger names other bytes"
     assert entry.closed is not None
     assert entry.opened <= entry.closed
-    tensors = frame.tensors()
-    texts = len(unpack(tensors)) if RELEASING & set(tensors) else 0
-    assert entry.texts == texts, "the ledger names another number of texts"
+    assert bool(entry.texts) == bool(RELEASING & set(frame.tensors())), "the ledger names texts that are not there"
 
 
 def is_question(entry: FrameEntry) -> bool:
@@ -421,11 +447,15 @@ class Releases:
         if not due.texts:
             return
         payload, moment = unpack(frame.tensors()), next(self._moments)
-        draws = [self._texts[entry.entry, place].draw for place in range(len(payload))]
+        draws = [self._watched.draw_of(text) for text in due.texts]
         assert set(draws) <= self._watched.drawn.keys() | self._watched.noised.keys(), (
             "a text left that no privatizer returned"
         )
-        assert draws == [self._watched.draw_of(text) for text in due.texts], "other texts left, or in another order"
+        assert len(draws) == len(payload), "another number of texts left"
+        listed = [self._texts[entry.entry, place] for place in range(entry.texts)]
+        assert [(each.draw, each.content, each.tokens) for each in listed] == [
+            each for draw in draws for each in self._watched.listed[draw]
+        ], "other texts left, or in another order"
         noised = set(draws) <= self._watched.noised.keys()
         for place, wanted in enumerate(self._watched.expected(draws, self._bottom(frame, due, moment, payload))):
             assert same(payload.select([place]), wanted, exact=noised), "a text left with other content"
@@ -482,9 +512,31 @@ def leaked(needles: list[bytes], *places: bytes) -> list[bytes]:
 
 
 def private_seed(client: Client, state: RunState) -> int:
-    """What the customer's parts drop out by."""
-    secret = finetuning.noise_secret(client.home, state.spec.unsafe_noise_seed)
-    return finetuning.dropout_seed(secret, state.spec.seed)
+    """What the customer's parts drop out by, derived here from the secret: never from what the vendor is told alone."""
+    return int.from_bytes(_derived(client, state, f"dropout/{state.spec.seed}")[:8], "little") % 2**63
+
+
+def order_key(client: Client, state: RunState) -> bytes:
+    """What the order of texts and batches follows from, derived here from the secret."""
+    return _derived(client, state, f"order/run/{state.spec.seed}/{state.spec.privacy.model_dump_json()}")
+
+
+def order_rank(client: Client, state: RunState, text: Sequence[str]) -> bytes:
+    """By which a text stands where it stands."""
+    said = b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in text)
+    return hashlib.blake2b(said, key=order_key(client, state), digest_size=16).digest()
+
+
+def _derived(client: Client, state: RunState, purpose: str) -> bytes:
+    return hashlib.blake2b(purpose.encode(), key=_secret(client, state), digest_size=32).digest()
+
+
+def _secret(client: Client, state: RunState) -> bytes:
+    """The customer's secret as it lies in its folder, or what a noise seed makes of itself."""
+    seed = state.spec.unsafe_noise_seed
+    if seed is None:
+        return (client.home.path / "secret").read_bytes()
+    return hashlib.blake2b(f"cutlayer unsafe {seed}".encode(), digest_size=32).digest()
 
 
 def _state(result: RunResult) -> RunState:

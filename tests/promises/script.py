@@ -12,7 +12,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+import numpy as np
 import torch
+from randomgen import AESCounter
 from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens
@@ -40,7 +42,7 @@ from cutlayer.wire.messages import (
 )
 from cutlayer.wire.recording import RecordedFrame
 
-Look = tuple[int, int] | None
+Look = int | None
 Key = tuple[tuple[tuple[int, ...], ...], int | None, Look]
 """What a draw depends on: a text's token ids, under CTI the class that its noise may depend on, and the look."""
 
@@ -352,6 +354,7 @@ class Script:
         data: The run's data, as tokens and numbers.
         draw_of: The draw under which a text leaves.
         upper: What a language model's customer computes above, as it was at each step.
+        order: The key that the order of batches follows from.
     """
 
     def __init__(
@@ -361,6 +364,8 @@ class Script:
         data: Prepared,
         draw_of: Callable[[Key], bytes],
         upper: Upper | None = None,
+        *,
+        order: bytes,
     ) -> None:
         self.run = state.run
         self.spec: RunSpec = state.spec
@@ -378,6 +383,7 @@ class Script:
             tail=state.spec.tail,
         )
         self.upper = upper
+        self.order = order
         self.dev_values = state.dev
         self.trains = not self.stores if upper is None else upper.trains
         self.clips = state.spec.train.clip_norm is not None
@@ -444,7 +450,7 @@ class Script:
             for batch in self._batches(train, epoch=len(values)):
                 step += 1
                 texts, labels = train.batch(batch)
-                look = (len(values), step) if self.spec.train_bottom is TrainBottom.REDRAW else None
+                look = len(values) if self.spec.train_bottom is TrainBottom.REDRAW else None
                 where: Where = {"job": job, "step": step}
                 if self.pairs:
                     if known:
@@ -526,11 +532,11 @@ class Script:
 
     def _batches(self, train: Examples, *, epoch: int) -> list[Tensor]:
         settings = self.spec.train
+        key = hashlib.blake2b(f"{epoch}".encode(), key=self.order, digest_size=16).digest()
         return epoch_batches(
             train.lengths,
             batch_size=settings.batch_size,
-            seed=self.spec.seed,
-            epoch=epoch,
+            rng=np.random.Generator(AESCounter(key=int.from_bytes(key, "little"))),
             group_by_length=settings.group_by_length,
         )
 

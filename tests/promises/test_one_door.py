@@ -618,13 +618,13 @@ def plant_true_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     draw, true = Session._draw, dict[bytes, Payload]()
 
     def remembering(session: Session, texts: Texts, look: Any) -> Any:
-        names = session.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look).draws
+        names = session.privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look).identities
         true.update({name: texts.tokens.select([place]) for place, name in enumerate(names)})
         return draw(session, texts, look)
 
     def betraying(honest: Callable[[Session, Release], Any]) -> Callable[[Session, Release], Any]:
         def betray(session: Session, drawn: Release) -> Any:
-            packs = [each.segments[0] for each in map(true.__getitem__, drawn.draws) if isinstance(each, Tokens)]
+            packs = [each.segments[0] for each in map(true.__getitem__, drawn.identities) if isinstance(each, Tokens)]
             return honest(session, replace(drawn, payload=Tokens((Ragged.concatenate(packs),))))
 
         return betray
@@ -645,7 +645,7 @@ def plant_clean_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Session,
         "_kept",
-        lambda session, drawn: drawn.recalled(session._bottom(drawn.payload), b"clean", draws=drawn.draws),
+        lambda session, drawn: drawn.recalled(session._bottom(drawn.payload), b"clean", draws=drawn.item_draws),
     )
 
 

@@ -201,12 +201,12 @@ def plant_true_tokens_below(patch: pytest.MonkeyPatch) -> None:
     true: dict[bytes, Tokens] = {}
 
     def remembering(session: Seq2SeqSession, texts: Texts, **given: Any) -> Tensor:
-        names = session.privatizer.tokens(texts.tokens, labels=None, look=given.get("look")).draws
+        names = session.privatizer.tokens(texts.tokens, labels=None, look=given.get("look")).identities
         true.update({name: texts.tokens.select([place]) for place, name in enumerate(names)})
         return forward(session, texts, **given)
 
     def betraying(session: Seq2SeqSession, drawn: Release) -> Tensor:
-        sides = zip(*(true[name].segments for name in drawn.draws), strict=True)
+        sides = zip(*(true[name].segments for name in drawn.identities), strict=True)
         texts = Tokens(tuple(Ragged.concatenate(parts) for parts in sides))
         return once(session, replace(drawn, payload=texts))
 

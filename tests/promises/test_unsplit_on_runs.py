@@ -13,8 +13,9 @@ from cutlayer import vendor
 from cutlayer.attacks import Inapplicable, Knowledge, TokenTruth, Transcript, UnSplit, UnSplitSpec, View
 from cutlayer.core import Place
 from cutlayer.customer import LanguageResult, TrainSpec
-from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.derived import run_order
 from cutlayer.customer.prepare import Corpora, prepare, split_rows
+from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset
 from tests.promises.accounts import archive_of
 from tests.promises.runs import SEED, corpus, customer
@@ -43,8 +44,9 @@ def attacked(data_dir: Path, api_key: str, tmp_path: Path, *, attack: UnSplit, *
             **{"eta": math.inf, **settings},
         )
         archive = archive_of(client)
-        data = prepare(split_rows(Corpora(TRAIN, None, None), result.spec), result.spec, archive, vocab_size=300)
-    batch = epoch_batches(data.train.lengths, batch_size=4, seed=SEED, epoch=0, group_by_length=True)[0]
+        rows = split_rows(Corpora(TRAIN, None, None), result.spec, secret := client.home.secret)
+        data = prepare(rows, result.spec, archive, vocab_size=300)
+    batch = training_order(result.spec, run_order(result.spec, secret), data.train.lengths, 0)[0]
     transcript = Transcript.recorded(result.folder / "transcript")
     job = next(step.source for step in transcript.steps()).removeprefix("job/")
     truth = TokenTruth(data.tokens, steps={(job, 1): batch})

@@ -42,7 +42,7 @@ from cutlayer.privacy.spec import PrivacySpec
 BLOCK_ELEMENTS: Final = 2**23
 """float64 numbers of noise held at a time, whatever the number of texts."""
 RECOGNISED: Final = 8
-"""Tokens from which on a text's beginning has an account of its own: many texts begin with one word, and are not one."""
+"""Tokens from which on a text's beginning has an account: many texts begin with the same word, and are not one."""
 UNSAFE: Final = "The noise comes from a seed: whoever knows it can subtract all noise. Nothing is promised."
 
 
