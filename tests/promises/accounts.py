@@ -316,13 +316,8 @@ def check_prediction_accounted(
     tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
     # asked in an order of the secret's, whatever the file's
     key = _derived(client, state, f"order/predict/{result.adapter_id}")
-    ranks = [
-        hashlib.blake2b(
-            b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in text), key=key, digest_size=16
-        )
-        for text in texts.texts
-    ]
-    order = sorted(range(len(texts)), key=lambda place: ranks[place].digest())
+    ranks = [_rank(text, key) for text in texts.texts]
+    order = sorted(range(len(texts)), key=ranks.__getitem__)
     waiting = keys(tokens.select(torch.tensor(order)), None, None)
     for frame, entry in zip(frames, entries, strict=True):
         check_ledger(frame, entry)
@@ -523,8 +518,12 @@ def order_key(client: Client, state: RunState) -> bytes:
 
 def order_rank(client: Client, state: RunState, text: Sequence[str]) -> bytes:
     """By which a text stands where it stands."""
+    return _rank(text, order_key(client, state))
+
+
+def _rank(text: Sequence[str], key: bytes) -> bytes:
     said = b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in text)
-    return hashlib.blake2b(said, key=order_key(client, state), digest_size=16).digest()
+    return hashlib.blake2b(said, key=key, digest_size=16).digest()
 
 
 def _derived(client: Client, state: RunState, purpose: str) -> bytes:
