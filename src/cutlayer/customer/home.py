@@ -28,6 +28,7 @@ from cutlayer.privacy import CustomerSecret, Ledger, Vault
 from cutlayer.wire import routes
 
 _LEDGER = "ledger.sqlite"
+_VAULT = "vault.sqlite"
 
 
 def default_home() -> Path:
@@ -94,7 +95,21 @@ class Home:
                 remedy="Restore the secret and the ledger of one folder together. With another secret every text would "
                 "be drawn again, and no budget that was spent would count.",
             )
+        self._check_ledger_is_newest(secret)
         return secret
+
+    def _check_ledger_is_newest(self, secret: CustomerSecret) -> None:
+        """Refuses a ledger that ends before what the vault remembers of it, and has the vault remember from now on."""
+        vault = Vault(self.path / _VAULT, secret)
+        ends, known = self.ledger.newest(), vault.noted()
+        if ends < known:
+            raise StorageError(
+                f"The ledger {self.ledger.path} ends at frame {ends}, and {self.path / _VAULT} knows of frame {known}: "
+                "this is an older copy, which has forgotten what was released and spent since.",
+                remedy="Restore the newest copy of the ledger. If it is lost, begin another folder (CUTLAYER_HOME), "
+                "which draws every text again, and count what was spent here as spent.",
+            )
+        self.ledger.witness = vault.note
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -114,8 +129,8 @@ class Home:
 
     @cached_property
     def vault(self) -> Vault:
-        """Sealed copies of released rows."""
-        return Vault(self.path / "vault.sqlite", self.secret)
+        """Sealed copies of released rows, and how far the ledger has come."""
+        return Vault(self.path / _VAULT, self.secret)
 
     @property
     def archives(self) -> Path:

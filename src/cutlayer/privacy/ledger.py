@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,12 +97,16 @@ class Ledger:
     Args:
         path: The file; made if it is missing.
 
+    Attributes:
+        witness: Is told the number of each entry once it is on disk.
+
     Raises:
         StorageError: The file cannot be opened or is no ledger.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.witness: Callable[[int], None] | None = None
         self._database = Database(path, kind="ledger", schema=_SCHEMA, version=3, upgrades=_UPGRADES)
 
     def belongs_to(self, fingerprint: bytes) -> bool:
@@ -181,7 +185,15 @@ class Ledger:
             if labels is not None:
                 lines = _Lines.of_labels(labels, after=after)
                 _write(connection, entry, lines, label_budget, unsafe=unsafe, told="No gradient was sent.")
+        if self.witness is not None:
+            self.witness(entry)
         return entry
+
+    def newest(self) -> int:
+        """The number of the newest entry; 0 in an empty ledger."""
+        with self._database.read() as connection:
+            (entry,) = connection.execute("SELECT MAX(entry) FROM frames").fetchone()
+        return entry or 0
 
     def check_budget(self, charges: Iterable[Charges], *, unit: str, budget: float, what: str = "texts") -> None:
         """Asks, before a run begins, whether its budget lets all of its releases leave. Nothing is written.

@@ -15,7 +15,8 @@ from cutlayer.core import StorageError
 from cutlayer.privacy.database import Database, select_by_key
 from cutlayer.privacy.secret import CustomerSecret
 
-_SCHEMA: Final = "CREATE TABLE sealed (identity BLOB PRIMARY KEY, body BLOB NOT NULL)"
+_COUNTER: Final = "CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 1), entry INTEGER NOT NULL)"
+_SCHEMA: Final = f"CREATE TABLE sealed (identity BLOB PRIMARY KEY, body BLOB NOT NULL); {_COUNTER}"
 _NONCE_BYTES: Final = 12
 
 
@@ -38,7 +39,7 @@ class Vault:
     """
 
     def __init__(self, path: Path, secret: CustomerSecret) -> None:
-        self._database = Database(path, kind="vault", schema=_SCHEMA, version=2)
+        self._database = Database(path, kind="vault", schema=_SCHEMA, version=3, upgrades={2: _COUNTER})
         self._seal = AESGCM(secret.derive("vault"))
 
     def get_many(self, identities: Sequence[bytes]) -> list[bytes | None]:
@@ -78,6 +79,28 @@ class Vault:
             for identity, body in zip(identities, kept, strict=True)
             if body is not None
         }
+
+    def note(self, entry: int) -> None:
+        """Remembers a ledger's newest entry: a ledger that ends before it is an older copy.
+
+        Args:
+            entry: Its number; a smaller one changes nothing.
+
+        Raises:
+            StorageError: It cannot be stored.
+        """
+        # a power cut that takes this back leaves the vault behind its ledger, which is no error
+        with self._database.write(durable=False) as connection:
+            connection.execute(
+                "INSERT INTO counter VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET entry = MAX(entry, excluded.entry)",
+                (entry,),
+            )
+
+    def noted(self) -> int:
+        """The newest ledger entry that `note` was told; 0 if none."""
+        with self._database.read() as connection:
+            found = connection.execute("SELECT entry FROM counter").fetchone()
+        return 0 if found is None else int(found[0])
 
     def close(self) -> None:
         """Gives the file back."""

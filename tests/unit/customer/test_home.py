@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,40 @@ def test_a_lost_ledger_is_not_replaced_once_there_is_a_secret(tmp_path: Path) ->
         with pytest.raises(StorageError, match=r"ledger\.sqlite is missing"):
             ask(Home(tmp_path))
     assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_an_older_copy_of_the_ledger_is_noticed(tmp_path: Path) -> None:
+    """Put back from a backup, say: it has forgotten what was spent since, and every budget would begin there."""
+    home = Home(tmp_path)
+    release_one(home)
+    home.ledger.close()
+    copies = {file: file.read_bytes() for file in tmp_path.glob("ledger.sqlite*")}
+    release_one(Home(tmp_path))
+    newest = {file: file.read_bytes() for file in tmp_path.glob("ledger.sqlite*")}
+    for file in newest:
+        file.unlink()
+    for file, content in copies.items():
+        file.write_bytes(content)
+    for ask in (lambda home: home.secret, lambda home: home.vault, release_one):
+        with pytest.raises(StorageError, match=r"ends at frame 1, and .*vault\.sqlite knows of frame 2") as caught:
+            ask(Home(tmp_path))
+        assert "newest copy" in caught.value.remedy
+    for file in copies:
+        file.unlink()
+    for file, content in newest.items():
+        file.write_bytes(content)
+    release_one(Home(tmp_path))
+
+
+def test_a_vault_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
+    release_one(Home(tmp_path))
+    with sqlite3.connect(tmp_path / "vault.sqlite") as connection:
+        connection.execute("DROP TABLE counter")
+        connection.execute("PRAGMA user_version=2")
+    home = Home(tmp_path)
+    assert home.vault.noted() == 0
+    release_one(home)
+    assert home.vault.noted() == 2
 
 
 def test_a_ledger_of_questions_alone_needs_no_secret(tmp_path: Path) -> None:
