@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cutlayer.customer import Client, FinetuneResult, TrainSpec
+from cutlayer.customer.home import Home
+from cutlayer.customer.order import Order
 from cutlayer.data import Dataset
+from cutlayer.privacy import CustomerSecret, PrivacySpec
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import LocalTransport
@@ -33,11 +36,28 @@ def corpus(n: int, *, seed: int, canaries: bool = True) -> Dataset:
     return Dataset(tuple(texts), tuple(labels))
 
 
+SECRET = CustomerSecret(bytes(range(32)))
+
+
+def give_secret(home: Path) -> Path:
+    """A customer's folder whose secret is always the same one: runs of two folders then take their texts alike."""
+    if not (home / "secret").exists():
+        assert Home(home).ledger.is_empty()
+        (home / "secret").touch(mode=0o600)
+        (home / "secret").write_bytes(bytes(range(32)))
+    return home
+
+
+def clear_order(seed: int) -> Order:
+    """The order of such a folder's runs without privacy."""
+    return Order(SECRET, f"run/{seed}/{PrivacySpec.no_privacy().model_dump_json()}")
+
+
 @contextmanager
 def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
     """A customer of a vendor in this process."""
     transport = LocalTransport(create_app(VendorSettings.load(data_dir)), api_key)
-    client = Client(transport=transport, home=home, device="cpu")
+    client = Client(transport=transport, home=give_secret(home), device="cpu")
     try:
         yield client
     finally:

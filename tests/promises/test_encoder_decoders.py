@@ -26,6 +26,7 @@ from cutlayer.wire import Frame, Reply, WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import SEQ2SEQ, VOCAB
 from tests.promises.conftest import measure_at_most
+from tests.promises.runs import clear_order, give_secret
 from tests.promises.test_families import write_model
 from tests.promises.test_language_models import check_equal, losses
 
@@ -62,7 +63,7 @@ def start_vendor(source: str, folder: Path) -> str:
 def customer(source: str, folder: Path) -> Iterator[Client]:
     key = start_vendor(source, folder / "vendor")
     transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    client = Client(transport=transport, home=folder / "home", device="cpu")
+    client = Client(transport=transport, home=give_secret(folder / "home"), device="cpu")
     try:
         yield client
     finally:
@@ -104,7 +105,7 @@ def test_a_split_encoder_decoder_is_the_whole_one(
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method, **changes)
     expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=source, training=settings, seed=4, progress=Silent(), device="cpu"
+        TRAIN, DEV, TEST, model=source, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
     )
     prompts = [source for source, _ in TEST.texts]
     tokenizer = load_tokenizer(source)
@@ -130,7 +131,7 @@ def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: 
     """Planted fault: what the customer's decoder blocks add to it is left out; the curves must not agree then."""
     settings = training(Method.FULL)
     expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, progress=Silent(), device="cpu"
+        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
     )
     honest = Exchange.backward
 
@@ -148,7 +149,7 @@ def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) 
     """Copies end bit by bit alike; planted fault: where each takes its own gradients alone, nothing agrees."""
     settings = training(Method.FULL, clip_norm=0.5, accumulation=2)
     expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, progress=Silent(), device="cpu"
+        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
     )
     with customer(t5, tmp_path / "honest") as client:
         result = tune(client, settings, CUTS[2])
@@ -284,7 +285,7 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
     found = []
     for name, dies in (("calm", lambda frame: False), ("restless", lambda frame: frame % 3 == 0)):
         key, home = start_vendor(t5, tmp_path / name), tmp_path / f"{name}-home"
-        client = Client(transport=Restarted(tmp_path / name, key, dies=dies), home=home, device="cpu")
+        client = Client(transport=Restarted(tmp_path / name, key, dies=dies), home=give_secret(home), device="cpu")
         found.append(kept(home, tune(client, settings)))
         client.close()
     check_same(*found)
@@ -307,11 +308,13 @@ def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: M
         key = start_vendor(t5, tmp_path / name)
         home = tmp_path / f"{name}-home"
         if name == "cut off":
-            torn = Client(transport=Restarted(tmp_path / name, key, fails_at=fails_at), home=home, device="cpu")
+            torn = Client(
+                transport=Restarted(tmp_path / name, key, fails_at=fails_at), home=give_secret(home), device="cpu"
+            )
             with pytest.raises(VendorError, match="gone"):
                 tune(torn, settings, train_bottom=trained)
             torn.close()
-        client = Client(transport=Restarted(tmp_path / name, key), home=home, device="cpu")
+        client = Client(transport=Restarted(tmp_path / name, key), home=give_secret(home), device="cpu")
         result = tune(client, settings, train_bottom=trained)
         found.append(kept(home, result))
         client.close()
@@ -325,7 +328,7 @@ def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
     for lives in (True, False):
         dead: set[int] = set()
         transport = Restarted(tmp_path / "vendor", key, dies=dead.__contains__)
-        client = Client(transport=transport, home=tmp_path / "home", device="cpu")
+        client = Client(transport=transport, home=give_secret(tmp_path / "home"), device="cpu")
         adapter = texts[0][0] if texts else tune(client, training()).adapter_id
         prompts = [source for source, _ in TEST.texts]
         for beams in (1, 2):

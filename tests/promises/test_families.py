@@ -21,6 +21,7 @@ from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, make_model
+from tests.promises.runs import clear_order, give_secret
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
 TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, dropout=False)
@@ -82,12 +83,20 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
     pairs = bottom == 2
     train, dev, test = (corpus(n, seed, pairs=pairs) for n, seed in ((40, 1), (9, 2), (9, 3)))
     expected = train_centralised(
-        train, dev, test, model=source, training=TRAINING, seed=4, progress=Silent(), bottom=bottom
+        train,
+        dev,
+        test,
+        model=source,
+        training=TRAINING,
+        seed=4,
+        order=clear_order(4),
+        progress=Silent(),
+        bottom=bottom,
     )
     vendor.init(tmp_path / "vendor", models=[source], threads=torch.get_num_threads())
     key = vendor.keys.create(tmp_path / "vendor", "clinic")
     transport = LocalTransport(create_app(VendorSettings.load(tmp_path / "vendor")), key)
-    client = Client(transport=transport, home=tmp_path / "home", device="cpu")
+    client = Client(transport=transport, home=give_secret(tmp_path / "home"), device="cpu")
     result = client.finetune(
         train,
         dev=dev,

@@ -23,6 +23,7 @@ from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Precision, WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
+from tests.promises.runs import clear_order, give_secret
 from tests.promises.test_families import write_model
 
 STEPS = 20
@@ -54,7 +55,7 @@ def customer(source: str, folder: Path) -> Iterator[Client]:
     vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads(), max_bottom=2, max_tail=1)
     key = vendor.keys.create(folder / "vendor", "clinic")
     transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    client = Client(transport=transport, home=folder / "home", device="cpu")
+    client = Client(transport=transport, home=give_secret(folder / "home"), device="cpu")
     try:
         yield client
     finally:
@@ -94,7 +95,7 @@ def check_equal(result: LanguageResult, expected: CentralisedLanguage) -> None:
 
 def whole(source: str, settings: TrainSpec) -> CentralisedLanguage:
     return train_centralised_language_model(
-        TRAIN, DEV, TEST, model=source, training=settings, seed=4, progress=Silent(), device="cpu"
+        TRAIN, DEV, TEST, model=source, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
     )
 
 

@@ -20,6 +20,7 @@ from cutlayer.data import Dataset, read_dataset, sample_path
 from cutlayer.recipes.centralised import Centralised, train_centralised
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import Precision, WireType
+from tests.promises.runs import clear_order, give_secret
 
 STEPS = 100
 TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=1e-3, dropout=False)
@@ -36,7 +37,15 @@ def served(tmp_path_factory: pytest.TempPathFactory, starter_installed: None) ->
 
 def whole(train: Dataset, dev: Dataset, test: Dataset, training: TrainSpec, *, bottom: int) -> Centralised:
     return train_centralised(
-        train, dev, test, model="starter", training=training, seed=4, progress=Silent(), bottom=bottom
+        train,
+        dev,
+        test,
+        model="starter",
+        training=training,
+        seed=4,
+        order=clear_order(4),
+        progress=Silent(),
+        bottom=bottom,
     )
 
 
@@ -80,7 +89,7 @@ def test_loss_curves_agree(
     train, dev, test = sample
     training = TRAINING.model_copy(update={"precision": precision})
     reference = whole(train, dev, test, training, bottom=bottom)
-    client = Client(*served, home=tmp_path / "home", device="cpu")
+    client = Client(*served, home=give_secret(tmp_path / "home"), device="cpu")
     result = client.finetune(
         train,
         dev=dev,
@@ -119,7 +128,9 @@ def test_the_comparison_would_notice_another_start(sample: tuple[Dataset, Datase
     train, dev, test = (part.select(range(40)) for part in sample)
     short = TRAINING.model_copy(update={"epochs": 1})
     first = whole(train, dev, test, short, bottom=0)
-    other = train_centralised(train, dev, test, model="starter", training=short, seed=5, progress=Silent())
+    other = train_centralised(
+        train, dev, test, model="starter", training=short, seed=5, order=clear_order(5), progress=Silent()
+    )
     assert max(abs(a - b) / b for a, b in zip(first.losses, other.losses, strict=True)) > 1e-3
 
 
@@ -133,7 +144,7 @@ def test_sst2_accuracy_is_that_of_ordinary_peft(served: tuple[str, str], public_
     train, dev = data.split_off(0.01, seed=1)
     training = TrainSpec(epochs=2, learning_rate=1e-3)
     reference = whole(train, dev, test, training, bottom=0)
-    client = Client(*served, home=tmp_path / "home", device="cpu")
+    client = Client(*served, home=give_secret(tmp_path / "home"), device="cpu")
     result = client.finetune(train, dev=dev, test=test, eta=math.inf, training=training, seed=4, out=tmp_path / "run")
     client.close()
     print(f"SST-2: split {result.ua:.4f}, ordinary PEFT {reference.accuracy}")  # noqa: T201 - read with pytest -s

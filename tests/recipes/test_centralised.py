@@ -14,6 +14,7 @@ from cutlayer.core import ConfigError
 from cutlayer.customer import Client, Silent, TrainSpec
 from cutlayer.recipes.centralised import train_centralised
 from cutlayer.wire.transports import LocalTransport
+from tests.promises.runs import clear_order, give_secret
 from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
 
@@ -28,7 +29,7 @@ def client(tmp_path, tiny):
     vendor.init(tmp_path / "vendor", models=[f"tiny={tiny}"], threads=1)
     key = vendor.keys.create(tmp_path / "vendor", "clinic")
     app = vendor.create_app(vendor.VendorSettings.load(tmp_path / "vendor"))
-    with closing(Client(home=tmp_path / "home", transport=LocalTransport(app, key))) as client:
+    with closing(Client(home=give_secret(tmp_path / "home"), transport=LocalTransport(app, key))) as client:
         yield client
 
 
@@ -46,7 +47,9 @@ def test_centralised_and_split_training_without_privacy_are_the_same_run(tmp_pat
         dropout=dropout,
         lora_dropout=0.1,
     )
-    whole = train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=training, seed=3, progress=Silent())
+    whole = train_centralised(
+        TRAIN, DEV, TEST, model=str(tiny), training=training, seed=3, order=clear_order(3), progress=Silent()
+    )
     split = client.finetune(TRAIN, dev=DEV, test=TEST, eta=math.inf, training=training, seed=3, out=tmp_path / "run")
     lines = (tmp_path / "run" / "losses.jsonl").read_text().splitlines()
     losses = [entry["loss"] for entry in map(json.loads, lines)]
@@ -56,7 +59,9 @@ def test_centralised_and_split_training_without_privacy_are_the_same_run(tmp_pat
     assert split.ua == whole.accuracy.value
     # and it is not the run in which nothing is trained
     still = training.model_copy(update={"learning_rate": 1e-12})
-    untrained = train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=still, seed=3, progress=Silent())
+    untrained = train_centralised(
+        TRAIN, DEV, TEST, model=str(tiny), training=still, seed=3, order=clear_order(3), progress=Silent()
+    )
     assert untrained.losses[0] == pytest.approx(whole.losses[0])
     assert untrained.losses != pytest.approx(whole.losses, rel=1e-2)
 
@@ -71,12 +76,24 @@ def test_centralised_and_split_training_without_privacy_are_the_same_run(tmp_pat
 def test_it_runs_where_it_is_told_to(tiny, device):
     training = TrainSpec(epochs=2, batch_size=8, dropout=False)
     first, second = (
-        train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=training, seed=0, progress=Silent(), device=each)
+        train_centralised(
+            TRAIN,
+            DEV,
+            TEST,
+            model=str(tiny),
+            training=training,
+            seed=0,
+            order=clear_order(0),
+            progress=Silent(),
+            device=each,
+        )
         for each in ("cpu", device)
     )
     assert second.losses == pytest.approx(first.losses, rel=1e-3)
     with pytest.raises(ConfigError, match="device"):
-        train_centralised(TRAIN, DEV, TEST, model="", training=training, seed=0, progress=Silent(), device="tpu")
+        train_centralised(
+            TRAIN, DEV, TEST, model="", training=training, seed=0, order=clear_order(0), progress=Silent(), device="tpu"
+        )
 
 
 def test_another_seed_is_another_run(tiny):
@@ -91,6 +108,8 @@ def test_another_seed_is_another_run(tiny):
 def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best_epoch(tiny):
     # a rate this high breaks the model after the first epoch or two
     training = TrainSpec(epochs=8, patience=2, batch_size=8, learning_rate=1.0)
-    run = train_centralised(TRAIN, DEV, TEST, model=str(tiny), training=training, seed=0, progress=Silent())
+    run = train_centralised(
+        TRAIN, DEV, TEST, model=str(tiny), training=training, seed=0, order=clear_order(0), progress=Silent()
+    )
     best = run.dev.index(max(run.dev))
     assert len(run.dev) == min(8, best + 1 + 2)

@@ -16,6 +16,7 @@ from cutlayer.cli.options import (
     DATA,
     DATA_HELP,
     OWN_NOISE,
+    OWN_WINDOW,
     PRIVACY,
     TRAINING,
     ApiKey,
@@ -25,12 +26,14 @@ from cutlayer.cli.options import (
     Eta,
     Home,
     Noise,
+    NoiseWindow,
     TextColumn,
     TextPairColumn,
     UnsafeNoiseSeed,
     Vendor,
     named_values,
     parse_depth,
+    parse_window,
     require_eta,
     warn_unprotected,
 )
@@ -102,6 +105,7 @@ def finetune(
     ca_cert: CaCertificate = None,
     eta: Eta = None,
     noise: Noise = OWN_NOISE,
+    noise_window: NoiseWindow = OWN_WINDOW,
     cti: Annotated[
         bool,
         typer.Option(
@@ -417,6 +421,7 @@ def finetune(
     common: dict[str, Any] = {
         "eta": chosen,
         "noise": noise,
+        "noise_window": parse_window(noise_window),
         "text_column": text_column,
         "dev": dev,
         "test": test,

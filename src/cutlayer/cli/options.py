@@ -14,6 +14,7 @@ from cutlayer.cli.output import Output
 DATA, PARTIES, PRIVACY, CUT, TRAINING = "Texts", "Parties", "Privacy", "Model and cut", "Training"
 """Panels of a command's help."""
 OWN_NOISE = "d-chi"
+OWN_WINDOW = "4"
 """`DChi.name`, known before torch is imported."""
 EPOCHS, LEARNING_RATE = 3, 1e-3
 """Of local runs whose accuracies are compared: short, and of some hundred texts."""
@@ -117,6 +118,34 @@ Noise = Annotated[
         metavar="NAME",
         help="Whose noise is drawn: d-chi, or an installed plug-in's, whose promise cutlayer has not verified. "
         "`cutlayer conformance NAME` looks into it.",
+        rich_help_panel=PRIVACY,
+    ),
+]
+PREFIX = "prefix"
+"""As a window: all of the text before a token."""
+
+
+def parse_window(text: str) -> int | None:
+    """A noise window: a number of tokens, or all of them.
+
+    Raises:
+        typer.BadParameter: Neither.
+    """
+    if text == PREFIX:
+        return None
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise typer.BadParameter(f"{text!r} is no whole number above 0, and not {PREFIX!r}.")
+    return int(text)
+
+
+NoiseWindow = Annotated[
+    str,
+    typer.Option(
+        "--noise-window",
+        metavar="N|prefix",
+        help="Tokens before it that a token's noise follows from. Where these are equal, noise is equal: an edited copy "
+        "is then no second look. prefix: all of the text before it, which shows fewer equal passages and gives more "
+        "looks.",
         rich_help_panel=PRIVACY,
     ),
 ]

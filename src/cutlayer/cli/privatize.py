@@ -11,13 +11,16 @@ from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_inpu
 from cutlayer.cli.options import (
     DATA_HELP,
     OWN_NOISE,
+    OWN_WINDOW,
     AsJson,
     Eta,
     Home,
     Noise,
+    NoiseWindow,
     TextColumn,
     TextPairColumn,
     UnsafeNoiseSeed,
+    parse_window,
     require_eta,
     warn_unprotected,
 )
@@ -44,6 +47,7 @@ def privatize(
     ],
     eta: Eta = None,
     noise: Noise = OWN_NOISE,
+    noise_window: NoiseWindow = OWN_WINDOW,
     text_column: TextColumn = "text",
     text_pair_column: TextPairColumn = None,
     model: Annotated[
@@ -83,6 +87,7 @@ def privatize(
                 texts,
                 eta=chosen,
                 noise=noise,
+                noise_window=parse_window(noise_window),
                 model=model,
                 max_length=max_length,
                 unsafe_noise_seed=unsafe_noise_seed,

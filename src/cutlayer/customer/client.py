@@ -45,6 +45,7 @@ from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, Trai
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.data import UNCUT, Dataset, read_dataset, tokenise
 from cutlayer.privacy import (
+    NOISE_WINDOW,
     CtiSpec,
     DChi,
     Ledger,
@@ -128,6 +129,7 @@ class Client:
         test: Source | None = None,
         mechanism: Mechanism | None = None,
         noise: str = DChi.name,
+        noise_window: int | None = NOISE_WINDOW,
         place: Place = Place.TOKENS,
         cti: bool | CtiSpec = False,
         cti_class_free: bool = False,
@@ -158,6 +160,7 @@ class Client:
             mechanism: How texts are privatized; text-to-text for a finite eta.
             noise: The mechanism whose noise is drawn, by name: d_chi noise, or a plug-in's, whose promise is that
                 package's claim and no guarantee of cutlayer's.
+            noise_window: How many tokens before it a token's noise follows from; `None`: from all of them.
             place: Whether noise acts on tokens or on the bottom's output.
             cti: Contributing-token identification (SAP §4.4): eta per token and class. A `CtiSpec`
                 makes the choices that the paper leaves open; `True` takes its defaults.
@@ -186,7 +189,9 @@ class Client:
                 leaves; only where another run charges the same texts meanwhile, some may have left.
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
-        privacy = _privacy(eta, mechanism, place, noise=noise, cti=cti, cti_class_free=cti_class_free)
+        privacy = _privacy(
+            eta, mechanism, place, noise=noise, noise_window=noise_window, cti=cti, cti_class_free=cti_class_free
+        )
         columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
         result = self._begin(
             _corpora(train, dev, test, **columns),
@@ -217,6 +222,7 @@ class Client:
         test: Source | None = None,
         mechanism: Mechanism | None = None,
         noise: str = DChi.name,
+        noise_window: int | None = NOISE_WINDOW,
         place: Place = Place.TOKENS,
         bottom: int | None = 1,
         tail: int = 0,
@@ -242,6 +248,7 @@ class Client:
             test: Texts to measure perplexity on; dev where it is left out.
             mechanism: How texts are privatized; text-to-text for a finite eta.
             noise: As in `finetune`.
+            noise_window: As in `finetune`.
             place: Whether noise acts on tokens or on the bottom's output.
             bottom: Blocks below the cut at the customer; `None` is the text cut.
             tail: Blocks above the upper cut at the customer, below the head; 0 is the final norm and the head.
@@ -262,7 +269,7 @@ class Client:
         Raises:
             As `finetune`.
         """
-        privacy = _privacy(eta, mechanism, place, noise=noise)
+        privacy = _privacy(eta, mechanism, place, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.language()
         given = _corpora(train, dev, test, text_column=text_column)
         if public_first is not None:
@@ -298,6 +305,7 @@ class Client:
         test: Source | None = None,
         mechanism: Mechanism | None = None,
         noise: str = DChi.name,
+        noise_window: int | None = NOISE_WINDOW,
         bottom: int = 1,
         target_bottom: int = 1,
         tail: int = 0,
@@ -329,6 +337,7 @@ class Client:
             test: Pairs to measure perplexity on; dev where it is left out.
             mechanism: How texts are privatized; text-to-text for a finite eta.
             noise: As in `finetune`.
+            noise_window: As in `finetune`.
             bottom: Encoder blocks at the customer.
             target_bottom: First decoder blocks at the customer.
             tail: Last decoder blocks at the customer, below the head.
@@ -347,7 +356,7 @@ class Client:
         Raises:
             As `finetune`.
         """
-        privacy = _privacy(eta, mechanism, Place.TOKENS, noise=noise)
+        privacy = _privacy(eta, mechanism, Place.TOKENS, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.seq2seq()
         columns = {"text_column": text_column, "text_pair_column": target_column}
         given = _corpora(train, dev, test, **columns)
@@ -643,6 +652,7 @@ class Client:
         *,
         eta: float,
         noise: str = DChi.name,
+        noise_window: int | None = NOISE_WINDOW,
         model: str = "starter",
         text_column: str = "text",
         text_pair_column: str | None = None,
@@ -653,25 +663,26 @@ class Client:
         """Shows what would leave, text-to-text, beside the originals. Nothing is sent or charged.
 
         The draw of a text is the one that `finetune` and `predict` release at the same eta with the same
-        model and `max_length`: your secret fixes it. With CTI, the vector mechanism or a bottom that is
+        model: your secret fixes it. With CTI, the vector mechanism or a bottom that is
         trained by redraw they draw otherwise, and this does not show it.
 
         Args:
             texts: A file, or texts, or pairs of texts.
             eta: Privacy parameter per token, in 1/distance of the model's embedding table.
             noise: As in `finetune`.
+            noise_window: As in `finetune`.
             model: `starter`, a local folder or a hub id; it must be the vendor's model.
             text_column: The file's column of the text.
             text_pair_column: The file's column of the second text, for pairs.
             max_length: Tokens of a text, special tokens included, as in `TrainSpec`; the model's limit
-                where it is left out. A text cut elsewhere is another text, with noise of its own.
+                where it is left out.
             unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
             progress: Where to show progress.
 
         Raises:
             ConfigError: There is no such noise, or it has no meaning at this eta.
         """
-        privacy = _privacy(eta, None, Place.TOKENS, noise=noise)
+        privacy = _privacy(eta, None, Place.TOKENS, noise=noise, noise_window=noise_window)
         progress = progress or Silent()
         archive = local_archive(self.home, model, Cut(bottom=0))
         privatizer = build_privatizer(
@@ -757,6 +768,7 @@ def _privacy(
     place: Place,
     *,
     noise: str,
+    noise_window: int | None,
     cti: bool | CtiSpec = False,
     cti_class_free: bool = False,
 ) -> PrivacySpec:
@@ -767,7 +779,7 @@ def _privacy(
     choices = cti if isinstance(cti, CtiSpec) else CtiSpec() if cti or cti_class_free else None
     if choices is not None and cti_class_free:
         choices = choices.model_copy(update={"class_free": True})
-    return PrivacySpec(mechanism=mechanism, eta=eta, place=place, cti=choices, noise=noise)
+    return PrivacySpec(mechanism=mechanism, eta=eta, place=place, cti=choices, noise=noise, noise_window=noise_window)
 
 
 def _dataset(

@@ -31,7 +31,7 @@ from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Spa
 from cutlayer.privacy.randomness import generator
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.secret import CustomerSecret
-from cutlayer.privacy.spec import CtiSpec, PrivacySpec
+from cutlayer.privacy.spec import NOISE_WINDOW, CtiSpec, PrivacySpec
 from cutlayer.privacy.vault import Vault
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "LARGEST_EPSILON",
     "LATTICE",
     "MECHANISMS",
+    "NOISE_WINDOW",
     "PRIVATIZERS",
     "Charges",
     "CtiSpec",

@@ -10,6 +10,8 @@ from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationErr
 from cutlayer.core import ConfigError, Fault, Place, Spec
 from cutlayer.privacy.mechanisms import DChi
 
+NOISE_WINDOW = 4
+"""So many tokens: of an edited copy of a text, or a signature under many, as much is read as of one (measured)."""
 NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
 ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
 
@@ -81,15 +83,17 @@ class PrivacySpec(_Closed):
         cti: Makes eta depend on the token. With it no finite guarantee is claimed.
         noise: The noise, by its name among the mechanisms. Any other than d_chi noise is a plug-in's, and so
             is what it promises. Not written down where it is d_chi noise.
+        noise_window: How many tokens before it a token's noise follows from; `None`: from all of them, back to the
+            text's beginning. Where these are equal, noise is equal. Not written down where it is `NOISE_WINDOW`.
     """
 
     mechanism: Literal["none", "text-to-text", "vector"] = "text-to-text"
     eta: float
     place: Place = Place.TOKENS
     cti: CtiSpec | None = None
-    noise_window: int | None = Field(default=None, ge=1)
     # what runs and profiles are known by stays what it was before there was a choice
     noise: str = Field(default=DChi.name, exclude_if=lambda noise: bool(noise == DChi.name))
+    noise_window: int | None = Field(default=NOISE_WINDOW, ge=1, exclude_if=lambda window: bool(window == NOISE_WINDOW))
 
     @classmethod
     def no_privacy(cls) -> PrivacySpec:

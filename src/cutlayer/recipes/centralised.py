@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor
@@ -22,7 +21,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from cutlayer.core import Cut, Proportion
 from cutlayer.customer import Progress, TrainSpec
 from cutlayer.customer.client import choose_device
-from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import (
     Head,
@@ -34,6 +33,7 @@ from cutlayer.models import (
     seed_dropout,
     split,
 )
+from cutlayer.privacy import CustomerSecret
 from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 64
@@ -76,6 +76,7 @@ def train_centralised(
     model: str,
     training: TrainSpec,
     seed: int,
+    order: Order | None = None,
     progress: Progress,
     bottom: int = 0,
     device: str = "auto",
@@ -89,7 +90,8 @@ def train_centralised(
         test: Texts to measure on.
         model: `starter`, a local folder or a hub id.
         training: How the adapter is trained; the same settings as a split run's.
-        seed: Initialisation, order and dropout, as in a split run.
+        seed: Initialisation and dropout, as in a split run.
+        order: In which order texts are trained on, as a split run's customer has it; `None` for one of the seed's.
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
@@ -100,6 +102,8 @@ def train_centralised(
     """
     place = choose_device(device)
     started = time.monotonic()
+    order = order or Order(CustomerSecret.unsafe(seed), "centralised")
+    train = train.select(order.of(train.texts))
     names = LabelNames.of(train.labels or ())
     whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
     tokenizer = load_tokenizer(model)
@@ -127,13 +131,13 @@ def train_centralised(
     while len(dev_accuracy) < training.epochs and _keeps_rising(dev_accuracy, training.patience):
         epoch = len(dev_accuracy)
         _train(adapted, dropout=training.dropout)
-        order = epoch_batches(
+        shuffled = epoch_batches(
             lengths,
             batch_size=training.batch_size,
-            rng=np.random.Generator(np.random.PCG64((seed, epoch))),
+            rng=order.generator(epoch),
             group_by_length=training.group_by_length,
         )
-        for number, indices in enumerate(order, start=1):
+        for number, indices in enumerate(shuffled, start=1):
             seed_dropout(seed, len(losses) + 1)
             with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
                 logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_linear_sc
 from cutlayer.core import Cut, Perplexity
 from cutlayer.customer import Method, Progress, TrainSpec
 from cutlayer.customer.client import choose_device
-from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.customer.settings import BLOCK_LENGTH
 from cutlayer.data import Dataset
 from cutlayer.models import (
@@ -36,6 +35,7 @@ from cutlayer.models import (
     max_length,
     seed_dropout,
 )
+from cutlayer.privacy import CustomerSecret
 from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 4
@@ -70,6 +70,7 @@ def train_centralised_language_model(
     model: str,
     training: TrainSpec,
     seed: int,
+    order: Order | None = None,
     progress: Progress,
     device: str = "auto",
 ) -> CentralisedLanguage:
@@ -81,7 +82,8 @@ def train_centralised_language_model(
         test: Texts to measure on.
         model: An embedded model's name, a local folder or a hub id.
         training: How it is tuned; the same settings as a split run's.
-        seed: Initialisation, order and dropout, as in a split run.
+        seed: Initialisation and dropout, as in a split run.
+        order: In which order texts are trained on, as a split run's customer has it; `None` for one of the seed's.
         progress: Where to show progress.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
 
@@ -90,6 +92,8 @@ def train_centralised_language_model(
     """
     place = choose_device(device)
     started = time.monotonic()
+    order = order or Order(CustomerSecret.unsafe(seed), "centralised")
+    train = train.select(order.of(train.texts))
     whole = load_model(model, head=Head.LANGUAGE)
     tuned = _tuned(whole, training, seed=seed).to(place)
     kind = Pairs if family_of(whole.config).kind is Kind.ENCODER_DECODER else Blocks
@@ -107,13 +111,13 @@ def train_centralised_language_model(
         not values or len(values) - 1 - values.index(min(values)) < training.patience
     ):
         tuned.train(training.dropout)
-        order = epoch_batches(
+        shuffled = epoch_batches(
             torch.tensor([corpus.length(text) for text in texts]),
             batch_size=training.batch_size,
-            rng=np.random.Generator(np.random.PCG64((seed, len(values)))),
+            rng=order.generator(len(values)),
             group_by_length=training.group_by_length,
         )
-        for number, indices in enumerate(order, start=1):
+        for number, indices in enumerate(shuffled, start=1):
             seed_dropout(seed, len(losses) + 1)
             with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
                 loss = torch.cat(corpus.losses(tuned, [texts[i] for i in indices.tolist()], place)).mean()

@@ -81,6 +81,7 @@ def local_evidence(
             "eta": spec.privacy.eta,
             "mechanism": spec.privacy.mechanism,
             "noise": spec.privacy.noise,
+            "noise_window": spec.privacy.noise_window,
             "place": spec.privacy.place,
             "bottom": spec.bottom,
             "training": spec.training,
