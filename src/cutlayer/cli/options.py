@@ -143,9 +143,8 @@ NoiseWindow = Annotated[
     typer.Option(
         "--noise-window",
         metavar="N|prefix",
-        help="Tokens before it that a token's noise follows from. Where these are equal, noise is equal: an edited copy "
-        "is then no second look. prefix: all of the text before it, which shows fewer equal passages and gives more "
-        "looks.",
+        help="How many tokens before a token decide its noise, with the token itself. Passages that are repeated then "
+        "keep their noise: an edited copy shows next to nothing new. prefix: all tokens before it.",
         rich_help_panel=PRIVACY,
     ),
 ]
