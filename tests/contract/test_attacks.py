@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,8 +43,10 @@ from cutlayer.attacks import (
     TrainedTruth,
     Transcript,
     View,
+    content_tokens,
     examine,
     measure,
+    simulate,
 )
 from cutlayer.attacks.attributes import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
@@ -607,8 +610,9 @@ def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, remembere
         return guessed(*arguments, **options)
 
     planted(name, run)
-    measure(name, world.transcript, knowledge=everything, truth=world.truth)
-    assert len(calls) == 2 + len(Traffic)
+    outcome = measure(name, world.transcript, knowledge=everything, truth=world.truth)
+    graded = next(control for control in outcome.controls if control.check is Check.GRADED)
+    assert len(calls) == 2 + len(Traffic) + (graded.reason is None)
     granted = {field for need in real.needs for field in GRANTS[need]}
     for arguments, options in calls:
         (view,) = arguments
@@ -718,6 +722,111 @@ def test_a_broken_attack_has_no_number(tmp_path, planted, remembered, name, make
     assert outcome.reason.startswith("control failed: ")
     assert "success" not in outcome.model_dump()
     assert not hasattr(outcome, "privacy")
+
+
+# ---------------------------------------------------------------- graded: as much is hidden as in the run
+
+
+def half_hidden(world, eta, **privacy):
+    """The same world, whose traffic the attacker is told to be privatized as here: graded traffic is."""
+    noise = Noise(PrivacySpec(eta=eta, **privacy))
+    public = world.knowledge.public or PublicText(worlds.random_tokens(2000, seed=1), source="made up")
+    world.knowledge = dataclasses.replace(
+        world.knowledge,
+        noise=noise,
+        public=public,
+        candidates=worlds.CANDIDATES if world.knowledge.table is not None else None,
+    )
+    return world
+
+
+VECTOR = {"mechanism": "vector"}
+GRADED = {
+    "nearest-neighbour": [
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows", segments=2), 6, **VECTOR),
+    ],
+    "maximum-posterior": [
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
+    ],
+}
+"""Each attack's worlds in which its own settings hide something."""
+UNGRADED = {}
+"""By attack, why its graded control has no meaning, as it says itself."""
+GRADED_CASES = [
+    pytest.param(name, make, id=f"{name}-{number}") for name in GRADED for number, make in enumerate(GRADED[name])
+]
+
+
+def graded_control(outcome):
+    assert isinstance(outcome, Measured | ControlFailed), outcome
+    (found,) = (control for control in outcome.controls if control.check is Check.GRADED)
+    return found
+
+
+@pytest.mark.parametrize(("name", "make"), GRADED_CASES)
+def test_graded_traffic_is_read_as_well_as_by_the_simplest_attack(tmp_path, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
+    assert found.passed
+    assert found.reason is None
+    assert 0 < found.bound < 1, "something is hidden, and something is left to read"
+
+
+def gives_up(real, world):
+    """Works where nothing is hidden, and finds nothing where something is: all other controls pass it."""
+    calls = itertools.count()
+
+    def attack(view):
+        # the traffic itself, unprotected twice, noise, shuffled; then graded
+        hidden = next(calls) in (0, 5)
+        for source, number, guess in real(view):
+            if hidden and isinstance(guess, Tokens):
+                guess = Tokens(tuple(side.with_values(side.values * 0) for side in guess.segments))
+            elif hidden:
+                guess = guess * 0
+            yield source, number, guess
+
+    return attack
+
+
+@pytest.mark.parametrize(("name", "make"), GRADED_CASES)
+def test_an_attack_that_gives_up_where_something_is_hidden_has_no_number(tmp_path, planted, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    planted(name, gives_up(ATTACKS[name].run, world))
+    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, ControlFailed)
+    assert {control.check for control in outcome.controls if not control.passed} == {Check.GRADED}
+
+
+def test_a_nearest_neighbour_that_guesses_only_near_rows_has_no_number(tmp_path, planted):
+    """Measured on the commit before: all four controls passed, and 0.0 % [0.0, 0.0] was printed."""
+    world = half_hidden(token_world(tmp_path, Traffic.UNPROTECTED, form="rows", wire_type=WireType.FP32), 6, **VECTOR)
+    tokens = world.truth.tokens
+    noisy = simulate(tokens, world.knowledge, rows=torch.float32, rng=np.random.Generator(np.random.PCG64(3)))
+    folder = record(tmp_path / "noisy", [worlds.shard(0, noisy, WireType.FP32)])
+    world.transcript = Transcript.recorded(folder)
+    readable = measure("nearest-neighbour", world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(readable, Measured)
+    assert readable.success.value > 0.3
+    real = ATTACKS["nearest-neighbour"].run
+
+    def crippled(view):
+        guesses = {(source, number): guess for source, number, guess in real(view)}
+        for release in view.transcript.releases():
+            (rows,) = content_tokens(release.payload, view.knowledge).segments
+            (ids,) = guesses[release.source, release.number].segments
+            near = (rows.values.float() - worlds.TABLE[ids.values]).norm(dim=1) < 0.05
+            yield release.source, release.number, Tokens((ids.with_values(torch.where(near, ids.values, 0)),))
+
+    planted("nearest-neighbour", crippled)
+    outcome = measure("nearest-neighbour", world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, ControlFailed)
+    (failed,) = (control for control in outcome.controls if not control.passed)
+    assert failed.check is Check.GRADED
+    assert failed.recovered < 0.01 < 0.3 < failed.bound
 
 
 def test_candidates_bound_what_unprotected_traffic_can_give(tmp_path):

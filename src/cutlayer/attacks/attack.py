@@ -91,6 +91,9 @@ class Attack:
         needs: What it may be granted beside the transcript, the cut and where special tokens stand.
         floor: The least share of what can be guessed at all that it recovers of unprotected traffic, or it is
             broken. Less than all where even a sound attack misses some: behind many blocks.
+        par: The least share of what the simplest attack reads that it reads of traffic at the run's own settings, or
+            it is too weak. Less than all for what a paper has, and is told as that paper's, though simpler ways read
+            more.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
         positions: Content tokens of each text that it is measured on at most, from its beginning; `None` for all. For
@@ -110,6 +113,7 @@ class Attack:
     reference: str
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
+    par: float = 1.0
     tokens: int | None = None
     positions: int | None = None
     named: bool = True

@@ -18,8 +18,20 @@ from torch import Tensor
 from cutlayer.attacks.attack import Clue, Guess
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Noise
 from cutlayer.attacks.scoring import Further, Score, area_under_curve, bootstrap_of, chance_of_match
+from cutlayer.attacks.simplest import nearest_class
 from cutlayer.attacks.simulate import simulate
-from cutlayer.attacks.truth import CONTROL, ELSEWHERE, Traffic, as_rows, by_text, packed, sent, vocabulary
+from cutlayer.attacks.truth import (
+    CONTROL,
+    ELSEWHERE,
+    Graded,
+    Traffic,
+    as_rows,
+    by_text,
+    packed,
+    released_again,
+    sent,
+    vocabulary,
+)
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
 from cutlayer.privacy import CtiSpec, PrivacySpec
@@ -150,9 +162,7 @@ class AttributeTruth:
         told = None if kind is Traffic.NOISE else labels
         if self.clue is Clue.SURVIVAL:
             return self._surviving(told, form, knowledge, looks=looks, rng=rng)
-        tokens = telling_texts(told, len(self), self.classes, self.clue, vocabulary_of(knowledge, form), rng)
-        if len(_lengths(form)) and _lengths(form).shape[1] == 2:
-            tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(len(self), dtype=torch.int64))))
+        tokens = self._told(told, form, knowledge, rng)
         frames = []
         for step in range(1, looks + 1):
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
@@ -196,6 +206,36 @@ class AttributeTruth:
         steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps, noise=noise)
 
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[AttributeTruth]:
+        """Texts that tell their labels by a word, released as the run's are, beside the class that is nearest on average.
+
+        Raises:
+            Inapplicable: See `Truth.graded`; or the attack looks where no setting hides anything.
+        """
+        if self.clue is Clue.LENGTHS:
+            raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
+        if self.clue is Clue.SURVIVAL:
+            raise Inapplicable(
+                "No simpler attack reads what survives, and the control's noise is already one that hides."
+            )
+        form = next((release.payload for release in like.releases()), None)
+        if form is None:
+            raise Inapplicable("The transcript holds no released text.")
+        tokens = self._told(self.labels, form, knowledge, rng)
+        etas = None if knowledge.noise is None else knowledge.noise.etas
+        by_class = self.labels if etas is not None and etas.shape[1] == self.classes else None
+        transcript, payload = released_again(tokens, like, knowledge, rng=rng, classes=by_class)
+        nearest = nearest_class(payload, self.labels, self.known, self.classes, knowledge)
+        truth = replace(self, steps={(CONTROL, 1): torch.arange(len(self))})
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, nearest),))
+
+    def _told(self, labels: Tensor | None, form: Payload, knowledge: Knowledge, rng: torch.Generator) -> Tokens:
+        """Made-up texts that tell labels, or nothing, single or in pairs as what was released."""
+        tokens = telling_texts(labels, len(self), self.classes, self.clue, vocabulary_of(knowledge, form), rng)
+        if len(_lengths(form)) and _lengths(form).shape[1] == 2:
+            tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(len(self), dtype=torch.int64))))
+        return tokens
+
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
         return 1.0
@@ -224,11 +264,13 @@ class AttributeTruth:
             return (majority,)
         means = read.votes[attacked] / read.looks[attacked, None]
         scores, positive = means[:, 1] - means[:, 0], truth == 1
+        # of one kind's groups at least: where all stand on their side, the rarer kind says how sure that is
+        fewest = min(len(groups[positive].unique()), len(groups[~positive].unique()))
         area = Further(
             name="auc",
             title="area under the ROC curve",
             value=area_under_curve(scores, positive),
-            interval=bootstrap_of(lambda weights: area_under_curve(scores, positive, weights), groups),
+            interval=bootstrap_of(lambda weights: area_under_curve(scores, positive, weights), groups, trials=fewest),
             n=len(truth),
         )
         return area, majority

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
-from cutlayer.attacks.knowledge import UNMARKED, Knowledge
+from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
-from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
+from cutlayer.attacks.truth import CONTROL_ITEMS, Graded, TokenTruth, Traffic
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
 
@@ -88,6 +88,20 @@ class EntityTruth(TokenTruth):
         """These texts, in clear or with other tokens in their places; see `TokenTruth.traffic`."""
         transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
         return transcript, EntityTruth(self.tokens, steps=truth.steps, tags=self.tags, names=self.names)
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+        """These texts released once, beside the tag that each token most often has in the attacker's own text."""
+        if knowledge.annotated is None:
+            raise Inapplicable("The attacker has no text in which entities are marked.")
+        made = super().graded(like, knowledge, rng=rng)
+        own, tags = knowledge.annotated.tokens.values, knowledge.annotated.tags.values
+        told = tags != UNMARKED
+        count = 1 + int(torch.cat([own, self.tokens.values]).max()) if knowledge.table is None else len(knowledge.table)
+        seen = torch.bincount(own[told] * len(self.names) + tags[told], minlength=count * len(self.names))
+        tag_of = seen.view(count, -1).argmax(1)
+        truth = EntityTruth(self.tokens, steps=made.truth.steps, tags=self.tags, names=self.names)
+        tagged = ((*where, read.with_values(tag_of[read.values])) for *where, read in made.simplest)
+        return Graded(made.transcript, truth, tuple(tagged))
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

@@ -6,11 +6,13 @@ texts and in the same form, but unprotected, pure noise, or shuffled.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,12 +21,13 @@ from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.scoring import (
     Further,
     Score,
-    bootstrap,
     chance_of_groups,
     chance_of_match,
     matched_groups,
+    resampled,
 )
-from cutlayer.attacks.simulate import boundary
+from cutlayer.attacks.simplest import read_words
+from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.attacks.view import SeenFrame, Transcript
 from cutlayer.core import DataError, Payload, Rows, Tokens
 from cutlayer.privacy.neighbours import NeighbourSearch
@@ -58,6 +61,24 @@ class Traffic(StrEnum):
     """The truth's values, each at another's place: so must a score that counts right."""
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Graded(Generic[T]):
+    """Traffic as the run's own settings make it, and what the simplest attack makes of that.
+
+    Attributes:
+        transcript: The traffic.
+        truth: What to score it with.
+        simplest: Guesses of the simplest attack with the same clue.
+    """
+
+    transcript: Transcript
+    truth: T
+    simplest: tuple[Guess, ...]
+
+
 class Truth(Protocol):
     """What a measurement needs of the truth."""
 
@@ -73,6 +94,18 @@ class Truth(Protocol):
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, Self]:
         """A control's transcript, and the truth to score it with."""
+        ...
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[Self]:
+        """The same released with noise of the control's own, as the run releases it, one look at each text.
+
+        It is about the texts under attack, not about the attacker's: an attack that learnt from these may know them by
+        heart.
+
+        Raises:
+            Inapplicable: There is nothing between what unprotected traffic shows and what the run's shows, or it is not
+                known how the run releases.
+        """
         ...
 
     def ceiling(self, knowledge: Knowledge) -> float:
@@ -237,7 +270,7 @@ class TokenTruth:
                     name=name,
                     title=title,
                     value=float(sums.sum() / trials.sum()),
-                    interval=bootstrap(sums, trials),
+                    interval=resampled(sums, trials),
                     n=len(owner),
                     unit=name,
                     higher_is_leak=leaks,
@@ -350,6 +383,15 @@ class TokenTruth:
         truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
         return Transcript(lambda: frames), truth
 
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+        """These texts released once, beside what the nearest row, or a linear map behind blocks, reads of them."""
+        transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
+        truth = TokenTruth(
+            self.tokens, steps={(CONTROL, 1): torch.arange(len(self.tokens))}, skipped=self.skipped, search=self.search
+        )
+        read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, read),))
+
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of tokens that are candidates."""
         if knowledge.candidates is None:
@@ -428,6 +470,10 @@ class LabelTruth:
             sent(Direction.UP, 2, {"gradient": gradient / n, "records": torch.arange(n)}),
         ]
         return Transcript(lambda: frames), replace(self, steps={(CONTROL, 1): torch.arange(n)})
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[LabelTruth]:
+        """Nothing yet."""
+        raise Inapplicable("Labels leave as they are: unprotected traffic is of the run's own settings.")
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
@@ -528,6 +574,56 @@ def _fitting(places: Tokens, guess: Tokens) -> tuple[Tokens, Tokens]:
 def sent(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
     """A step's frame of control traffic."""
     return SeenFrame(direction, routes.STEP, {"job": CONTROL, "step": step}, lambda: tensors)
+
+
+def released_again(
+    tokens: Tokens, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator, classes: Tensor | None = None
+) -> tuple[Transcript, Payload]:
+    """Texts released once more as a run released its own, with noise of the control's own.
+
+    Attacks on one run share such releases, with what else is kept with the attacker's text.
+
+    Args:
+        tokens: The texts.
+        like: What is under attack; the form of what it released is taken.
+        knowledge: All that any attacker is granted.
+        rng: Draws the noise, which hides nothing.
+        classes: As for `simulate`.
+
+    Returns:
+        A step's release, and what it holds.
+
+    Raises:
+        Inapplicable: Nothing was released, nothing is privatized, or it is not known how.
+    """
+    form = next((release.payload for release in like.releases()), None)
+    if form is None:
+        raise Inapplicable("The transcript holds no released text.")
+    if knowledge.noise is None:
+        raise Inapplicable("It is not known how texts are privatized, so none can be released in the same way.")
+    if knowledge.noise.privacy.mechanism == "none":
+        raise Inapplicable("Nothing is privatized: unprotected traffic is of the run's own settings.")
+    seed = int(torch.randint(2**62, (), generator=rng))
+    dtype = form.packed.values.dtype if isinstance(form, Rows) else None
+    drawn = np.random.Generator(np.random.PCG64(seed))
+
+    def release() -> Payload:
+        return simulate(tokens, knowledge, rows=dtype, rng=drawn, classes=classes)
+
+    if knowledge.public is None:
+        payload = release()
+    else:
+        key = ("released again", knowledge.key, dtype, seed, _digest(tokens), classes is None)
+        payload = knowledge.public.fitted(key, release)
+    return Transcript(lambda: [sent(Direction.UP, 1, packed(payload, form))]), payload
+
+
+def _digest(tokens: Tokens) -> bytes:
+    """Tells texts from others, in memory and nowhere else."""
+    state = hashlib.blake2b(digest_size=16)
+    for side in tokens.segments:
+        state.update(side.lengths.numpy().tobytes() + side.values.numpy().tobytes())
+    return state.digest()
 
 
 def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
