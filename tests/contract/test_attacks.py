@@ -48,7 +48,7 @@ from cutlayer.attacks import (
     measure,
     simulate,
 )
-from cutlayer.attacks.attributes import telling_texts
+from cutlayer.attacks.telling import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens

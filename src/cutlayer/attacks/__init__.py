@@ -34,6 +34,7 @@ from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTru
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
+from cutlayer.attacks.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
 from cutlayer.attacks.refined_inversion import RefinedInversion, RefinedInversionSpec
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
 from cutlayer.attacks.simulate import released_as, simulate
@@ -81,6 +82,7 @@ __all__ = [
     "Guesses",
     "Inapplicable",
     "InputTruth",
+    "KnownInOrder",
     "Knowledge",
     "LabelTruth",
     "Labelled",
@@ -109,8 +111,11 @@ __all__ = [
     "Question",
     "Reading",
     "Reconstruction",
+    "RecordLinkage",
+    "RecordOrder",
     "RefinedInversion",
     "RefinedInversionSpec",
+    "RowTruth",
     "Score",
     "SearchedTruth",
     "SeenAnswer",

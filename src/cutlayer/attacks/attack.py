@@ -17,7 +17,7 @@ Guess: TypeAlias = tuple[str, int, Tokens | Tensor]
 """Where (source and number of a release or a step), and what.
 
 Tokens in the shape of the texts: ids, rows `[width]` in the place of ids, or numbers of tags. Or a tensor: `[texts]`
-int64 labels or lengths, or `[texts, classes]` log-probabilities of labels.
+int64 labels, lengths or rows of a list, or `[texts, classes]` log-probabilities of labels.
 """
 
 Guesses: TypeAlias = Iterator[Guess]
@@ -39,6 +39,8 @@ class Question(StrEnum):
     """Where do texts name somebody or something, and of what kind is it?"""
     LENGTH = "length"
     """How long is each text?"""
+    ROW = "row"
+    """Which row of a list is each text?"""
 
     @property
     def asked(self) -> str:
@@ -50,6 +52,7 @@ class Question(StrEnum):
             Question.ATTRIBUTE: "Which private attribute does each text's author have?",
             Question.ENTITIES: "Where do the texts name people, places and other entities?",
             Question.LENGTH: "How long is each text?",
+            Question.ROW: "Which row of a list in the file's order is each text?",
         }[self]
 
 
@@ -64,6 +67,12 @@ class Clue(StrEnum):
     """In which tokens the noise left as they were."""
     GRADIENTS = "gradients"
     """In what training shows, step by step: what comes down, and the gradient that goes up."""
+    ORDER = "order"
+    """In the numbers of records."""
+    NEIGHBOURS = "neighbours"
+    """In labels as gradients show them, and in the same of records with neighbouring numbers."""
+    REPORTS = "reports"
+    """In labels as gradients show them, and in words beside them."""
 
 
 @dataclass(frozen=True)
