@@ -36,6 +36,7 @@ from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
 from cutlayer.attacks.refined_inversion import RefinedInversion, RefinedInversionSpec
+from cutlayer.attacks.reports_and_text import ReportsAndText
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.survival import SurvivalPattern
@@ -115,6 +116,7 @@ __all__ = [
     "RecordOrder",
     "RefinedInversion",
     "RefinedInversionSpec",
+    "ReportsAndText",
     "RowTruth",
     "Score",
     "SearchedTruth",

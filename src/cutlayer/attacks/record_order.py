@@ -10,10 +10,9 @@ Ref: this project; the hidden Markov model is Baum's and Welch's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,10 +22,10 @@ from cutlayer.attacks.hidden_markov import read_in_order
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need
 from cutlayer.attacks.output_gradient import told_labels
 from cutlayer.attacks.scoring import Further, Score, bootstrap_of
-from cutlayer.attacks.truth import CONTROL, Graded, Traffic, as_rows, by_text, form_of, packed, stored
-from cutlayer.attacks.view import SeenRelease, SeenStep, Transcript, View
-from cutlayer.core import DataError, Ragged, Rows, Tokens
-from cutlayer.privacy import LARGEST_EPSILON, keep_probability
+from cutlayer.attacks.truth import CONTROL, Graded, Traffic, by_text, stored_words
+from cutlayer.attacks.view import SeenStep, Transcript, View
+from cutlayer.core import DataError
+from cutlayer.privacy import keep_probability
 
 _MOST_STATES = 12
 """Of a hidden Markov model, beside one for each label."""
@@ -160,11 +159,13 @@ class Reports:
             knowledge: How many labels there are, and how they were drawn.
 
         Raises:
-            Inapplicable: Steps named no records, or gradients are of hidden states.
+            Inapplicable: Labels left as they are, steps named no records, or gradients are of hidden states.
         """
-        classes = knowledge.classes
+        classes, epsilon = knowledge.classes, knowledge.label_epsilon
         if classes is None:
             raise Inapplicable("How many classes there are is not known.")
+        if epsilon is None:
+            raise Inapplicable("Labels were not drawn at random: gradients show them as they are, each by itself.")
         named, votes = [], dict[str, Tensor]()
         for step in steps:
             if step.records is None:
@@ -176,7 +177,6 @@ class Reports:
             named.append((step.source, step.number, step.records))
         if not named:
             raise Inapplicable("The transcript holds no output gradient.")
-        epsilon = LARGEST_EPSILON if knowledge.label_epsilon is None else knowledge.label_epsilon
         keep = keep_probability(epsilon, classes)
         response = torch.full((classes, classes), (1 - keep) / (classes - 1), dtype=torch.float64)
         response.fill_diagonal_(keep)
@@ -246,12 +246,14 @@ class RowTruth:
         around = [
             torch.searchsorted(ordered, values + side, right=side > 0) for side in (-self.tolerance, self.tolerance)
         ]
-        ranks = [torch.from_numpy(_ranks(each.numpy())) for each in (true, values)]
+        ranks = [_ranks(each) for each in (true, values)]
         correlation = Further(
             name="rank_correlation",
             title="rank correlation of guessed and true rows (Spearman), without its sign",
-            value=_correlation(*ranks, torch.ones(len(true), dtype=torch.float64).numpy()),
-            interval=bootstrap_of(lambda weights: _correlation(*ranks, weights), texts, trials=len(texts.unique())),
+            value=_correlation(*ranks, torch.ones(len(true))),
+            interval=bootstrap_of(
+                lambda weights: _correlation(*ranks, torch.from_numpy(weights)), texts, trials=len(texts.unique())
+            ),
             n=len(true),
             unit="correlation",
         )
@@ -290,16 +292,15 @@ class RowTruth:
         return replace(knowledge, listed=self.listed)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    """Mean ranks."""
-    from scipy.stats import rankdata
+def _ranks(values: Tensor) -> Tensor:
+    """Mean ranks `[n]` float64."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    return (ends - (counts - 1) / 2)[place]
 
-    return rankdata(values)
 
-
-def _correlation(one: Tensor, other: Tensor, weights: object) -> float:
-    """Of ranks, weighted."""
-    times = torch.as_tensor(weights, dtype=torch.float64)
+def _correlation(one: Tensor, other: Tensor, times: Tensor) -> float:
+    """Of ranks, each of which counts so many times."""
     a, b = (each - (times * each).sum() / times.sum() for each in (one, other))
     spread = ((times * a * a).sum() * (times * b * b).sum()).sqrt()
     return float((times * a * b).sum().abs() / spread) if spread else 0.0

@@ -478,7 +478,7 @@ class LabelTruth:
                 else self.labels
             )
             plain = replace(self, epsilon=None)
-            frames = plain._step(kind, like, told, told, rng)
+            frames = plain._step(kind, like, told, told, rng, records=self._numbers(told))
             return Transcript(lambda: frames), plain._seen()
         truth = self._further_clue(rng)
         truth = replace(truth, epsilon=math.log((1 / _FALSE - 1) * (self.num_labels - 1)))
@@ -486,7 +486,7 @@ class LabelTruth:
         if kind is Traffic.SHUFFLED:
             # told in its order all the same: what is read is right of others
             truth = replace(truth, labels=told[torch.randperm(len(told), generator=rng)])
-        frames = truth._step(kind, like, told, truth._reports(told, rng), rng)
+        frames = truth._step(kind, like, told, truth._reports(told, rng), rng, records=truth._numbers(told))
         if self.clue is Clue.REPORTS:
             form = form_of(like)
             labels = None if kind is Traffic.NOISE else told
@@ -505,7 +505,7 @@ class LabelTruth:
             raise Inapplicable("Labels were not drawn at random: unprotected traffic is of the run's own settings.")
         truth = self if self.clue is Clue.GRADIENTS else self._further_clue(rng)
         reports = truth._reports(truth.labels, rng)
-        frames = truth._step(Traffic.UNPROTECTED, like, reports, reports, rng)
+        frames = truth._step(Traffic.UNPROTECTED, like, reports, reports, rng, records=truth._numbers(truth.labels))
         if self.clue is Clue.REPORTS:
             form = form_of(like)
             tokens = telling_like(form, truth.labels, len(reports), self.num_labels, Clue.WORDS, knowledge, rng)
@@ -521,10 +521,13 @@ class LabelTruth:
         return Graded(Transcript(lambda: frames), truth._seen(), ((f"job/{CONTROL}", 1, signs),))
 
     def _further_clue(self, rng: torch.Generator) -> LabelTruth:
-        """As many labels as a control has, in the shares that they have here, and in their order if that tells them."""
+        """As many labels as a control has, in the shares that they have here."""
         labels = self.labels.repeat(-(-_REPORTED // len(self.labels)))
-        labels = labels[torch.randperm(len(labels), generator=rng)[:_REPORTED]]
-        return replace(self, labels=labels.sort().values if self.clue is Clue.NEIGHBOURS else labels)
+        return replace(self, labels=labels[torch.randperm(len(labels), generator=rng)[:_REPORTED]])
+
+    def _numbers(self, told: Tensor) -> Tensor:
+        """The number `[n]` of each text's record: sorted by label, where that is to tell labels."""
+        return told.argsort(stable=True).argsort() if self.clue is Clue.NEIGHBOURS else torch.arange(len(told))
 
     def _reports(self, labels: Tensor, rng: torch.Generator) -> Tensor:
         """Randomised response."""
@@ -535,7 +538,7 @@ class LabelTruth:
         return torch.where(kept, labels, (labels + others) % self.num_labels)
 
     def _step(
-        self, kind: Traffic, like: Transcript, learnt: Tensor, told: Tensor, rng: torch.Generator
+        self, kind: Traffic, like: Transcript, learnt: Tensor, told: Tensor, rng: torch.Generator, *, records: Tensor
     ) -> list[SeenFrame]:
         """A step about all texts: a model that has learnt some labels, and gradients that tell some."""
         width, n = _width(like), len(self.labels)
@@ -551,7 +554,6 @@ class LabelTruth:
             gradient = gradient @ head
         if kind is Traffic.NOISE:
             gradient = torch.randn(gradient.shape, generator=rng)
-        records = torch.arange(n)
         return [
             sent(Direction.UP, 1, {"records": records}),
             sent(Direction.DOWN, 1, {"output": output}),
