@@ -49,9 +49,9 @@ from cutlayer.attacks import (
     measure,
     simulate,
 )
-from cutlayer.attacks.telling import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
+from cutlayer.attacks.telling import telling_texts
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import PrivacySpec
@@ -626,7 +626,7 @@ WORLDS = {
         lambda folder, kind: reported_world(folder, kind, order=True, classes=4, form="rows"),
     ],
     "reports-and-text": [
-        lambda folder, kind: reported_world(folder, kind),
+        reported_world,
         lambda folder, kind: reported_world(folder, kind, classes=3, form="rows"),
     ],
     "label-record-order": [lambda folder, kind: ordered_world(folder, kind, form="ids")],
@@ -861,37 +861,105 @@ def test_a_broken_attack_has_no_number(tmp_path, planted, remembered, name, make
 # ---------------------------------------------------------------- graded: as much is hidden as in the run
 
 
-def half_hidden(world, eta, **privacy):
-    """The same world, whose traffic the attacker is told to be privatized as here: graded traffic is."""
+def half_hidden(world, eta, *, candidates=worlds.CANDIDATES, **privacy):
+    """The same world, whose attacker is told that traffic is privatized so: graded traffic is."""
     noise = Noise(PrivacySpec(eta=eta, **privacy))
-    public = world.knowledge.public or PublicText(worlds.random_tokens(2000, seed=1), source="made up")
-    world.knowledge = dataclasses.replace(
-        world.knowledge,
-        noise=noise,
-        public=public,
-        candidates=worlds.CANDIDATES if world.knowledge.table is not None else None,
-    )
+    world.knowledge = dataclasses.replace(world.knowledge, noise=noise, candidates=candidates)
+    return world
+
+
+def responding(world, epsilon=1.0):
+    """The same world, whose losses are said to be of labels that were drawn: graded traffic is."""
+    world.truth = dataclasses.replace(world.truth, epsilon=epsilon)
+    return world
+
+
+def half_searched_world(folder, kind):
+    """The same of a decoder, beside what a map that was fitted on the attacker's own text reads."""
+    world = half_hidden(searched_world(folder, kind), 20, candidates=None)
+    ids = torch.randint(4, zoo.VOCAB, (4000,), generator=worlds.generator(2))
+    public = PublicText(Tokens((Ragged(ids, torch.full((400,), 10)),)), source="made up")
+    world.knowledge = dataclasses.replace(world.knowledge, public=public)
     return world
 
 
 VECTOR = {"mechanism": "vector"}
 GRADED = {
     "nearest-neighbour": [
-        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
         lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
         lambda folder, kind: half_hidden(token_world(folder, kind, form="rows", segments=2), 6, **VECTOR),
     ],
     "maximum-posterior": [
-        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
-        lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3))),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(PrivacySpec(eta=6, **VECTOR))),
     ],
+    "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
+    **{
+        name: [lambda folder, kind, eta=eta: half_hidden(learnt_world(folder, kind, form="ids"), eta)]
+        for name, eta in (("mlp-inversion", 3), ("autoencoder-inversion", 6), ("learned-inversion", 3))
+    },
+    "linear-inversion": [lambda folder, kind: half_hidden(inverted_world(folder, kind, family="bert"), 150)],
+    "word-selection": [
+        lambda folder, kind: half_hidden(shortened(inverted_world(folder, kind, family="bert"), "word-selection"), 150)
+    ],
+    "refined-inversion": [lambda folder, kind: half_hidden(refined_world(folder, kind, family="bert"), 150)],
+    "prefix-search": [half_searched_world],
+    **{
+        name: [lambda folder, kind: half_hidden(attribute_world(folder, kind, form="ids"), 3)]
+        for name in ("attribute-mlp", "label-mlp")
+    },
+    **{
+        name: [
+            lambda folder, kind: half_hidden(attribute_world(folder, kind, form="ids", model=True), 8, candidates=None)
+        ]
+        for name in ("attribute-classifier", "label-classifier")
+    },
+    "ner": [lambda folder, kind: half_hidden(named_world(folder, kind, bottom=None), 5, candidates=None)],
+    "output-gradient": [lambda folder, kind: responding(class_world(folder, kind))],
+    "gradient-sign": [lambda folder, kind: responding(class_world(folder, kind))],
+    "gradient-direction": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.5, 0.5)))],
+    "activation-clusters": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.5, 0.5)))],
+    "gradient-norm": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.8, 0.2)), 2.0)],
+    "record-order": [lambda folder, kind: reported_world(folder, kind, order=True)],
+    "reports-and-text": [reported_world],
 }
 """Each attack's worlds in which its own settings hide something."""
-UNGRADED = {}
-"""By attack, why its graded control has no meaning, as it says itself."""
+UNGRADED = {
+    "float-support": (
+        lambda folder, kind: half_hidden(
+            token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32), 6, **VECTOR
+        ),
+        "multiples of",
+    ),
+    "survival-pattern": (surviving_world, "No simpler attack"),
+    "tail-gradient": (WORLDS["tail-gradient"][0], "Gradients leave as they are"),
+    "forward-leak": (WORLDS["forward-leak"][0], "The vendor computes its answers itself"),
+    **{name: (WORLDS[name][0], "how long texts are") for name in ("lengths", "attribute-lengths", "label-lengths")},
+    **{
+        name: (WORLDS[name][0], "No noise is added")
+        for name in ("attribute-record-order", "label-record-order", "record-linkage")
+    },
+}
+"""Attacks that have no graded control at any setting, and what they say."""
 GRADED_CASES = [
     pytest.param(name, make, id=f"{name}-{number}") for name in GRADED for number, make in enumerate(GRADED[name])
 ]
+
+
+def test_every_attack_has_a_graded_control_or_says_why_not():
+    assert set(GRADED) | set(UNGRADED) == set(ATTACKS)
+    assert not set(GRADED) & set(UNGRADED)
+
+
+@pytest.mark.parametrize("name", UNGRADED)
+def test_a_graded_control_without_meaning_says_why(tmp_path, name):
+    make, reason = UNGRADED[name]
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
+    assert reason in found.reason
+    assert found.recovered is found.bound is None
+    assert found.passed
 
 
 def graded_control(outcome):

@@ -217,8 +217,8 @@ class AttributeTruth:
         steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps, noise=noise)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[AttributeTruth]:
-        """Texts that tell their labels by a word, released as the run's are, beside the class that is nearest on average.
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """Texts that tell labels by a word, released as the run's are, beside the class that is nearest on average.
 
         Raises:
             Inapplicable: See `Truth.graded`; or the attack looks where no setting hides anything.

@@ -89,7 +89,7 @@ class EntityTruth(TokenTruth):
         transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
         return transcript, EntityTruth(self.tokens, steps=truth.steps, tags=self.tags, names=self.names)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """These texts released once, beside the tag that each token most often has in the attacker's own text."""
         if knowledge.annotated is None:
             raise Inapplicable("The attacker has no text in which entities are marked.")

@@ -27,7 +27,7 @@ _FIRST_ROUNDS, _ROUNDS = 8, 60
 _ENOUGH = 1e-3
 """Rise of the log-likelihood below which a fit ends."""
 _STAYS = (0.995, 0.9, 0.2)
-"""Probability that the next record is in the same state, at the start of a fit: the last one is of labels that alternate."""
+"""Probability that the next record is in the same state, where fits start; the last one is of labels that alternate."""
 _PURE = 0.9
 _LEAST = 1e-6
 """Of probabilities, so that no state or label is ruled out for good."""

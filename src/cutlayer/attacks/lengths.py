@@ -195,7 +195,7 @@ class LengthTruth:
         steps = {(CONTROL, step): torch.arange(len(lengths)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[LengthTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """Nothing: no setting changes a length."""
         raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
 

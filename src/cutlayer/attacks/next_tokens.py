@@ -172,7 +172,7 @@ class TrainedTruth(TokenTruth):
         steps = {(_CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
         return Transcript(lambda: frames), TrainedTruth(self.tokens, steps=steps, skipped=self.skipped)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """Nothing: no setting changes a gradient."""
         raise Inapplicable("Gradients leave as they are at every setting: unprotected traffic is of the run's own.")
 
@@ -300,7 +300,7 @@ class GreedyTruth(TokenTruth):
         queries = {(f"adapter/{_CONTROL}/infer", 0): torch.arange(len(said))}
         return Transcript(lambda: frames), GreedyTruth(said, skipped=self.skipped, queries=queries)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """Nothing: no setting changes what the vendor sends down."""
         raise Inapplicable("The vendor computes its answers itself, at every setting as in unprotected traffic.")
 

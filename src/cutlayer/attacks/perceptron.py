@@ -122,8 +122,8 @@ def fit_classifier(
         hidden: Units of the hidden layer.
         fitting: How it is fitted.
         response: `[classes, classes]`, the probability of each target (column) of a text of each class (row), where
-            targets are classes that were drawn at random; the loss is then of what the draw makes of its answer (Patrini
-            et al., arXiv:1609.03683, forward correction).
+            targets are classes that were drawn at random; the loss is then of what the draw makes of its answer.
+            Ref: Patrini et al., arXiv:1609.03683, forward correction.
 
     Returns:
         Gives a score for each class.

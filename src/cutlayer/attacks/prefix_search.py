@@ -294,7 +294,7 @@ class SearchedTruth(TokenTruth):
         steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), SearchedTruth(self.tokens, steps=steps, skipped=self.skipped)
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """These texts released once, beside what a linear map reads of them."""
         if not isinstance(knowledge.bottom, Bottom):
             raise Inapplicable("Rows of target texts depend on source texts, of which the attacker makes no release.")

@@ -60,15 +60,19 @@ class KnownInOrder:
             Inapplicable: No records were stored, or no label of any was granted.
         """
         labelled = known_labels(view.knowledge)
+        learnt = False
         for source, shards in _stored(view.transcript).items():
             told = torch.cat([labelled.of(source, number, rows) for number, rows in shards])
-            if not bool((told != UNMARKED).any()):
-                raise Inapplicable("The attacker knows the label of no record that was stored.")
-            evidence = torch.ones(len(told), labelled.classes, dtype=torch.float64)
             marked = told != UNMARKED
+            if not bool(marked.any()):
+                continue  # another set: of those that training stops on, say
+            learnt = True
+            evidence = torch.ones(len(told), labelled.classes, dtype=torch.float64)
             evidence[marked] = torch.nn.functional.one_hot(told[marked], labelled.classes).double()
             parts = in_order(evidence).split([rows for _, rows in shards])
             yield from ((source, number, part) for (number, _), part in zip(shards, parts, strict=True))
+        if not learnt:
+            raise Inapplicable("The attacker knows the label of no record that was stored.")
 
 
 class RecordLinkage:
@@ -279,7 +283,7 @@ class RowTruth:
         transcript = stored_words(len(numbers), like, knowledge, rng=rng)
         return transcript, replace(self, records={CONTROL: numbers}, steps={})
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[RowTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """Nothing: no setting changes the order by more or less."""
         raise Inapplicable("No noise is added to numbers of records: unprotected traffic is of the run's own settings.")
 

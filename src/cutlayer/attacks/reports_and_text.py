@@ -48,8 +48,8 @@ class ReportsAndText:
         """Guesses the labels of every step that named records.
 
         Raises:
-            Inapplicable: Labels left as they are, steps named no records, gradients are of hidden states, or no table was
-                granted for released ids.
+            Inapplicable: Labels left as they are, steps named no records, gradients are of hidden states, or no table
+                was granted for released ids.
         """
         reports = Reports.of(view.transcript.steps(), view.knowledge)
         features = _features(view.transcript, view.knowledge)
@@ -60,7 +60,7 @@ class ReportsAndText:
         """The label `[records]` of each record.
 
         Args:
-            evidence: `[records, k]` float64, the probability of each record's report under each label; ones without any.
+            evidence: `[records, k]` float64, how probable each record's report is under each label; ones without any.
             features: `[stored, f]`, of all stored records.
         """
         reported = (evidence.amax(1) > evidence.amin(1)).nonzero()[:, 0]

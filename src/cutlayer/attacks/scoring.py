@@ -115,8 +115,8 @@ def clustered(successes: Tensor, trials: Tensor) -> Proportion:
 def independent(trials: Tensor) -> float:
     """How many trials there are at least for what none or all of them tell: clusters, each by its weight.
 
-    Where nothing was hit, nothing tells how much alike the trials of a cluster are, so each cluster counts as one trial;
-    of unequal ones as many as (Σ n_i)² / Σ n_i².
+    Where nothing was hit, nothing tells how much alike the trials of a cluster are, so each cluster counts as one
+    trial; of unequal ones as many as (Σ n_i)² / Σ n_i².
 
     Args:
         trials: `[m]`, in each cluster.
@@ -170,8 +170,8 @@ def allowance(one: Score, other: Score, *, share: float, risk: float) -> float:
 def bootstrap(successes: Tensor, trials: Tensor) -> tuple[float, float]:
     """The 95 % percentile interval of a clustered share: clusters are drawn with replacement.
 
-    Clusters that all show the same share, as where nothing was hit or everything, show no spread; then it is exact, with
-    as many trials as are independent at least.
+    Clusters that all show the same share, as where nothing was hit or everything, show no spread; then it is exact,
+    with as many trials as are independent at least.
 
     Args:
         successes: `[m]`, of each cluster; the sum of what is averaged need not be whole, but lies between 0 and trials.

@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 16_384
 
 
 def read_words(payload: Payload, knowledge: Knowledge, *, frequent: int) -> Tokens:
-    """Released ids as they are; of rows the nearest of the table; of rows behind blocks what a linear map makes of them.
+    """Released ids as they are; the table's nearest row; of rows behind blocks what a linear map makes of them.
 
     Args:
         payload: What was released.

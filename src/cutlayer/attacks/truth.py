@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ _REPORTED, _FALSE = 2048, 0.35
 _LEARNT, _SPREAD = 2.0, 0.1
 """Of a control's model: by how much a text's logit of its own label is larger, and how much logits vary beside that."""
 
+REPORTS_ALONE = "reports_alone"
+"""Name of the number beside a score of drawn labels: what reports alone tell."""
+
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
 
@@ -66,11 +69,8 @@ class Traffic(StrEnum):
     """The truth's values, each at another's place: so must a score that counts right."""
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
-class Graded(Generic[T]):
+class Graded:
     """Traffic as the run's own settings make it, and what the simplest attack makes of that.
 
     Attributes:
@@ -80,7 +80,7 @@ class Graded(Generic[T]):
     """
 
     transcript: Transcript
-    truth: T
+    truth: Truth
     simplest: tuple[Guess, ...]
 
 
@@ -101,7 +101,7 @@ class Truth(Protocol):
         """A control's transcript, and the truth to score it with."""
         ...
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[Self]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """The same released with noise of the control's own, as the run releases it, one look at each text.
 
         It is about the texts under attack, not about the attacker's: an attack that learnt from these may know them by
@@ -386,7 +386,7 @@ class TokenTruth:
         truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
         return Transcript(lambda: frames), truth
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[TokenTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """These texts released once, beside what the nearest row, or a linear map behind blocks, reads of them."""
         transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
         truth = TokenTruth(
@@ -450,7 +450,7 @@ class LabelTruth:
         if self.epsilon is None:
             return ()
         cap = Further(
-            name="reports_alone",
+            name=REPORTS_ALONE,
             title="the most that reports alone tell of labels that are equally frequent: e^ε / (e^ε + K - 1)",
             value=keep_probability(self.epsilon, self.num_labels),
             n=looks,
@@ -495,7 +495,7 @@ class LabelTruth:
             frames.insert(0, stored(packed(payload, form)))
         return Transcript(lambda: frames), truth._seen()
 
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded[LabelTruth]:
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """The same step about reports that are drawn as the run's were, beside the signs of their gradients.
 
         Raises:

@@ -19,7 +19,7 @@ class Proportion(BaseModel):
     Attributes:
         value: The share.
         n: Trials.
-        standard_error: Of the share; 0 where none or all of the trials succeeded, which is no certainty: see `interval`.
+        standard_error: Of the share; 0 where none or all of the trials succeeded, which is no certainty: `interval`.
         independent: Independent trials among them, for what none or all of them tell; `None` for all of them.
     """
 
@@ -89,7 +89,8 @@ def in_percent(value: float, standard_error: float, n: float, *, digits: int = 1
     low, high = interval(value, standard_error, n)
     # rounded outwards: an interval that seems to have no width is none
     scale = 10**digits
-    return f"{told} [{math.floor(100 * low * scale) / scale:.{digits}f}, {math.ceil(100 * high * scale) / scale:.{digits}f}]"
+    low, high = math.floor(100 * low * scale) / scale, math.ceil(100 * high * scale) / scale
+    return f"{told} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 _NORMAL = 1.959963984540054

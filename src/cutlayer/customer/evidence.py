@@ -45,7 +45,6 @@ from cutlayer.models import Archive
 from cutlayer.privacy import UtilityImportance
 from cutlayer.wire import Form
 
-
 _BY_STEP = (Clue.GRADIENTS, Clue.NEIGHBOURS, Clue.REPORTS)
 """Where training shows labels, step by step."""
 

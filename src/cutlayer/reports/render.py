@@ -55,6 +55,7 @@ def render(report: AuditReport) -> str:
             odds=Odds.of(report.guarantee, report.settings.largest_distance),
             # any two labels are as far apart as any others
             label_odds=None if report.label_guarantee is None else Odds.of(report.label_guarantee, 1.0),
+            known_of_labels=wording.known_of_labels(report.attacks),
             questions=_by_question(report),
             controls=[(finding, _by_check(finding)) for finding in report.attacks if finding.controls],
             checks=list(Check),

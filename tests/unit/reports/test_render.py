@@ -23,10 +23,10 @@ from cutlayer.reports.plots import SERIES, plots
 from cutlayer.reports.schema import Finding, Piece
 from cutlayer.reports.wording import visible
 from tests.unit.reports.audits import (
-    controls,
     AUTHOR,
     PRIOR,
     PROMISE,
+    controls,
     empty,
     example,
     failed,
