@@ -985,11 +985,12 @@ def gives_up(real, world):
         # the traffic itself, unprotected twice, noise, shuffled; then graded
         hidden = next(calls) in (0, 5)
         for source, number, guess in real(view):
-            if hidden and isinstance(guess, Tokens):
-                guess = Tokens(tuple(side.with_values(side.values * 0) for side in guess.segments))
-            elif hidden:
-                guess = guess * 0
-            yield source, number, guess
+            if not hidden:
+                yield source, number, guess
+            elif isinstance(guess, Tokens):
+                yield source, number, Tokens(tuple(side.with_values(side.values * 0) for side in guess.segments))
+            else:
+                yield source, number, guess * 0
 
     return attack
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
-from cutlayer.attacks.truth import CONTROL_ITEMS, Graded, TokenTruth, Traffic
+from cutlayer.attacks.simplest import read_words
+from cutlayer.attacks.truth import CONTROL, CONTROL_ITEMS, Graded, TokenTruth, Traffic, released_again
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
 
@@ -93,15 +94,16 @@ class EntityTruth(TokenTruth):
         """These texts released once, beside the tag that each token most often has in the attacker's own text."""
         if knowledge.annotated is None:
             raise Inapplicable("The attacker has no text in which entities are marked.")
-        made = super().graded(like, knowledge, rng=rng)
+        transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
+        read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
         own, tags = knowledge.annotated.tokens.values, knowledge.annotated.tags.values
         told = tags != UNMARKED
-        count = 1 + int(torch.cat([own, self.tokens.values]).max()) if knowledge.table is None else len(knowledge.table)
+        count = 1 + int(torch.cat([own, read.values]).max())
         seen = torch.bincount(own[told] * len(self.names) + tags[told], minlength=count * len(self.names))
-        tag_of = seen.view(count, -1).argmax(1)
-        truth = EntityTruth(self.tokens, steps=made.truth.steps, tags=self.tags, names=self.names)
-        tagged = ((*where, read.with_values(tag_of[read.values])) for *where, read in made.simplest)
-        return Graded(made.transcript, truth, tuple(tagged))
+        tagged = read.with_values(seen.view(count, -1).argmax(1)[read.values])
+        steps = {(CONTROL, 1): torch.arange(len(self.tokens))}
+        truth = EntityTruth(self.tokens, steps=steps, tags=self.tags, names=self.names)
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, tagged),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

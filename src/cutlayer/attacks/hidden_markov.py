@@ -54,7 +54,7 @@ class Chain:
     @property
     def parameters(self) -> int:
         """Numbers that are fitted."""
-        states, classes = self.labels.shape
+        states, classes = int(self.labels.shape[0]), int(self.labels.shape[1])
         if self.changes_alike:
             return int(states > 1)
         return states - 1 + states * (states - 1) + states * (classes - 1)
@@ -89,7 +89,8 @@ def read_in_order(evidence: Float64, *, states: Sequence[int]) -> Float64:
     best = min(fitted, key=lambda chain: chain.parameters * math.log(told) - 2 * chain.log_likelihood)
     shares, _, _ = _states(best, evidence)
     joint = np.einsum("ns,sk->nk", shares / (evidence @ best.labels.T), best.labels) * evidence
-    return np.log(np.maximum(joint / joint.sum(1, keepdims=True), np.finfo(np.float64).tiny))
+    read: Float64 = np.log(np.maximum(joint / joint.sum(1, keepdims=True), np.finfo(np.float64).tiny))
+    return read
 
 
 def _best(starts: Iterator[Chain], evidence: Float64) -> Chain:

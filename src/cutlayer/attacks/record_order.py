@@ -250,13 +250,13 @@ class RowTruth:
         around = [
             torch.searchsorted(ordered, values + side, right=side > 0) for side in (-self.tolerance, self.tolerance)
         ]
-        ranks = [_ranks(each) for each in (true, values)]
+        own, guessed = _ranks(true), _ranks(values)
         correlation = Further(
             name="rank_correlation",
             title="rank correlation of guessed and true rows (Spearman), without its sign",
-            value=_correlation(*ranks, torch.ones(len(true))),
+            value=_correlation(own, guessed, torch.ones(len(true))),
             interval=bootstrap_of(
-                lambda weights: _correlation(*ranks, torch.from_numpy(weights)), texts, trials=len(texts.unique())
+                lambda weights: _correlation(own, guessed, torch.from_numpy(weights)), texts, trials=len(texts.unique())
             ),
             n=len(true),
             unit="correlation",
@@ -300,7 +300,8 @@ def _ranks(values: Tensor) -> Tensor:
     """Mean ranks `[n]` float64."""
     _, place, counts = values.unique(return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
-    return (ends - (counts - 1) / 2)[place]
+    ranks: Tensor = (ends - (counts - 1) / 2)[place]
+    return ranks
 
 
 def _correlation(one: Tensor, other: Tensor, times: Tensor) -> float:

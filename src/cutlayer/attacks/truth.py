@@ -730,7 +730,7 @@ def _digest(tokens: Tokens) -> bytes:
 
 def stored(tensors: Mapping[str, Tensor]) -> SeenFrame:
     """A record set's only shard, of control traffic."""
-    where = {"record_set": CONTROL, "shard": 0}
+    where: Mapping[str, str | int] = {"record_set": CONTROL, "shard": 0}
     return SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: tensors)
 
 
@@ -739,7 +739,7 @@ def stored_words(count: int, like: Transcript, knowledge: Knowledge, *, rng: tor
     form = form_of(like)
     word = 0 if knowledge.candidates is None else int(knowledge.candidates.nonzero()[0])
     lengths = torch.ones(count, dtype=torch.int64)
-    sides = (Ragged(torch.full((count,), word), lengths),)
+    sides: tuple[Ragged, ...] = (Ragged(torch.full((count,), word), lengths),)
     if (form.segment_lengths.shape[1] if isinstance(form, Rows) else len(form.segments)) == 2:
         sides = (*sides, Ragged(sides[0].values[:0], torch.zeros_like(lengths)))
     tokens = Tokens(sides)
