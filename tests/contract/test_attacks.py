@@ -295,7 +295,11 @@ def training_world(folder, kind, *, template, wire_type=WireType.FP32):
 def searched_world(folder, kind, *, family="gpt2"):
     """Recorded steps of a decoder whose customer holds a block: `kind` is what its rows were made of."""
     bottom = cut_up(zoo.shared_model(family, Head.LANGUAGE), Cut(bottom=1)).bottom
-    knowledge = Knowledge(cut=Cut(bottom=1, tail=0), table=bottom.table, template=worlds.PLAIN, bottom=bottom)
+    ids = torch.randint(4, zoo.VOCAB, (4000,), generator=worlds.generator(2))
+    public = PublicText(Tokens((Ragged(ids, torch.full((400,), 10)),)), source="made up")
+    knowledge = Knowledge(
+        cut=Cut(bottom=1, tail=0), table=bottom.table, template=worlds.PLAIN, bottom=bottom, public=public
+    )
     rng = worlds.generator(6)
     lengths = torch.randint(2, 12, (40,), generator=rng)
     tokens = Tokens((Ragged(torch.randint(4, zoo.VOCAB, (int(lengths.sum()),), generator=rng), lengths),))
@@ -874,15 +878,6 @@ def responding(world, epsilon=1.0):
     return world
 
 
-def half_searched_world(folder, kind):
-    """The same of a decoder, beside what a map that was fitted on the attacker's own text reads."""
-    world = half_hidden(searched_world(folder, kind), 20, candidates=None)
-    ids = torch.randint(4, zoo.VOCAB, (4000,), generator=worlds.generator(2))
-    public = PublicText(Tokens((Ragged(ids, torch.full((400,), 10)),)), source="made up")
-    world.knowledge = dataclasses.replace(world.knowledge, public=public)
-    return world
-
-
 VECTOR = {"mechanism": "vector"}
 GRADED = {
     "nearest-neighbour": [
@@ -904,7 +899,7 @@ GRADED = {
         lambda folder, kind: half_hidden(shortened(inverted_world(folder, kind, family="bert"), "word-selection"), 150)
     ],
     "refined-inversion": [lambda folder, kind: half_hidden(refined_world(folder, kind, family="bert"), 150)],
-    "prefix-search": [half_searched_world],
+    "prefix-search": [lambda folder, kind: half_hidden(searched_world(folder, kind), 20, candidates=None)],
     **{
         name: [lambda folder, kind: half_hidden(attribute_world(folder, kind, form="ids"), 3)]
         for name in ("attribute-mlp", "label-mlp")
