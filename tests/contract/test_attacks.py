@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,18 +37,21 @@ from cutlayer.attacks import (
     PublicText,
     RefinedInversion,
     RefinedInversionSpec,
+    RowTruth,
     SearchedTruth,
     TokenTruth,
     Traffic,
     TrainedTruth,
     Transcript,
     View,
+    content_tokens,
     examine,
     measure,
+    simulate,
 )
-from cutlayer.attacks.attributes import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
+from cutlayer.attacks.telling import telling_texts
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import PrivacySpec
@@ -58,7 +62,7 @@ from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
 TEXTS = 400
 LABELS = 3
-CONTROLS = ("job/control", "adapter/control/infer")
+CONTROLS = ("job/control", "adapter/control/infer", "record-set/control")
 """Where the traffic of controls was released into."""
 MODEL = worlds.reading_model()
 READING = Knowledge(
@@ -291,7 +295,11 @@ def training_world(folder, kind, *, template, wire_type=WireType.FP32):
 def searched_world(folder, kind, *, family="gpt2"):
     """Recorded steps of a decoder whose customer holds a block: `kind` is what its rows were made of."""
     bottom = cut_up(zoo.shared_model(family, Head.LANGUAGE), Cut(bottom=1)).bottom
-    knowledge = Knowledge(cut=Cut(bottom=1, tail=0), table=bottom.table, template=worlds.PLAIN, bottom=bottom)
+    ids = torch.randint(4, zoo.VOCAB, (4000,), generator=worlds.generator(2))
+    public = PublicText(Tokens((Ragged(ids, torch.full((400,), 10)),)), source="made up")
+    knowledge = Knowledge(
+        cut=Cut(bottom=1, tail=0), table=bottom.table, template=worlds.PLAIN, bottom=bottom, public=public
+    )
     rng = worlds.generator(6)
     lengths = torch.randint(2, 12, (40,), generator=rng)
     tokens = Tokens((Ragged(torch.randint(4, zoo.VOCAB, (int(lengths.sum()),), generator=rng), lengths),))
@@ -347,6 +355,116 @@ def shortened(world, name):
     sample = world.truth.sample().limited(ATTACKS[name].tokens // 2)
     world.answers = lambda: sample.tokens
     return world
+
+
+@dataclasses.dataclass(frozen=True)
+class HeardLabels(LabelTruth):
+    """A truth that says what each control is about: labels of its own."""
+
+    heard: list = dataclasses.field(default_factory=list)
+
+    def traffic(self, kind, like, knowledge, *, looks, rng):
+        transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
+        self.heard.append(truth.labels)
+        return transcript, truth
+
+    def graded(self, like, knowledge, *, rng):
+        made = super().graded(like, knowledge, rng=rng)
+        self.heard.append(made.truth.labels)
+        return made
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeardAttributes(AttributeTruth):
+    """The same of attributes."""
+
+    heard: list = dataclasses.field(default_factory=list)
+
+    def sample(self):
+        found = super().sample()
+        return HeardAttributes(found.labels, found.classes, found.known, heard=self.heard)
+
+    def traffic(self, kind, like, knowledge, *, looks, rng):
+        transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
+        self.heard.append(truth.labels)
+        return transcript, truth
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeardRows(RowTruth):
+    """The same of rows of a list."""
+
+    heard: list = dataclasses.field(default_factory=list)
+
+    def sample(self):
+        found = super().sample()
+        return HeardRows(found.rows, found.listed, heard=self.heard)
+
+    def traffic(self, kind, like, knowledge, *, looks, rng):
+        transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
+        (numbers,) = truth.records.values()
+        self.heard.append(truth.rows[numbers.argsort()])
+        return transcript, truth
+
+
+def reported_world(folder, kind, *, epsilon=1.0, classes=2, order=False, form="ids"):
+    """A recorded run whose labels were drawn: its records are in their labels' order, or its texts tell them."""
+    count, rng = 1000, worlds.generator(5)
+    told = torch.randint(classes, (count,), generator=rng)
+    told = told.sort().values if order else told
+    labels = told[torch.randperm(count, generator=rng)] if kind is Traffic.SHUFFLED else told
+    reports = worlds.reported(told, epsilon, classes, rng)
+    # records are in the file's order, so only where words tell does it matter what they say
+    tokens = telling_texts(
+        None if kind is Traffic.NOISE else told, count, classes, Clue.WORDS, torch.arange(10, 200), rng
+    )
+    frames = [
+        worlds.shard(number, worlds.as_rows(part) if form == "rows" else part)
+        for number, part in enumerate(worlds.pieces(tokens, 600, 400))
+    ]
+    outputs, steps = {}, {}
+    for order_of_epoch in (torch.randperm(count, generator=rng) for _ in range(2)):
+        for texts in order_of_epoch.split(100):
+            number = len(steps) + 1
+            logits = torch.randn(len(texts), classes, generator=rng, requires_grad=True)
+            torch.nn.functional.cross_entropy(logits, reports[texts]).backward()
+            slope = (
+                torch.randn(logits.shape, generator=worlds.generator(number)) if kind is Traffic.NOISE else logits.grad
+            )
+            frames.append(worlds.step(number, records=texts.to(torch.uint16)))
+            frames.append(worlds.gradient(number, slope))
+            outputs[number] = logits.detach()
+            steps[JOB, number] = texts
+    record(folder, frames, outputs)
+    truth = HeardLabels(labels, classes, steps, epsilon=epsilon)
+    return World(
+        Transcript.recorded(folder), KNOWLEDGE, truth, lambda: truth.heard[-1], recovered=0.95 if order else 0.8
+    )
+
+
+def ordered_world(folder, kind, *, form):
+    """A recorded upload in the order of labels, some of which are known; otherwise in none."""
+    count, rng = 900, worlds.generator(5)
+    labels = torch.randint(3, (count,), generator=rng)
+    labels = labels.sort().values if kind is Traffic.UNPROTECTED else labels
+    tokens = worlds.random_tokens(count)
+    shards = [worlds.as_rows(part) if form == "rows" else part for part in worlds.pieces(tokens, 500, 400)]
+    record(folder, [worlds.shard(number, payload) for number, payload in enumerate(shards)])
+    known = torch.rand(count, generator=rng) < 0.2
+    truth = HeardAttributes(labels, 3, known, records={RECORD_SET: torch.arange(count)}, clue=Clue.ORDER)
+    transcript = Transcript.recorded(folder)
+    return World(transcript, truth.granted(transcript, KNOWLEDGE), truth, lambda: truth.heard[-1], recovered=0.95)
+
+
+def listed_world(folder, kind, *, form):
+    """A recorded upload in the order of a list, of which a tenth was held out; otherwise in none."""
+    count, rng = 900, worlds.generator(5)
+    rows = torch.randperm(1000, generator=rng)[:count].sort().values
+    numbers = torch.arange(count) if kind is Traffic.UNPROTECTED else torch.randperm(count, generator=rng)
+    tokens = worlds.random_tokens(count)
+    record(folder, [worlds.shard(0, worlds.as_rows(tokens) if form == "rows" else tokens)])
+    truth = HeardRows(rows, 1000, records={RECORD_SET: numbers})
+    return World(Transcript.recorded(folder), KNOWLEDGE, truth, lambda: truth.heard[-1], recovered=0.8)
 
 
 ANNOTATED = AnnotatedText(
@@ -507,6 +625,20 @@ WORLDS = {
         lambda folder, kind: answering_world(folder, kind, template=worlds.TEMPLATE),
         lambda folder, kind: answering_world(folder, kind, template=worlds.PLAIN, tail=1),
     ],
+    "record-order": [
+        lambda folder, kind: reported_world(folder, kind, order=True, epsilon=0.5),
+        lambda folder, kind: reported_world(folder, kind, order=True, classes=4, form="rows"),
+    ],
+    "reports-and-text": [
+        reported_world,
+        lambda folder, kind: reported_world(folder, kind, classes=3, form="rows"),
+    ],
+    "label-record-order": [lambda folder, kind: ordered_world(folder, kind, form="ids")],
+    "attribute-record-order": [lambda folder, kind: ordered_world(folder, kind, form="rows")],
+    "record-linkage": [
+        lambda folder, kind: listed_world(folder, kind, form="ids"),
+        lambda folder, kind: listed_world(folder, kind, form="rows"),
+    ],
     "prefix-search": [
         searched_world,
         lambda folder, kind: searched_world(folder, kind, family="llama"),
@@ -521,6 +653,8 @@ def test_every_attack_has_a_world():
     assert set(ATTACKS) == set(WORLDS)
 
 
+TOLD = {"noise", "labelled", "classes", "shares", "label_epsilon", "listed"}
+"""What controls are granted as their traffic was made."""
 FEW = LearnedInversionSpec(passes=1, batch=32, hidden=32)
 QUICK = {
     "learned-inversion": LearnedInversion(FEW),
@@ -607,8 +741,9 @@ def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, remembere
         return guessed(*arguments, **options)
 
     planted(name, run)
-    measure(name, world.transcript, knowledge=everything, truth=world.truth)
-    assert len(calls) == 2 + len(Traffic)
+    outcome = measure(name, world.transcript, knowledge=everything, truth=world.truth)
+    graded = next(control for control in outcome.controls if control.check is Check.GRADED)
+    assert len(calls) == 2 + len(Traffic) + (graded.reason is None)
     granted = {field for need in real.needs for field in GRANTS[need]}
     for arguments, options in calls:
         (view,) = arguments
@@ -616,7 +751,7 @@ def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, remembere
         assert type(view) is View
         for field in {field for fields in GRANTS.values() for field in fields} - granted:
             assert getattr(view.knowledge, field) is None, "it was granted more than it declares"
-        for field in granted - {"noise", "labelled", "classes", "shares"}:  # the truth tells the last three
+        for field in granted - TOLD:
             assert getattr(view.knowledge, field) is getattr(everything, field)
     assert {field.name for field in dataclasses.fields(View)} == {"transcript", "knowledge"}
     assert list(inspect.signature(Attack.__call__).parameters) == ["self", "view"]
@@ -713,11 +848,183 @@ def test_a_broken_attack_has_no_number(tmp_path, planted, remembered, name, make
     world = make(tmp_path, Traffic.UNPROTECTED)
     planted(name, fault(remembered(name, make, ATTACKS[name].run), world))
     outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    if fault is off_by_one and name == "record-linkage":
+        assert isinstance(outcome, Measured), "the row beside is near enough"
+        return
     assert isinstance(outcome, ControlFailed)
-    assert {control.check for control in outcome.controls if not control.passed} == caught_by
+    # of traffic that hides something it reads less than the simplest attack, too
+    found = {control.check for control in outcome.controls if not control.passed}
+    graded = any(control.check is Check.GRADED and control.reason is None for control in outcome.controls)
+    assert found - {Check.GRADED} == caught_by
+    assert Check.GRADED not in found or (graded and fault in (blind, off_by_one))
     assert outcome.reason.startswith("control failed: ")
     assert "success" not in outcome.model_dump()
     assert not hasattr(outcome, "privacy")
+
+
+# ---------------------------------------------------------------- graded: as much is hidden as in the run
+
+
+def half_hidden(world, eta, *, candidates=worlds.CANDIDATES, **privacy):
+    """The same world, whose attacker is told that traffic is privatized so: graded traffic is."""
+    noise = Noise(PrivacySpec(eta=eta, **privacy))
+    world.knowledge = dataclasses.replace(world.knowledge, noise=noise, candidates=candidates)
+    return world
+
+
+def responding(world, epsilon=1.0):
+    """The same world, whose losses are said to be of labels that were drawn: graded traffic is."""
+    world.truth = dataclasses.replace(world.truth, epsilon=epsilon)
+    return world
+
+
+VECTOR = {"mechanism": "vector"}
+GRADED = {
+    "nearest-neighbour": [
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows", segments=2), 6, **VECTOR),
+    ],
+    "maximum-posterior": [
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3))),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(PrivacySpec(eta=6, **VECTOR))),
+    ],
+    "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
+    **{
+        name: [lambda folder, kind, eta=eta: half_hidden(learnt_world(folder, kind, form="ids"), eta)]
+        for name, eta in (("mlp-inversion", 3), ("autoencoder-inversion", 6), ("learned-inversion", 3))
+    },
+    "linear-inversion": [lambda folder, kind: half_hidden(inverted_world(folder, kind, family="bert"), 150)],
+    "word-selection": [
+        lambda folder, kind: half_hidden(shortened(inverted_world(folder, kind, family="bert"), "word-selection"), 150)
+    ],
+    "refined-inversion": [lambda folder, kind: half_hidden(refined_world(folder, kind, family="bert"), 150)],
+    "prefix-search": [lambda folder, kind: half_hidden(searched_world(folder, kind), 20, candidates=None)],
+    **{
+        name: [lambda folder, kind: half_hidden(attribute_world(folder, kind, form="ids"), 3)]
+        for name in ("attribute-mlp", "label-mlp")
+    },
+    **{
+        name: [
+            lambda folder, kind: half_hidden(attribute_world(folder, kind, form="ids", model=True), 8, candidates=None)
+        ]
+        for name in ("attribute-classifier", "label-classifier")
+    },
+    "ner": [lambda folder, kind: half_hidden(named_world(folder, kind, bottom=None), 5, candidates=None)],
+    "output-gradient": [lambda folder, kind: responding(class_world(folder, kind))],
+    "gradient-sign": [lambda folder, kind: responding(class_world(folder, kind))],
+    "gradient-direction": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.5, 0.5)))],
+    "activation-clusters": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.5, 0.5)))],
+    "gradient-norm": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.8, 0.2)), 2.0)],
+    "record-order": [lambda folder, kind: reported_world(folder, kind, order=True)],
+    "reports-and-text": [reported_world],
+}
+"""Each attack's worlds in which its own settings hide something."""
+UNGRADED = {
+    "float-support": (
+        lambda folder, kind: half_hidden(
+            token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32), 6, **VECTOR
+        ),
+        "multiples of",
+    ),
+    "survival-pattern": (surviving_world, "No simpler attack"),
+    "tail-gradient": (WORLDS["tail-gradient"][0], "Gradients leave as they are"),
+    "forward-leak": (WORLDS["forward-leak"][0], "The vendor computes its answers itself"),
+    **{name: (WORLDS[name][0], "how long texts are") for name in ("lengths", "attribute-lengths", "label-lengths")},
+    **{
+        name: (WORLDS[name][0], "No noise is added")
+        for name in ("attribute-record-order", "label-record-order", "record-linkage")
+    },
+}
+"""Attacks that have no graded control at any setting, and what they say."""
+GRADED_CASES = [
+    pytest.param(name, make, id=f"{name}-{number}") for name in GRADED for number, make in enumerate(GRADED[name])
+]
+
+
+def test_every_attack_has_a_graded_control_or_says_why_not():
+    assert set(GRADED) | set(UNGRADED) == set(ATTACKS)
+    assert not set(GRADED) & set(UNGRADED)
+
+
+@pytest.mark.parametrize("name", UNGRADED)
+def test_a_graded_control_without_meaning_says_why(tmp_path, name):
+    make, reason = UNGRADED[name]
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
+    assert reason in found.reason
+    assert found.recovered is found.bound is None
+    assert found.passed
+
+
+def graded_control(outcome):
+    assert isinstance(outcome, Measured | ControlFailed), outcome
+    (found,) = (control for control in outcome.controls if control.check is Check.GRADED)
+    return found
+
+
+@pytest.mark.parametrize(("name", "make"), GRADED_CASES)
+def test_graded_traffic_is_read_as_well_as_by_the_simplest_attack(tmp_path, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
+    assert found.passed
+    assert found.reason is None
+    assert 0 < found.bound < 1, "something is hidden, and something is left to read"
+
+
+def gives_up(real, world):
+    """Works where nothing is hidden, and finds nothing where something is: all other controls pass it."""
+    calls = itertools.count()
+
+    def attack(view):
+        # the traffic itself, unprotected twice, noise, shuffled; then graded
+        hidden = next(calls) in (0, 5)
+        for source, number, guess in real(view):
+            if not hidden:
+                yield source, number, guess
+            elif isinstance(guess, Tokens):
+                yield source, number, Tokens(tuple(side.with_values(side.values * 0) for side in guess.segments))
+            else:
+                yield source, number, guess * 0
+
+    return attack
+
+
+@pytest.mark.parametrize(("name", "make"), GRADED_CASES)
+def test_an_attack_that_gives_up_where_something_is_hidden_has_no_number(tmp_path, planted, name, make):
+    world = make(tmp_path, Traffic.UNPROTECTED)
+    planted(name, gives_up(ATTACKS[name].run, world))
+    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, ControlFailed)
+    assert {control.check for control in outcome.controls if not control.passed} == {Check.GRADED}
+
+
+def test_a_nearest_neighbour_that_guesses_only_near_rows_has_no_number(tmp_path, planted):
+    """Measured on the commit before: all four controls passed, and 0.0 % [0.0, 0.0] was printed."""
+    world = half_hidden(token_world(tmp_path, Traffic.UNPROTECTED, form="rows", wire_type=WireType.FP32), 6, **VECTOR)
+    tokens = world.truth.tokens
+    noisy = simulate(tokens, world.knowledge, rows=torch.float32, rng=np.random.Generator(np.random.PCG64(3)))
+    folder = record(tmp_path / "noisy", [worlds.shard(0, noisy, WireType.FP32)])
+    world.transcript = Transcript.recorded(folder)
+    readable = measure("nearest-neighbour", world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(readable, Measured)
+    assert readable.success.value > 0.3
+    real = ATTACKS["nearest-neighbour"].run
+
+    def crippled(view):
+        guesses = {(source, number): guess for source, number, guess in real(view)}
+        for release in view.transcript.releases():
+            (rows,) = content_tokens(release.payload, view.knowledge).segments
+            (ids,) = guesses[release.source, release.number].segments
+            near = (rows.values.float() - worlds.TABLE[ids.values]).norm(dim=1) < 0.05
+            yield release.source, release.number, Tokens((ids.with_values(torch.where(near, ids.values, 0)),))
+
+    planted("nearest-neighbour", crippled)
+    outcome = measure("nearest-neighbour", world.transcript, knowledge=world.knowledge, truth=world.truth)
+    assert isinstance(outcome, ControlFailed)
+    (failed,) = (control for control in outcome.controls if not control.passed)
+    assert failed.check is Check.GRADED
+    assert failed.recovered < 0.01 < 0.3 < failed.bound
 
 
 def test_candidates_bound_what_unprotected_traffic_can_give(tmp_path):

@@ -34,7 +34,9 @@ from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTru
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
+from cutlayer.attacks.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
 from cutlayer.attacks.refined_inversion import RefinedInversion, RefinedInversionSpec
+from cutlayer.attacks.reports_and_text import ReportsAndText
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.survival import SurvivalPattern
@@ -82,6 +84,7 @@ __all__ = [
     "Inapplicable",
     "InputTruth",
     "Knowledge",
+    "KnownInOrder",
     "LabelTruth",
     "Labelled",
     "LearnedInversion",
@@ -109,8 +112,12 @@ __all__ = [
     "Question",
     "Reading",
     "Reconstruction",
+    "RecordLinkage",
+    "RecordOrder",
     "RefinedInversion",
     "RefinedInversionSpec",
+    "ReportsAndText",
+    "RowTruth",
     "Score",
     "SearchedTruth",
     "SeenAnswer",

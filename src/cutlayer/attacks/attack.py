@@ -17,7 +17,7 @@ Guess: TypeAlias = tuple[str, int, Tokens | Tensor]
 """Where (source and number of a release or a step), and what.
 
 Tokens in the shape of the texts: ids, rows `[width]` in the place of ids, or numbers of tags. Or a tensor: `[texts]`
-int64 labels or lengths, or `[texts, classes]` log-probabilities of labels.
+int64 labels, lengths or rows of a list, or `[texts, classes]` log-probabilities of labels.
 """
 
 Guesses: TypeAlias = Iterator[Guess]
@@ -39,6 +39,8 @@ class Question(StrEnum):
     """Where do texts name somebody or something, and of what kind is it?"""
     LENGTH = "length"
     """How long is each text?"""
+    ROW = "row"
+    """Which row of a list is each text?"""
 
     @property
     def asked(self) -> str:
@@ -50,6 +52,7 @@ class Question(StrEnum):
             Question.ATTRIBUTE: "Which private attribute does each text's author have?",
             Question.ENTITIES: "Where do the texts name people, places and other entities?",
             Question.LENGTH: "How long is each text?",
+            Question.ROW: "Which row of a list in the file's order is each text?",
         }[self]
 
 
@@ -64,6 +67,12 @@ class Clue(StrEnum):
     """In which tokens the noise left as they were."""
     GRADIENTS = "gradients"
     """In what training shows, step by step: what comes down, and the gradient that goes up."""
+    ORDER = "order"
+    """In the numbers of records."""
+    NEIGHBOURS = "neighbours"
+    """In labels as gradients show them, and in the same of records with neighbouring numbers."""
+    REPORTS = "reports"
+    """In labels as gradients show them, and in words beside them."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,9 @@ class Attack:
         needs: What it may be granted beside the transcript, the cut and where special tokens stand.
         floor: The least share of what can be guessed at all that it recovers of unprotected traffic, or it is
             broken. Less than all where even a sound attack misses some: behind many blocks.
+        par: The least share of what the simplest attack reads that it reads of traffic at the run's own settings, or
+            it is too weak. Less than all for what a paper has, and is told as that paper's, though simpler ways read
+            more.
         tokens: Tokens of a transcript that it is measured on at most, from its beginning; `None` for all. What takes
             seconds a text says as much of some texts as of all of them.
         positions: Content tokens of each text that it is measured on at most, from its beginning; `None` for all. For
@@ -110,6 +122,7 @@ class Attack:
     reference: str
     needs: frozenset[Need] = frozenset()
     floor: float = 0.99
+    par: float = 1.0
     tokens: int | None = None
     positions: int | None = None
     named: bool = True

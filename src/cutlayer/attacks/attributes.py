@@ -18,8 +18,22 @@ from torch import Tensor
 from cutlayer.attacks.attack import Clue, Guess
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Noise
 from cutlayer.attacks.scoring import Further, Score, area_under_curve, bootstrap_of, chance_of_match
+from cutlayer.attacks.simplest import nearest_class
 from cutlayer.attacks.simulate import simulate
-from cutlayer.attacks.truth import CONTROL, ELSEWHERE, Traffic, as_rows, by_text, packed, sent, vocabulary
+from cutlayer.attacks.telling import telling_like, vocabulary_of
+from cutlayer.attacks.truth import (
+    CONTROL,
+    ELSEWHERE,
+    Graded,
+    Traffic,
+    as_rows,
+    by_text,
+    form_of,
+    packed,
+    released_again,
+    sent,
+    stored_words,
+)
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
 from cutlayer.privacy import CtiSpec, PrivacySpec
@@ -29,9 +43,6 @@ from cutlayer.wire.recording import Direction
 CONTROL_KNOWN, CONTROL_ATTACKED = 512, 1024
 """Texts of a control whose label the attacker knows, and those it is scored on: few enough to be learnt from in
 seconds, enough to tell one in eight that is known from elsewhere from chance."""
-_SHORTEST, _LONGEST = 4, 8
-_MARKS = 2
-"""How often a control text holds the token that tells its label."""
 _SURVIVING = 48
 """Tokens of a control text of which some survive."""
 _KEPT, _DROWNED = 1e4, 1.0
@@ -139,26 +150,36 @@ class AttributeTruth:
     ) -> tuple[Transcript, AttributeTruth]:
         """Made-up texts that tell their labels where the attack looks, in the form of those in `like`.
 
-        They do so by a word, by their length, or by which of their words survive a noise of the control's own. For
+        They do so by a word, by their length, by which of their words survive a noise of the control's own, or by the
+        order of their records. For
         shuffled traffic each text tells another's label: what is learnt of known texts is then as wrong as what is
         guessed of the others.
         """
-        form = next((release.payload for release in like.releases()), None)
-        if form is None:
-            raise Inapplicable("The transcript holds no released text.")
+        if self.clue is Clue.ORDER:
+            return self._ordered(kind, like, knowledge, rng=rng)
+        form = form_of(like)
         labels = self.labels[torch.randperm(len(self), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
         told = None if kind is Traffic.NOISE else labels
         if self.clue is Clue.SURVIVAL:
             return self._surviving(told, form, knowledge, looks=looks, rng=rng)
-        tokens = telling_texts(told, len(self), self.classes, self.clue, vocabulary_of(knowledge, form), rng)
-        if len(_lengths(form)) and _lengths(form).shape[1] == 2:
-            tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(len(self), dtype=torch.int64))))
+        tokens = telling_like(form, told, len(self), self.classes, self.clue, knowledge, rng)
         frames = []
         for step in range(1, looks + 1):
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
             frames.append(sent(Direction.UP, step, packed(payload, form)))
         steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps)
+
+    def _ordered(
+        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator
+    ) -> tuple[Transcript, AttributeTruth]:
+        """Records of one word each, in the order of their labels or in none, of which some are known all over."""
+        labels = self.labels.sort().values
+        if kind is not Traffic.UNPROTECTED:
+            labels = labels[torch.randperm(len(self), generator=rng)]
+        known = self.known[torch.randperm(len(self), generator=rng)]
+        transcript = stored_words(len(self), like, knowledge, rng=rng)
+        return transcript, replace(self, labels=labels, known=known, records={CONTROL: torch.arange(len(self))})
 
     def _surviving(
         self, labels: Tensor | None, form: Payload, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -196,6 +217,29 @@ class AttributeTruth:
         steps = {(CONTROL, step): torch.arange(len(self)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps, noise=noise)
 
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """Texts that tell labels by a word, released as the run's are, beside the class that is nearest on average.
+
+        Raises:
+            Inapplicable: See `Truth.graded`; or the attack looks where no setting hides anything.
+        """
+        if self.clue is Clue.LENGTHS:
+            raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
+        if self.clue is Clue.ORDER:
+            raise Inapplicable("No noise is added to record numbers: unprotected traffic is of the run's own settings.")
+        if self.clue is Clue.SURVIVAL:
+            raise Inapplicable(
+                "No simpler attack reads what survives, and the control's noise is already one that hides."
+            )
+        form = form_of(like)
+        tokens = telling_like(form, self.labels, len(self), self.classes, self.clue, knowledge, rng)
+        etas = None if knowledge.noise is None else knowledge.noise.etas
+        by_class = self.labels if etas is not None and etas.shape[1] == self.classes else None
+        transcript, payload = released_again(tokens, like, knowledge, rng=rng, classes=by_class)
+        nearest = nearest_class(payload, self.labels, self.known, self.classes, knowledge)
+        truth = replace(self, steps={(CONTROL, 1): torch.arange(len(self))})
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, nearest),))
+
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
         return 1.0
@@ -224,11 +268,13 @@ class AttributeTruth:
             return (majority,)
         means = read.votes[attacked] / read.looks[attacked, None]
         scores, positive = means[:, 1] - means[:, 0], truth == 1
+        # of one kind's groups at least: where all stand on their side, the rarer kind says how sure that is
+        fewest = min(len(groups[positive].unique()), len(groups[~positive].unique()))
         area = Further(
             name="auc",
             title="area under the ROC curve",
             value=area_under_curve(scores, positive),
-            interval=bootstrap_of(lambda weights: area_under_curve(scores, positive, weights), groups),
+            interval=bootstrap_of(lambda weights: area_under_curve(scores, positive, weights), groups, trials=fewest),
             n=len(truth),
         )
         return area, majority
@@ -240,51 +286,6 @@ class _Votes(NamedTuple):
     votes: Tensor
     looks: Tensor
     graded: bool
-
-
-def telling_texts(
-    labels: Tensor | None, count: int, classes: int, clue: Clue, words: Tensor, rng: torch.Generator
-) -> Tokens:
-    """Texts of random words that tell their labels.
-
-    Args:
-        labels: `[count]` int64; `None` for texts that tell nothing.
-        count: How many texts.
-        classes: How many labels there are.
-        clue: Whether a word or the length tells.
-        words: Ids to choose from.
-        rng: Draws words, lengths and places.
-    """
-    if clue is Clue.LENGTHS:
-        lengths = 2 + torch.randint(2, (count,), generator=rng)
-        lengths += 2 * (torch.randint(classes, (count,), generator=rng) if labels is None else labels)
-    else:
-        lengths = torch.randint(_SHORTEST, _LONGEST + 1, (count,), generator=rng)
-    order = torch.randperm(len(words), generator=rng)
-    marks, others = words[order[:classes]], words[order[classes:]]
-    if not len(others):
-        raise Inapplicable(
-            f"A vocabulary of {len(words)} tokens has none left beside those that mark {classes} labels."
-        )
-    values = others[torch.randint(len(others), (int(lengths.sum()),), generator=rng)]
-    if clue is Clue.WORDS and labels is not None:
-        starts = lengths.cumsum(0) - lengths
-        for _ in range(_MARKS):
-            places = starts + (torch.rand(count, generator=rng) * lengths).long()
-            values[places] = marks[labels]
-    return Tokens((Ragged(values, lengths),))
-
-
-def vocabulary_of(knowledge: Knowledge, form: Payload) -> Tensor:
-    """Ids that control texts are made of."""
-    largest = 0 if isinstance(form, Rows) else int(torch.cat([side.values for side in form.segments]).max())
-    return vocabulary(knowledge, largest=largest)
-
-
-def _lengths(form: Payload) -> Tensor:
-    if isinstance(form, Rows):
-        return form.segment_lengths
-    return torch.stack([side.lengths for side in form.segments], 1)
 
 
 def _shards(transcript: Transcript, name: str) -> dict[int, int]:

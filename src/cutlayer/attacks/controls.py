@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
+from typing import Self
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 
 from cutlayer.attacks.attack import Attack, Guess
-from cutlayer.attacks.knowledge import Knowledge
-from cutlayer.attacks.truth import Traffic, Truth
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge
+from cutlayer.attacks.scoring import allowance
+from cutlayer.attacks.truth import LabelTruth, Traffic, Truth
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Tokens
 
 _STANDARD_ERRORS = 5.0
+_RISK = 3e-7
+"""That an attack as good as the simplest one is held to be weaker: five standard errors, of many texts."""
 _SEED = 2026
 """Controls hide nothing, so their noise may repeat: the same run is checked in the same way."""
 
@@ -36,6 +41,8 @@ class Check(StrEnum):
     """Where each answer stands at another's place it is at chance."""
     REPEATED = "repeated"
     """The same traffic gives the same guesses."""
+    GRADED = "graded"
+    """Where as much is hidden as in the run itself it reads what the simplest attack reads, or more."""
 
 
 class Control(BaseModel):
@@ -43,32 +50,56 @@ class Control(BaseModel):
 
     Attributes:
         check: What was checked.
-        recovered: The share that the attack recovered; of repeated traffic, that was guessed alike.
-        bound: The least (unprotected, repeated) or the most (noise, shuffled) that it may be.
+        recovered: The share that the attack recovered; of repeated traffic, that was guessed alike. `None` where the
+            check has no meaning.
+        bound: The least (unprotected, repeated, graded) or the most (noise, shuffled) that it may be.
         n: Of how many.
-        passed: Whether it is.
+        passed: Whether it is; what has no meaning stops nothing.
+        reason: Why the check has no meaning here.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     check: Check
-    recovered: float
-    bound: float
+    recovered: float | None
+    bound: float | None
     n: int
     passed: bool
+    reason: str | None = None
+
+    @model_validator(mode="after")
+    def _has_numbers_or_a_reason(self) -> Self:
+        told = {self.recovered is None, self.bound is None, self.reason is not None}
+        if len(told) != 1 or (self.reason is not None and not self.passed):
+            raise ValueError("a check has its two numbers, or a reason why there are none")
+        return self
+
+    @classmethod
+    def without_meaning(cls, check: Check, reason: str) -> Control:
+        """A check that has no meaning for what was sent."""
+        return cls(check=check, recovered=None, bound=None, n=0, passed=True, reason=reason)
+
+    @property
+    def relation(self) -> str:
+        """Whether the bound is the most or the least."""
+        return "at most" if self.check in (Check.NOISE, Check.SHUFFLED) else "at least"
 
     def __str__(self) -> str:
-        relation = "at most" if self.check in (Check.NOISE, Check.SHUFFLED) else "at least"
-        return f"{self.check}: {100 * self.recovered:.2f} % of {self.n}, must be {relation} {100 * self.bound:.2f} %"
+        if self.recovered is None or self.bound is None:
+            return f"{self.check}: {self.reason}"
+        told = f"{100 * self.recovered:.2f} % of {self.n}, must be {self.relation} {100 * self.bound:.2f} %"
+        return f"{self.check}: {told}"
 
 
 def run_controls(
     attack: Attack, truth: Truth, transcript: Transcript, knowledge: Knowledge, *, looks: int
 ) -> tuple[Control, ...]:
-    """Runs an attack on unprotected, noise and shuffled traffic in the form of a transcript.
+    """Runs an attack on unprotected, noise, shuffled and graded traffic in the form of a transcript.
 
-    Unprotected traffic must be recovered up to the attack's floor. The other two may exceed chance by
-    five standard errors of a coincidence.
+    Unprotected traffic must be recovered up to the attack's floor. Noise and shuffled traffic may exceed chance by five
+    standard errors of a coincidence. Graded traffic is what the run's own settings make of the same texts: of it the
+    attack must read what the simplest attack reads, less five standard errors of the difference between the two: both
+    guess the same items.
 
     Args:
         attack: The attack.
@@ -97,7 +128,24 @@ def run_controls(
         controls.append(
             Control(check=Check(kind.value), recovered=score.success.value, bound=bound, n=n, passed=passed)
         )
+    controls.append(_graded(attack, truth, transcript, knowledge))
     return tuple(controls)
+
+
+def _graded(attack: Attack, truth: Truth, transcript: Transcript, knowledge: Knowledge) -> Control:
+    """What an attack reads beside the simplest one where as much is hidden as in the run."""
+    try:
+        made = truth.graded(transcript, knowledge, rng=torch.Generator().manual_seed(_SEED))
+        guesses = list(attack(View(made.transcript, made.truth.granted(made.transcript, knowledge))))
+    except Inapplicable as answer:
+        return Control.without_meaning(Check.GRADED, answer.reason)
+    own = made.truth.score(guesses)
+    simplest = replace(made.truth, named=True) if isinstance(made.truth, LabelTruth) else made.truth
+    other = simplest.score(made.simplest)
+    bound = max(0.0, attack.par * other.success.value - allowance(own, other, share=attack.par, risk=_RISK))
+    value = own.success.value
+    passed = value >= bound or math.isclose(value, bound)
+    return Control(check=Check.GRADED, recovered=value, bound=bound, n=own.success.n, passed=passed)
 
 
 def _repeated(first: Sequence[Guess], second: Sequence[Guess]) -> Control:

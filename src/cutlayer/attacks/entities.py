@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
-from cutlayer.attacks.knowledge import UNMARKED, Knowledge
+from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge
 from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
-from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
+from cutlayer.attacks.simplest import read_words
+from cutlayer.attacks.truth import CONTROL, CONTROL_ITEMS, Graded, TokenTruth, Traffic, released_again
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
 
@@ -88,6 +89,21 @@ class EntityTruth(TokenTruth):
         """These texts, in clear or with other tokens in their places; see `TokenTruth.traffic`."""
         transcript, truth = super().traffic(kind, like, knowledge, looks=looks, rng=rng)
         return transcript, EntityTruth(self.tokens, steps=truth.steps, tags=self.tags, names=self.names)
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """These texts released once, beside the tag that each token most often has in the attacker's own text."""
+        if knowledge.annotated is None:
+            raise Inapplicable("The attacker has no text in which entities are marked.")
+        transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
+        read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
+        own, tags = knowledge.annotated.tokens.values, knowledge.annotated.tags.values
+        told = tags != UNMARKED
+        count = 1 + int(torch.cat([own, read.values]).max())
+        seen = torch.bincount(own[told] * len(self.names) + tags[told], minlength=count * len(self.names))
+        tagged = read.with_values(seen.view(count, -1).argmax(1)[read.values])
+        steps = {(CONTROL, 1): torch.arange(len(self.tokens))}
+        truth = EntityTruth(self.tokens, steps=steps, tags=self.tags, names=self.names)
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, tagged),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

@@ -50,6 +50,8 @@ class Need(StrEnum):
     LINKS = "which releases are of the same text"
     CLASSES = "how many labels there are"
     SHARES = "how frequent each label is"
+    RESPONSE = "how labels are drawn before losses are computed"
+    ROWS = "a list of people in the file's order"
     ANNOTATED_TEXT = "public text in which entities are marked"
     LABELLED = "labels of some of the records"
     MODEL = "the vendor's own model"
@@ -64,6 +66,8 @@ GRANTS = {
     Need.LINKS: ("links",),
     Need.CLASSES: ("classes",),
     Need.SHARES: ("shares",),
+    Need.RESPONSE: ("label_epsilon",),
+    Need.ROWS: ("listed",),
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
     Need.MODEL: ("model",),
@@ -213,6 +217,9 @@ class Knowledge:
             several times. A vendor sees their lengths, and what they have in common.
         classes: How many labels there are: a job says so.
         shares: `[classes]`, how frequent each label is. Not told, but often known: of fraud or of a disease.
+        label_epsilon: Of the randomised response that labels were drawn by; `None` for labels as they are. A vendor is
+            not told, and may guess it from reports that no text explains: it is granted as the worst case.
+        listed: How many rows a list has that stands in the order of the customer's file, as one of admissions may.
         annotated: The same with entities marked.
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
@@ -230,6 +237,8 @@ class Knowledge:
     links: Mapping[tuple[str, int], Tensor] | None = None
     classes: int | None = None
     shares: Tensor | None = None
+    label_epsilon: float | None = None
+    listed: int | None = None
     annotated: AnnotatedText | None = None
     labelled: Labelled | None = None
     model: PreTrainedModel | None = None

@@ -153,6 +153,7 @@ ATTACKS.add("learned-inversion")(
         costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE, Need.BOTTOM}),
         floor=0.5,
+        par=0.8,  # where ids or rows of single tokens left, it reads whole texts and loses a few
         dial=Dial("public text that it learns from", _attack.weakened),
     )
 )

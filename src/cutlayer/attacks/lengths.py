@@ -15,7 +15,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Quest
 from cutlayer.attacks.attribute_mlp import known, known_labels
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.scoring import Further, Score, chance_of_match
-from cutlayer.attacks.truth import CONTROL, CONTROL_ITEMS, Traffic, as_rows, by_text, packed, sent
+from cutlayer.attacks.truth import CONTROL, CONTROL_ITEMS, Graded, Traffic, as_rows, by_text, form_of, packed, sent
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
 from cutlayer.wire.recording import Direction
@@ -178,9 +178,7 @@ class LengthTruth:
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, LengthTruth]:
         """Texts of these lengths, of lengths drawn from theirs, or in another order; their words are all alike."""
-        form = next((release.payload for release in like.releases()), None)
-        if form is None:
-            raise Inapplicable("The transcript holds no released text.")
+        form = form_of(like)
         order = torch.arange(len(self.lengths))
         if kind is Traffic.SHUFFLED:
             order = torch.randperm(len(order), generator=rng)
@@ -196,6 +194,10 @@ class LengthTruth:
         frames = [sent(Direction.UP, step, packed(payload, form)) for step in range(1, looks + 1)]
         steps = {(CONTROL, step): torch.arange(len(lengths)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), replace(self, steps=steps)
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """Nothing: no setting changes a length."""
+        raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""

@@ -79,6 +79,7 @@ ATTACKS.add("mlp-inversion")(
         costly=True,
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
+        par=0.5,  # RAPT's: of noisy rows it reads less than the nearest row does
         dial=Dial("public text that it learns from", _attack.weakened),
     )
 )

@@ -19,7 +19,7 @@ from cutlayer.attacks.forward_leak import read_greedy_tokens
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_rows
 from cutlayer.attacks.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits
-from cutlayer.attacks.truth import CONTROL_ITEMS, Reading, TokenTruth, Traffic
+from cutlayer.attacks.truth import CONTROL_ITEMS, Graded, Reading, TokenTruth, Traffic
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, Transcript, View
 from cutlayer.core import DataError, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
@@ -172,6 +172,10 @@ class TrainedTruth(TokenTruth):
         steps = {(_CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
         return Transcript(lambda: frames), TrainedTruth(self.tokens, steps=steps, skipped=self.skipped)
 
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """Nothing: no setting changes a gradient."""
+        raise Inapplicable("Gradients leave as they are at every setting: unprotected traffic is of the run's own.")
+
     def sample(self) -> TrainedTruth:
         """Texts from the beginning, of about a quarter of `CONTROL_ITEMS` tokens, or one."""
         ends = self.tokens.segments[0].lengths.cumsum(0)
@@ -295,6 +299,10 @@ class GreedyTruth(TokenTruth):
         ]
         queries = {(f"adapter/{_CONTROL}/infer", 0): torch.arange(len(said))}
         return Transcript(lambda: frames), GreedyTruth(said, skipped=self.skipped, queries=queries)
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """Nothing: no setting changes what the vendor sends down."""
+        raise Inapplicable("The vendor computes its answers itself, at every setting as in unprotected traffic.")
 
     def sample(self) -> GreedyTruth:
         """Texts from the beginning, of about a quarter of `CONTROL_ITEMS` tokens, or one."""

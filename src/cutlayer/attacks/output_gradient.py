@@ -8,6 +8,7 @@ and class weights do not change either.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Need
@@ -38,11 +39,24 @@ class OutputGradient:
             Inapplicable: Gradients are of hidden states.
         """
         for step in view.transcript.steps():
-            _check_is_of_logits(step, view.knowledge.classes)
-            scores = -len(step.gradient) * step.gradient.float()
-            if step.output is not None:
-                scores = scores + torch.softmax(step.output.float(), 1)
-            yield step.source, step.number, scores.argmax(1)
+            yield step.source, step.number, told_labels(step, view.knowledge.classes)
+
+
+def told_labels(step: SeenStep, classes: int | None) -> Tensor:
+    """argmax(p - B g) `[texts]` of a step's gradients; of gradients alone where its output is not known.
+
+    Args:
+        step: The step.
+        classes: How many labels there are; `None` if that is not known.
+
+    Raises:
+        Inapplicable: Gradients are of hidden states.
+    """
+    _check_is_of_logits(step, classes)
+    scores = -len(step.gradient) * step.gradient.float()
+    if step.output is not None:
+        scores = scores + torch.softmax(step.output.float(), 1)
+    return scores.argmax(1)
 
 
 def _check_is_of_logits(step: SeenStep, classes: int | None) -> None:

@@ -104,7 +104,15 @@ def minimise(
             optimiser.step()
 
 
-def fit_classifier(features: Tensor, targets: Tensor, *, classes: int, hidden: int, fitting: Fitting) -> Perceptron:
+def fit_classifier(
+    features: Tensor,
+    targets: Tensor,
+    *,
+    classes: int,
+    hidden: int,
+    fitting: Fitting,
+    response: Tensor | None = None,
+) -> Perceptron:
     """A perceptron that tells classes apart, by cross-entropy.
 
     Args:
@@ -113,15 +121,25 @@ def fit_classifier(features: Tensor, targets: Tensor, *, classes: int, hidden: i
         classes: How many there are.
         hidden: Units of the hidden layer.
         fitting: How it is fitted.
+        response: `[classes, classes]`, the probability of each target (column) of a text of each class (row), where
+            targets are classes that were drawn at random; the loss is then of what the draw makes of its answer.
+            Ref: Patrini et al., arXiv:1609.03683, forward correction.
 
     Returns:
         Gives a score for each class.
     """
     generator = fitting.generator()
     net = Perceptron(features, hidden=hidden, outputs=classes, dropout=fitting.dropout, generator=generator)
+
+    def loss(items: Tensor) -> Tensor:
+        scores = net(features[items])
+        if response is None:
+            return nn.functional.cross_entropy(scores, targets[items])
+        return nn.functional.nll_loss((scores.softmax(1) @ response).log(), targets[items])
+
     minimise(
         net.parameters(),
-        lambda items: nn.functional.cross_entropy(net(features[items]), targets[items]),
+        loss,
         count=len(features),
         fitting=fitting,
         generator=generator,

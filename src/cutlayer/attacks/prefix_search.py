@@ -24,7 +24,7 @@ from torch import Tensor
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.nearest_neighbour import content_rows
-from cutlayer.attacks.truth import CONTROL_ITEMS, TokenTruth, Traffic
+from cutlayer.attacks.truth import CONTROL_ITEMS, Graded, TokenTruth, Traffic
 from cutlayer.attacks.view import SeenFrame, SeenRelease, Transcript, View
 from cutlayer.core import Ragged, Rows, Tokens
 from cutlayer.models import Bottom, Inputs, Kind, Seq2SeqBottom, Template, cache_bytes
@@ -293,6 +293,12 @@ class SearchedTruth(TokenTruth):
             frames.append(SeenFrame(Direction.UP, routes.STEP, where, lambda sent=sent: sent))  # type: ignore[misc]
         steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), SearchedTruth(self.tokens, steps=steps, skipped=self.skipped)
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """These texts released once, beside what a linear map reads of them."""
+        if not isinstance(knowledge.bottom, Bottom):
+            raise Inapplicable("Rows of target texts depend on source texts, of which the attacker makes no release.")
+        return super().graded(like.only(routes.STEP, routes.SHARD_PUT), knowledge, rng=rng)
 
     def sample(self) -> SearchedTruth:
         """Texts from the beginning, of about a sixteenth of `CONTROL_ITEMS` tokens, or one."""

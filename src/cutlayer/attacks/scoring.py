@@ -12,16 +12,15 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from scipy.optimize import linear_sum_assignment
-from scipy.special import betainc
+from scipy.special import betainc, betaincinv, stdtrit
 from torch import Tensor
 
 from cutlayer.core import DataError, Proportion
+from cutlayer.core.proportion import LEVEL
 
 if TYPE_CHECKING:
     from cutlayer.attacks.truth import Reading
 
-LEVEL = 0.95
-"""Of intervals."""
 _RESAMPLES = 2000
 _DEALS = 200
 _SEED = 2026
@@ -108,35 +107,110 @@ def clustered(successes: Tensor, trials: Tensor) -> Proportion:
         raise DataError("There is nothing to score: no text that was released has a token.")
     share = float(hits.sum()) / n
     if m == 1:
-        return Proportion.of(int(hits.sum()), n)
+        return Proportion.of(int(hits.sum()), n).model_copy(update={"independent": 1.0})
     variance = m / (m - 1) * float(((hits - share * counts) ** 2).sum()) / n**2
-    return Proportion(value=share, n=n, standard_error=math.sqrt(variance))
+    return Proportion(value=share, n=n, standard_error=math.sqrt(variance), independent=independent(counts))
+
+
+def independent(trials: Tensor) -> float:
+    """How many trials there are at least for what none or all of them tell: clusters, each by its weight.
+
+    Where nothing was hit, nothing tells how much alike the trials of a cluster are, so each cluster counts as one
+    trial; of unequal ones as many as (Σ n_i)² / Σ n_i².
+
+    Args:
+        trials: `[m]`, in each cluster.
+
+    Ref: Kish, "Survey Sampling", 1965, §11.7.
+    """
+    counts = trials[trials > 0].double()
+    return float(counts.sum() ** 2 / counts.square().sum())
+
+
+def exact_interval(share: float, trials: float) -> tuple[float, float]:
+    """Clopper's and Pearson's 95 % interval of a share of independent trials, which may be fractions.
+
+    Args:
+        share: What succeeded.
+        trials: Independent trials.
+
+    Ref: Clopper and Pearson, Biometrika 26, 1934.
+    """
+    tail, hits = (1 - LEVEL) / 2, share * trials
+    low = 0.0 if share <= 0 else float(betaincinv(hits, trials - hits + 1, tail))
+    high = 1.0 if share >= 1 else float(betaincinv(hits + 1, trials - hits, 1 - tail))
+    return low, high
+
+
+def allowance(one: Score, other: Score, *, share: float, risk: float) -> float:
+    """By how much a score may lie below a share of another, about the same texts, where it is as good as that.
+
+    What a text adds to h / t, to first order, is (h_i - (h / t) t_i) / t; the variance of the difference is m / (m - 1)
+    times the sum of squares of what m texts add to it. Few texts tell their own spread badly: the difference is
+    compared as Student's t with m - 1 degrees of freedom. Of one text nothing is known, and all is allowed.
+
+    Args:
+        one: Its hits and trials are by text.
+        other: Of the same texts.
+        share: Of the other.
+        risk: Probability that one that is as good lies lower still.
+    """
+    added = torch.zeros(len(one.hits), dtype=torch.float64)
+    for score, times in ((one, 1.0), (other, -share)):
+        total = float(score.trials.sum())
+        value = float(score.hits.sum()) / total
+        added += times * (score.hits - value * score.trials).double() / total
+    m = int(((one.trials > 0) | (other.trials > 0)).sum())
+    if m == 1:
+        return 1.0
+    error = math.sqrt(m / (m - 1) * float(added.square().sum()))
+    return float(-stdtrit(m - 1, risk)) * error if error else 0.0
 
 
 def bootstrap(successes: Tensor, trials: Tensor) -> tuple[float, float]:
     """The 95 % percentile interval of a clustered share: clusters are drawn with replacement.
 
+    Clusters that all show the same share, as where nothing was hit or everything, show no spread; then it is exact,
+    with as many trials as are independent at least.
+
     Args:
-        successes: `[m]`, of each cluster; the sum of what is averaged need not be whole, nor positive.
+        successes: `[m]`, of each cluster; the sum of what is averaged need not be whole, but lies between 0 and trials.
+        trials: `[m]`, in each cluster; clusters without trials do not count.
+    """
+    low, high = resampled(successes, trials)
+    if low < high:
+        return low, high
+    return exact_interval(float(successes.sum()) / float(trials.sum()), independent(trials))
+
+
+def resampled(sums: Tensor, trials: Tensor) -> tuple[float, float]:
+    """The same of an average that is no share: without width where clusters do not differ.
+
+    Args:
+        sums: `[m]`, of what is averaged over each cluster.
         trials: `[m]`, in each cluster; clusters without trials do not count.
     """
     kept = trials > 0
-    hits, counts = successes[kept].double().numpy(), trials[kept].double().numpy()
-    return _interval(hits[drawn].sum() / counts[drawn].sum() for drawn in _drawn(len(hits)))
+    added, counts = sums[kept].double().numpy(), trials[kept].double().numpy()
+    return _interval(added[drawn].sum() / counts[drawn].sum() for drawn in _drawn(len(added)))
 
 
-def bootstrap_of(statistic: Callable[[NDArray[np.float64]], float], groups: Tensor) -> tuple[float, float]:
+def bootstrap_of(
+    statistic: Callable[[NDArray[np.float64]], float], groups: Tensor, *, trials: float
+) -> tuple[float, float]:
     """The 95 % percentile interval of a statistic of items: their groups are drawn with replacement.
 
     Args:
-        statistic: Called with `[items]`, how often each item was drawn.
+        statistic: A share; called with `[items]`, how often each item was drawn.
         groups: `[items]` int64, the group of each.
+        trials: As many independent trials stand behind it at least, where it does not vary.
     """
     of_item = groups.unique(return_inverse=True)[1].numpy()
     count = 1 + int(of_item.max())
-    return _interval(
+    low, high = _interval(
         statistic(np.bincount(drawn, minlength=count)[of_item].astype(np.float64)) for drawn in _drawn(count)
     )
+    return (low, high) if low < high else exact_interval(statistic(np.ones(len(of_item))), trials)
 
 
 def _drawn(clusters: int) -> Iterator[NDArray[np.int64]]:

@@ -6,27 +6,33 @@ texts and in the same form, but unprotected, pure noise, or shuffled.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import Guess
+from cutlayer.attacks.attack import Clue, Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.scoring import (
     Further,
     Score,
-    bootstrap,
     chance_of_groups,
     chance_of_match,
     matched_groups,
+    resampled,
 )
-from cutlayer.attacks.simulate import boundary
+from cutlayer.attacks.simplest import read_words
+from cutlayer.attacks.simulate import boundary, simulate
+from cutlayer.attacks.telling import telling_like, vocabulary
 from cutlayer.attacks.view import SeenFrame, Transcript
-from cutlayer.core import DataError, Payload, Rows, Tokens
+from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
+from cutlayer.privacy import keep_probability
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
@@ -34,8 +40,13 @@ from cutlayer.wire.recording import Direction
 CONTROL_ITEMS = 4096
 """Tokens, or labels, that a control looks at: enough to tell 1 % more than chance, little enough for a second."""
 
+_REPORTED, _FALSE = 2048, 0.35
+"""Of a control with drawn labels: how many records it has, and which share of reports is another label."""
 _LEARNT, _SPREAD = 2.0, 0.1
 """Of a control's model: by how much a text's logit of its own label is larger, and how much logits vary beside that."""
+
+REPORTS_ALONE = "reports_alone"
+"""Name of the number beside a score of drawn labels: what reports alone tell."""
 
 UNREAD = -1
 """In the place of a token about which nothing was guessed."""
@@ -58,6 +69,21 @@ class Traffic(StrEnum):
     """The truth's values, each at another's place: so must a score that counts right."""
 
 
+@dataclass(frozen=True)
+class Graded:
+    """Traffic as the run's own settings make it, and what the simplest attack makes of that.
+
+    Attributes:
+        transcript: The traffic.
+        truth: What to score it with.
+        simplest: Guesses of the simplest attack with the same clue.
+    """
+
+    transcript: Transcript
+    truth: Truth
+    simplest: tuple[Guess, ...]
+
+
 class Truth(Protocol):
     """What a measurement needs of the truth."""
 
@@ -73,6 +99,18 @@ class Truth(Protocol):
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, Self]:
         """A control's transcript, and the truth to score it with."""
+        ...
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """The same released with noise of the control's own, as the run releases it, one look at each text.
+
+        It is about the texts under attack, not about the attacker's: an attack that learnt from these may know them by
+        heart.
+
+        Raises:
+            Inapplicable: There is nothing between what unprotected traffic shows and what the run's shows, or it is not
+                known how the run releases.
+        """
         ...
 
     def ceiling(self, knowledge: Knowledge) -> float:
@@ -237,7 +275,7 @@ class TokenTruth:
                     name=name,
                     title=title,
                     value=float(sums.sum() / trials.sum()),
-                    interval=bootstrap(sums, trials),
+                    interval=resampled(sums, trials),
                     n=len(owner),
                     unit=name,
                     higher_is_leak=leaks,
@@ -338,9 +376,7 @@ class TokenTruth:
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, TokenTruth]:
         """These texts released `looks` times, as ids or rows like those in `like`."""
-        form = next((release.payload for release in like.releases()), None)
-        if form is None:
-            raise Inapplicable("The transcript holds no released text.")
+        form = form_of(like)
         frames = []
         for step in range(1, looks + 1):
             tokens = _altered(self.tokens, kind, knowledge, rng)
@@ -349,6 +385,15 @@ class TokenTruth:
         steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
         truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
         return Transcript(lambda: frames), truth
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """These texts released once, beside what the nearest row, or a linear map behind blocks, reads of them."""
+        transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
+        truth = TokenTruth(
+            self.tokens, steps={(CONTROL, 1): torch.arange(len(self.tokens))}, skipped=self.skipped, search=self.search
+        )
+        read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
+        return Graded(transcript, truth, ((f"job/{CONTROL}", 1, read),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """The share of tokens that are candidates."""
@@ -370,12 +415,16 @@ class LabelTruth:
         num_labels: How many labels there are.
         steps: By job and step, `[rows]` int64: each row's text.
         named: Whether guesses are labels, or numbers of groups, which are matched with labels at their best.
+        epsilon: Of the randomised response that losses were computed from; `None` if from labels as they are.
+        clue: What controls plant labels in.
     """
 
     labels: Tensor
     num_labels: int
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     named: bool = True
+    epsilon: float | None = None
+    clue: Clue = Clue.GRADIENTS
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth; each row of each step is one trial, clustered by text.
@@ -394,25 +443,107 @@ class LabelTruth:
             values = matched_groups(values, self.labels[rows])[values]
         right = self.labels[rows] == values
         looks = torch.bincount(rows, minlength=len(self.labels))
-        return Score(torch.zeros_like(looks).index_add(0, rows, right.long()), looks, chance, int(looks.max()))
+        hits = torch.zeros_like(looks).index_add(0, rows, right.long())
+        return Score(hits, looks, chance, int(looks.max()), self._further(len(rows)))
+
+    def _further(self, looks: int) -> tuple[Further, ...]:
+        if self.epsilon is None:
+            return ()
+        cap = Further(
+            name=REPORTS_ALONE,
+            title="the most that reports alone tell of labels that are equally frequent: e^ε / (e^ε + K - 1)",
+            value=keep_probability(self.epsilon, self.num_labels),
+            n=looks,
+            higher_is_leak=False,
+        )
+        return (cap,)
 
     def sample(self) -> LabelTruth:
         """Texts spread evenly over all, at most `CONTROL_ITEMS`."""
-        return LabelTruth(self.labels[:: -(-len(self.labels) // CONTROL_ITEMS)], self.num_labels, named=self.named)
+        return replace(self, labels=self.labels[:: -(-len(self.labels) // CONTROL_ITEMS)], steps={})
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, LabelTruth]:
         """One step about these texts, by a model that has learnt their labels, and how frequent each label is.
 
-        Its output is of logits, or of hidden states below a head of the customer's, as in `like`.
+        Its output is of logits, or of hidden states below a head of the customer's, as in `like`. Gradients show labels
+        as they are; for an attack that looks further than that they show reports of which a third is false, of
+        records that lie in the order of their labels, or whose words tell these.
         """
-        first = next(iter(like.steps()), None)
-        if first is None:
-            raise Inapplicable("The transcript holds no output gradient.")
-        width, n = first.gradient.shape[1], len(self.labels)
-        told = self.labels[torch.randperm(n, generator=rng)] if kind is Traffic.SHUFFLED else self.labels
-        learnt = torch.randint(self.num_labels, (n,), generator=rng) if kind is Traffic.NOISE else told
+        if self.clue is Clue.GRADIENTS:
+            told = (
+                self.labels[torch.randperm(len(self.labels), generator=rng)]
+                if kind is Traffic.SHUFFLED
+                else self.labels
+            )
+            plain = replace(self, epsilon=None)
+            frames = plain._step(kind, like, told, told, rng, records=self._numbers(told))
+            return Transcript(lambda: frames), plain._seen()
+        truth = self._further_clue(rng)
+        truth = replace(truth, epsilon=math.log((1 / _FALSE - 1) * (self.num_labels - 1)))
+        told = truth.labels
+        if kind is Traffic.SHUFFLED:
+            # told in its order all the same: what is read is right of others
+            truth = replace(truth, labels=told[torch.randperm(len(told), generator=rng)])
+        frames = truth._step(kind, like, told, truth._reports(told, rng), rng, records=truth._numbers(told))
+        if self.clue is Clue.REPORTS:
+            form = form_of(like)
+            labels = None if kind is Traffic.NOISE else told
+            tokens = telling_like(form, labels, len(told), self.num_labels, Clue.WORDS, knowledge, rng)
+            payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
+            frames.insert(0, stored(packed(payload, form)))
+        return Transcript(lambda: frames), truth._seen()
+
+    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
+        """The same step about reports that are drawn as the run's were, beside the signs of their gradients.
+
+        Raises:
+            Inapplicable: Labels left as they are.
+        """
+        if self.epsilon is None:
+            raise Inapplicable("Labels were not drawn at random: unprotected traffic is of the run's own settings.")
+        truth = self if self.clue is Clue.GRADIENTS else self._further_clue(rng)
+        reports = truth._reports(truth.labels, rng)
+        frames = truth._step(Traffic.UNPROTECTED, like, reports, reports, rng, records=truth._numbers(truth.labels))
+        if self.clue is Clue.REPORTS:
+            form = form_of(like)
+            tokens = telling_like(form, truth.labels, len(reports), self.num_labels, Clue.WORDS, knowledge, rng)
+            if knowledge.noise is None or knowledge.noise.privacy.mechanism == "none":
+                payload = as_rows(tokens, Traffic.UNPROTECTED, knowledge, rng) if isinstance(form, Rows) else tokens
+            else:
+                _, payload = released_again(tokens, like, knowledge, rng=rng)
+            frames.insert(0, stored(packed(payload, form)))
+        # of hidden states no sign tells a label
+        signs = (
+            reports if _width(like) == self.num_labels else torch.full_like(reports, int(truth.labels.mode().values))
+        )
+        return Graded(Transcript(lambda: frames), truth._seen(), ((f"job/{CONTROL}", 1, signs),))
+
+    def _further_clue(self, rng: torch.Generator) -> LabelTruth:
+        """As many labels as a control has, in the shares that they have here."""
+        labels = self.labels.repeat(-(-_REPORTED // len(self.labels)))
+        return replace(self, labels=labels[torch.randperm(len(labels), generator=rng)[:_REPORTED]])
+
+    def _numbers(self, told: Tensor) -> Tensor:
+        """The number `[n]` of each text's record: sorted by label, where that is to tell labels."""
+        return told.argsort(stable=True).argsort() if self.clue is Clue.NEIGHBOURS else torch.arange(len(told))
+
+    def _reports(self, labels: Tensor, rng: torch.Generator) -> Tensor:
+        """Randomised response."""
+        if self.epsilon is None:
+            raise TypeError("labels are reported as they are")
+        kept = torch.rand(len(labels), generator=rng) < keep_probability(self.epsilon, self.num_labels)
+        others = torch.randint(1, self.num_labels, labels.shape, generator=rng)
+        return torch.where(kept, labels, (labels + others) % self.num_labels)
+
+    def _step(
+        self, kind: Traffic, like: Transcript, learnt: Tensor, told: Tensor, rng: torch.Generator, *, records: Tensor
+    ) -> list[SeenFrame]:
+        """A step about all texts: a model that has learnt some labels, and gradients that tell some."""
+        width, n = _width(like), len(self.labels)
+        if kind is Traffic.NOISE:
+            learnt = torch.randint(self.num_labels, (n,), generator=rng)
         shares = torch.bincount(self.labels, minlength=self.num_labels) / n
         logits = (shares + 1 / n).log() + _LEARNT * torch.nn.functional.one_hot(learnt, self.num_labels)
         output = logits + _SPREAD * torch.randn(logits.shape, generator=rng)
@@ -423,20 +554,39 @@ class LabelTruth:
             gradient = gradient @ head
         if kind is Traffic.NOISE:
             gradient = torch.randn(gradient.shape, generator=rng)
-        frames = [
+        return [
+            sent(Direction.UP, 1, {"records": records}),
             sent(Direction.DOWN, 1, {"output": output}),
-            sent(Direction.UP, 2, {"gradient": gradient / n, "records": torch.arange(n)}),
+            sent(Direction.UP, 2, {"gradient": gradient / n, "records": records}),
         ]
-        return Transcript(lambda: frames), replace(self, steps={(CONTROL, 1): torch.arange(n)})
+
+    def _seen(self) -> LabelTruth:
+        return replace(self, steps={(CONTROL, 1): torch.arange(len(self.labels))})
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All of them."""
         return 1.0
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
-        """Knowledge with how many labels there are, and how frequent each is; of no text's label anything."""
+        """Knowledge with how many labels there are, how frequent each is and how they were drawn; of no text's any."""
         shares = torch.bincount(self.labels, minlength=self.num_labels) / len(self.labels)
-        return replace(knowledge, classes=self.num_labels, shares=shares)
+        return replace(knowledge, classes=self.num_labels, shares=shares, label_epsilon=self.epsilon)
+
+
+def _width(like: Transcript) -> int:
+    """Numbers that a step's gradient has for each text."""
+    first = next(iter(like.steps()), None)
+    if first is None:
+        raise Inapplicable("The transcript holds no output gradient.")
+    return first.gradient.shape[1]
+
+
+def form_of(like: Transcript) -> Payload:
+    """What was released first."""
+    first = next(like.releases(), None)
+    if first is None:
+        raise Inapplicable("The transcript holds no released text.")
+    return first.payload
 
 
 # ---------------------------------------------------------------- where texts were released
@@ -530,17 +680,78 @@ def sent(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> Seen
     return SeenFrame(direction, routes.STEP, {"job": CONTROL, "step": step}, lambda: tensors)
 
 
+def released_again(
+    tokens: Tokens, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator, classes: Tensor | None = None
+) -> tuple[Transcript, Payload]:
+    """Texts released once more as a run released its own, with noise of the control's own.
+
+    Attacks on one run share such releases, with what else is kept with the attacker's text.
+
+    Args:
+        tokens: The texts.
+        like: What is under attack; the form of what it released is taken.
+        knowledge: All that any attacker is granted.
+        rng: Draws the noise, which hides nothing.
+        classes: As for `simulate`.
+
+    Returns:
+        A step's release, and what it holds.
+
+    Raises:
+        Inapplicable: Nothing was released, nothing is privatized, or it is not known how.
+    """
+    form = form_of(like)
+    if knowledge.noise is None:
+        raise Inapplicable("It is not known how texts are privatized, so none can be released in the same way.")
+    if knowledge.noise.privacy.mechanism == "none":
+        raise Inapplicable("Nothing is privatized: unprotected traffic is of the run's own settings.")
+    seed = int(torch.randint(2**62, (), generator=rng))
+    dtype = form.packed.values.dtype if isinstance(form, Rows) else None
+    drawn = np.random.Generator(np.random.PCG64(seed))
+
+    def release() -> Payload:
+        return simulate(tokens, knowledge, rows=dtype, rng=drawn, classes=classes)
+
+    if knowledge.public is None:
+        payload = release()
+    else:
+        key = ("released again", knowledge.key, dtype, seed, _digest(tokens), classes is None)
+        payload = knowledge.public.fitted(key, release)
+    return Transcript(lambda: [sent(Direction.UP, 1, packed(payload, form))]), payload
+
+
+def _digest(tokens: Tokens) -> bytes:
+    """Tells texts from others, in memory and nowhere else."""
+    state = hashlib.blake2b(digest_size=16)
+    for side in tokens.segments:
+        state.update(side.lengths.numpy().tobytes() + side.values.numpy().tobytes())
+    return state.digest()
+
+
+def stored(tensors: Mapping[str, Tensor]) -> SeenFrame:
+    """A record set's only shard, of control traffic."""
+    where: Mapping[str, str | int] = {"record_set": CONTROL, "shard": 0}
+    return SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: tensors)
+
+
+def stored_words(count: int, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Transcript:
+    """Records of one word each, the same for all, in the form of those in another transcript."""
+    form = form_of(like)
+    word = 0 if knowledge.candidates is None else int(knowledge.candidates.nonzero()[0])
+    lengths = torch.ones(count, dtype=torch.int64)
+    sides: tuple[Ragged, ...] = (Ragged(torch.full((count,), word), lengths),)
+    if (form.segment_lengths.shape[1] if isinstance(form, Rows) else len(form.segments)) == 2:
+        sides = (*sides, Ragged(sides[0].values[:0], torch.zeros_like(lengths)))
+    tokens = Tokens(sides)
+    payload = as_rows(tokens, Traffic.UNPROTECTED, knowledge, rng) if isinstance(form, Rows) else tokens
+    frame = stored(packed(payload, form))
+    return Transcript(lambda: [frame])
+
+
 def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
     """A release's tensors, rows in the element type of another release's."""
     bf16 = isinstance(like, Rows) and like.packed.values.dtype is torch.bfloat16
     return pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
-
-
-def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
-    """Ids that control texts are made of: the candidates, or the table's, or all up to the largest known."""
-    if knowledge.candidates is not None:
-        return knowledge.candidates.nonzero()[:, 0]
-    return torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + largest)
 
 
 def _altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:

@@ -65,6 +65,7 @@ class SeenStep:
         gradient: d loss / d output, which the customer sent.
         lengths: `[texts, segments]` int64, ids or rows of each text that went up for it; `None` if that is not in
             the transcript.
+        records: `[texts]` int64, numbers of the stored records that it named; `None` if it named none.
     """
 
     source: str
@@ -72,6 +73,7 @@ class SeenStep:
     output: Tensor | None
     gradient: Tensor
     lengths: Tensor | None = None
+    records: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Transcript:
         """The training steps whose gradient was sent, with the output that it belongs to."""
         outputs: dict[tuple[str, int], Tensor] = {}
         sizes: dict[tuple[str, int], Tensor | None] = {}
+        named: dict[tuple[str, int], Tensor] = {}
         stored = _StoredLengths()
         for frame in self:
             stored.see(frame)
@@ -214,12 +217,17 @@ class Transcript:
             tensors = frame.tensors()
             if frame.route is routes.STEP and frame.direction is Direction.UP:
                 sizes[job, step] = stored.of(tensors)
+                if "records" in tensors:
+                    named[job, step] = tensors["records"].to(torch.int64)
             if "output" in tensors:
                 outputs[job, step] = tensors["output"]
             if "gradient" in tensors:
                 # a step's own frame carries the gradient of the step before
                 of = step - 1 if frame.route is routes.STEP else step
-                yield SeenStep(job, of, outputs.pop((job, of), None), tensors["gradient"], sizes.pop((job, of), None))
+                at = (job, of)
+                yield SeenStep(
+                    *at, outputs.pop(at, None), tensors["gradient"], sizes.pop(at, None), named.pop(at, None)
+                )
 
     def answers(self) -> Iterator[SeenAnswer]:
         """The queries, each with what it was answered."""

@@ -611,7 +611,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _share(value: float | None, standard_error: float | None, n: int) -> str:
-    return "-" if value is None else f"{100 * value:.2f} % ± {100 * (standard_error or 0):.2f} (n = {n})"
+    if value is None:
+        return "-"
+    from cutlayer.core.proportion import in_percent
+
+    return f"{in_percent(value, standard_error or 0, max(1, n), digits=2, unit=' %')} (n = {n})"
 
 
 def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:

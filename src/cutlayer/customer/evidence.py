@@ -26,6 +26,7 @@ from cutlayer.attacks import (
     LengthTruth,
     Noise,
     Question,
+    RowTruth,
     TokenTruth,
     TrainedTruth,
     Transcript,
@@ -47,6 +48,9 @@ from cutlayer.data import Dataset
 from cutlayer.models import Archive
 from cutlayer.privacy import Privatizer, UtilityImportance
 from cutlayer.wire import Form
+
+_BY_STEP = (Clue.GRADIENTS, Clue.NEIGHBOURS, Clue.REPORTS)
+"""Where training shows labels, step by step."""
 
 
 class AttackerSpec(Spec):
@@ -83,6 +87,7 @@ class Evidence:
         classes: The same labels for attacks that learn from those of known records; `None` where `labels` is.
         attributes: Private attributes, by column.
         lengths: How long the texts are.
+        listed: Which row of the file each text is; `None` where texts were joined and cut into blocks.
         known: The tokens of the records that the attacker knows, as single texts.
         known_records: How many these are.
         label_names: The labels in the order of their numbers.
@@ -103,6 +108,7 @@ class Evidence:
     classes: AttributeTruth | None
     attributes: Mapping[str, AttributeTruth]
     lengths: LengthTruth
+    listed: RowTruth | None
     known: Tokens
     known_records: int
     label_names: tuple[str, ...]
@@ -144,10 +150,13 @@ class Evidence:
                 yield "", self.said
         elif attack.question is Question.LENGTH:
             yield "", self.lengths
+        elif attack.question is Question.ROW:
+            if self.listed is not None:
+                yield "", self.listed
         elif attack.question is Question.ATTRIBUTE:
             yield from self.attributes.items()
         elif attack.question is Question.LABEL:
-            truth = self.labels if attack.clue is Clue.GRADIENTS else self.classes
+            truth = self.labels if attack.clue in _BY_STEP else self.classes
             if truth is not None:
                 yield "", truth
 
@@ -202,7 +211,11 @@ class Evidence:
             truth = TokenTruth(data.tokens, records=records)
         else:
             truth = TokenTruth(data.tokens, steps=steps)
-        labels = LabelTruth(rows.labels, len(rows.names), steps) if isinstance(rows, Labelled) else None
+        labels = (
+            LabelTruth(rows.labels, len(rows.names), steps, epsilon=spec.label_epsilon)
+            if isinstance(rows, Labelled)
+            else None
+        )
         knowledge = granted(spec, archive)
         truth = replace(truth, search=knowledge.search)
         texts = equal_texts(data.tokens)
@@ -219,6 +232,11 @@ class Evidence:
         classes = None
         if labels is not None:
             classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
+        if spec.objective.generates:
+            places, listed = tuple(range(len(data.tokens))), None
+        else:
+            places = _places(rows.train, given.train)
+            listed = RowTruth(torch.tensor(places), len(given.train), **where)
         transcript = Transcript.recorded(run.transcript)
         trained = said = None
         if spec.objective.generates:
@@ -246,11 +264,12 @@ class Evidence:
             classes=classes,
             attributes=attributes,
             lengths=LengthTruth(torch.stack([side.lengths for side in data.tokens.segments]).sum(0), **where),
+            listed=listed,
             known=_singles(data.tokens.select(known.nonzero()[:, 0])),
             known_records=int(known.sum()),
             label_names=data.label_names,
             texts=None if spec.objective.generates else rows.train,
-            rows=tuple(range(len(data.tokens))) if spec.objective.generates else _places(rows.train, given.train),
+            rows=places,
             archive=archive,
             result=run.result(),
         )

@@ -10,6 +10,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import Proportion
+from cutlayer.core.proportion import in_percent
 
 
 class Estimate(BaseModel):
@@ -45,7 +46,7 @@ class Estimate(BaseModel):
         )
 
     def __str__(self) -> str:
-        return f"{100 * self.value:.1f} ± {100 * self.standard_error:.1f}"
+        return in_percent(self.value, self.standard_error, self.n)
 
 
 class Gain(BaseModel):

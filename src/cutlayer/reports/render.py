@@ -55,9 +55,11 @@ def render(report: AuditReport) -> str:
             odds=Odds.of(report.guarantee, report.settings.largest_distance),
             # any two labels are as far apart as any others
             label_odds=None if report.label_guarantee is None else Odds.of(report.label_guarantee, 1.0),
+            known_of_labels=wording.known_of_labels(report.attacks),
             questions=_by_question(report),
             controls=[(finding, _by_check(finding)) for finding in report.attacks if finding.controls],
             checks=list(Check),
+            without_meaning=_without_meaning(report),
             classes=_classes(report),
             utility=_utility,
             handed=None if report.vendor is None else HandedOutShare.of(report.vendor),
@@ -249,6 +251,16 @@ def _rank(anchored: tuple[str, Finding]) -> tuple[bool, float]:
 
 def _by_check(finding: Finding) -> dict[Check, Control]:
     return {control.check: control for control in finding.controls}
+
+
+def _without_meaning(report: AuditReport) -> list[str]:
+    """Reasons why controls have no meaning, each once, with the attacks that it is of."""
+    attacks: dict[str, list[str]] = {}
+    for finding in report.attacks:
+        for control in finding.controls:
+            if control.reason is not None:
+                attacks.setdefault(f"{control.check}: {control.reason}", []).append(finding.name)
+    return [f"{reason} ({', '.join(names)})" for reason, names in attacks.items()]
 
 
 def _classes(report: AuditReport) -> list[tuple[str, Finding]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TypeGuard
 
+from cutlayer.attacks.truth import REPORTS_ALONE
 from cutlayer.reports.schema import Finding, HandedOut, Interval
 
 NO_NUMBER = "–"
@@ -75,6 +77,22 @@ def by_chance(finding: Finding) -> str:
     if finding.counted or not known(finding.chance):
         return of_hundred(finding.chance)
     return f"{per_cent(finding.chance)} %"
+
+
+def known_of_labels(findings: Iterable[Finding]) -> str | None:
+    """What a vendor knows of each label that was drawn at random, beside what reports alone allow; `None` if not asked.
+
+    The promise is about reports, given the text: reports and texts together may tell more.
+    """
+    for finding in findings:
+        cap = next((each.value for each in finding.further if each.name == REPORTS_ALONE), None)
+        if finding.name == "reports-and-text" and cap is not None and known(finding.value):
+            return (
+                "What the vendor knows of each label: from reports alone at most "
+                f"{per_cent(cap)} % of equally frequent labels are guessed right; reports and texts together gave "
+                f"{per_cent(finding.value)} % ({per_cent_range(finding.ci)})."
+            )
+    return None
 
 
 def status(finding: Finding) -> str:

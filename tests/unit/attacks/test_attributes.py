@@ -8,8 +8,9 @@ import torch
 from cutlayer.attacks import AttributeMlp, AttributeTruth, Clue, Inapplicable, Traffic, View, measure
 from cutlayer.attacks import Transcript as Seen
 from cutlayer.attacks.attribute_mlp import mean_rows
-from cutlayer.attacks.attributes import CONTROL_ATTACKED, CONTROL_KNOWN, telling_texts
+from cutlayer.attacks.attributes import CONTROL_ATTACKED, CONTROL_KNOWN
 from cutlayer.attacks.knowledge import UNMARKED
+from cutlayer.attacks.telling import telling_texts
 from cutlayer.attacks.truth import ELSEWHERE
 from cutlayer.core import DataError
 from cutlayer.wire import Frame, routes

@@ -6,9 +6,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
-from cutlayer.attacks import clustered
-from cutlayer.attacks.scoring import area_under_curve, bootstrap, bootstrap_of, chance_of_match, p_value
+from cutlayer.attacks import Score, clustered
+from cutlayer.attacks.scoring import (
+    allowance,
+    area_under_curve,
+    bootstrap,
+    bootstrap_of,
+    chance_of_match,
+    exact_interval,
+    p_value,
+    resampled,
+)
 from cutlayer.core import DataError, Proportion
 from tests.unit.attacks.worlds import generator
 
@@ -146,5 +156,89 @@ def test_an_interval_of_a_mean_is_that_of_a_share():
     right = (torch.rand(400, generator=rng) < 0.3).long()
     values = right.double().numpy()
     hits, trials = (torch.bincount(groups, weights=each.double()) for each in (right, torch.ones(400)))
-    found = bootstrap_of(lambda weights: float((weights * values).sum() / weights.sum()), groups)
+    found = bootstrap_of(lambda weights: float((weights * values).sum() / weights.sum()), groups, trials=50)
     assert found == pytest.approx(bootstrap(hits, trials))
+
+
+@pytest.mark.parametrize("hits", [0, 1])
+def test_no_interval_is_without_width(hits):
+    sizes = torch.tensor([5, 9, 3, 7, 6, 5, 8, 4])
+    low, high = bootstrap(hits * sizes, sizes)
+    # eight texts, of which unequal ones count for less
+    independently = float(sizes.sum() ** 2 / (sizes**2).sum())
+    far = 1 - 0.025 ** (1 / independently)
+    assert (low, high) == pytest.approx((0, far) if hits == 0 else (1 - far, 1))
+    assert 7 < independently < 8
+    share = clustered(hits * sizes, sizes)
+    assert share.interval == pytest.approx((low, high))
+
+
+def test_one_text_tells_next_to_nothing_of_others():
+    low, high = bootstrap(torch.tensor([50]), torch.tensor([100]))
+    assert low < 0.05
+    assert high > 0.95
+
+
+def test_the_exact_interval_covers_a_rare_share_as_often_as_it_says():
+    """Where texts are read whole or not at all; a resampled interval of none is [0, 0], and covers nothing."""
+    rng = generator(5)
+    texts, truth = 60, 0.02
+    sizes = torch.full((texts,), 20)
+    covered = none = 0
+    for _ in range(300):
+        hits = sizes * (torch.rand(texts, generator=rng) < truth)
+        if not bool(hits.any()):
+            none += 1
+            covered += bootstrap(hits, sizes)[1] >= truth
+    assert none > 50
+    assert covered == none
+
+
+def test_the_exact_interval_is_scipys():
+    for hits, trials in ((0, 30), (30, 30), (7, 30)):
+        expected = binomtest(hits, trials).proportion_ci(method="exact")
+        assert exact_interval(hits / trials, trials) == pytest.approx((expected.low, expected.high))
+
+
+def test_an_average_that_is_no_share_has_no_exact_interval():
+    assert resampled(torch.tensor([-3.0, -3.0]), torch.tensor([1, 1])) == (-3, -3)
+
+
+def test_a_curve_without_any_error_is_not_certain():
+    low, high = bootstrap_of(lambda weights: 1.0, torch.arange(40), trials=8)
+    assert (low, high) == pytest.approx((0.025 ** (1 / 8), 1))
+
+
+def scored(hits, trials):
+    return Score(torch.tensor(hits), torch.tensor(trials), chance=0.0, looks=1)
+
+
+def test_what_reads_the_same_is_allowed_nothing():
+    one = scored([3, 0, 5] * 20, [9, 2, 5] * 20)
+    assert allowance(one, one, share=1.0, risk=3e-7) == 0
+
+
+def test_of_one_text_all_is_allowed():
+    assert allowance(scored([3], [9]), scored([9], [9]), share=1.0, risk=3e-7) == 1
+
+
+def test_the_allowance_is_five_standard_errors_of_the_paired_difference():
+    rng = generator(6)
+    trials = torch.full((400,), 10)
+    one, other = (torch.randint(0, 11, (400,), generator=rng) for _ in range(2))
+    found = allowance(Score(one, trials, 0.0, 1), Score(other, trials, 0.0, 1), share=0.5, risk=2.867e-7)
+    difference = (one - 0.5 * other) / 10
+    assert found == pytest.approx(5 * float(difference.std()) / 20, rel=0.05)
+
+
+def test_few_texts_are_allowed_more():
+    def of(texts):
+        rng = generator(7)
+        return allowance(
+            Score(torch.randint(0, 11, (texts,), generator=rng), torch.full((texts,), 10), 0.0, 1),
+            Score(torch.randint(0, 11, (texts,), generator=rng), torch.full((texts,), 10), 0.0, 1),
+            share=1.0,
+            risk=3e-7,
+        )
+
+    assert of(4) > 1 > of(200)

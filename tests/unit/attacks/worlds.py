@@ -11,6 +11,7 @@ from cutlayer.attacks import Knowledge, PublicText
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, Layout, Template, split
 from cutlayer.models.heads import model_class
+from cutlayer.privacy import keep_probability
 from cutlayer.wire import Frame, Reply, WireType, pack, routes
 from cutlayer.wire.transports import RecordingTransport
 from tests.equivalence import zoo
@@ -111,6 +112,13 @@ def reading_model(*, vocab=zoo.VOCAB):
         model = model_class(config, Head.CLASSIFICATION).from_config(config).eval().requires_grad_(False)
     model.bert.embeddings.word_embeddings.weight.normal_(generator=generator(1))
     return model
+
+
+def reported(labels, epsilon, classes, rng):
+    """What randomised response makes of labels."""
+    kept = torch.rand(len(labels), generator=rng) < keep_probability(epsilon, classes)
+    others = torch.randint(1, classes, labels.shape, generator=rng)
+    return torch.where(kept, labels, (labels + others) % classes)
 
 
 TAGS = ("O", "B-name", "I-name")

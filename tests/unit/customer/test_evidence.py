@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cutlayer.attacks import Measured, measure
+from cutlayer.attacks import ATTACKS, Measured, measure
 from cutlayer.core import ConfigError, Cut, DataError, Place
 from cutlayer.customer import Client, TrainBottom
 from cutlayer.customer.evidence import AttackerSpec, Evidence
@@ -71,6 +71,21 @@ def test_attacks_read_what_the_result_says(
     assert labels.success.value == result.label_recovery == 1
     assert found.result == result
     assert [TWICE.texts[row] for row in found.rows] == list(found.texts.texts)
+    assert found.listed is not None
+    assert (tuple(found.listed.rows.tolist()), found.listed.listed) == (found.rows, len(TWICE))
+
+
+def test_drawn_labels_are_said_to_be(client: Client, tiny_model: Path) -> None:  # noqa: F811
+    """An attacker is told how they were drawn, and a score says what reports alone would tell."""
+    result = finetune(client, label_epsilon=1.0)
+    found = evidence_of(client, result.folder, tiny_model, TRAIN)
+    assert found.labels is not None
+    assert found.labels.granted(found.transcript, found.knowledge).label_epsilon == 1.0
+    asked = {name: dict(found.truths(ATTACKS[name])) for name in ("record-order", "reports-and-text")}
+    assert all(truths == {"": found.labels} for truths in asked.values())
+    outcome = measure("record-order", found.transcript, knowledge=found.knowledge, truth=found.labels)
+    assert isinstance(outcome, Measured)
+    assert [each.value for each in outcome.further] == [pytest.approx(result.label_keep)]
 
 
 @pytest.mark.parametrize(("settings", "columns"), [({"cti": True}, 3), ({"cti_class_free": True}, 1)], ids=str)

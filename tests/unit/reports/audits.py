@@ -33,12 +33,15 @@ ENTITIES = "Where do the texts name people, places and other entities?"
 LENGTH = "How long is each text?"
 
 
-def controls(*, noise: float = 0.041, passed: bool = True) -> tuple[Control, ...]:
+def controls(*, noise: float = 0.041, passed: bool = True, graded: str | None = None) -> tuple[Control, ...]:
     return (
         Control(check=Check.UNPROTECTED, recovered=0.998, bound=0.99, n=4096, passed=True),
         Control(check=Check.NOISE, recovered=noise, bound=0.057, n=4096, passed=passed),
         Control(check=Check.SHUFFLED, recovered=0.043, bound=0.057, n=4096, passed=True),
         Control(check=Check.REPEATED, recovered=1.0, bound=1.0, n=4096, passed=True),
+        Control(check=Check.GRADED, recovered=0.384, bound=0.361, n=4096, passed=True)
+        if graded is None
+        else Control.without_meaning(Check.GRADED, graded),
     )
 
 

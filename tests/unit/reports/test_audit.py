@@ -74,7 +74,7 @@ def test_a_report_answers_every_question_of_a_run(
     assert set(answers) <= set(texts.labels or ())
     assert bool(students) == (len(set(answers)) > 1)
     by_name = {each.name: each for each in report.attacks}
-    assert {each.question for each in report.strongest} == {"words", "label", "attribute:author", "length"}
+    assert {each.question for each in report.strongest} == {"words", "label", "attribute:author", "length", "row"}
     assert report.settings.attacker_labels == evidence.known_records > 0
     assert "records that it knows" in report.settings.public_text
     assert by_name["lengths"].value == 1

@@ -94,7 +94,7 @@ def test_settings_stand_by_eta_with_their_intervals():
     )
     assert [point.eta for point in made.points] == [40, 80, math.inf]
     assert [point.audited for point in made.points] == [False, True, False]
-    assert made.points[1].utility_ci == pytest.approx((0.75 - 1.96 * 0.02, 0.75 + 1.96 * 0.02))
+    assert made.points[1].utility_ci == pytest.approx((0.75 - 1.96 * 0.02, 0.75 + 1.96 * 0.02), rel=1e-5)
     assert made.points[2].utility_ci == pytest.approx((0.99 - 1.96 * 0.02, 1.0))
     assert made.utility_name == "accuracy on 120 texts that were held out"
     assert not made.lower_is_better

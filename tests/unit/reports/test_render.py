@@ -26,6 +26,7 @@ from tests.unit.reports.audits import (
     AUTHOR,
     PRIOR,
     PROMISE,
+    controls,
     empty,
     example,
     failed,
@@ -167,7 +168,16 @@ def test_controls_are_told_with_what_they_had_to_be():
         "failed 12.0at most 5.7",
         "passed 4.3at most 5.7",
         "passed 100.0at least 100.0",
+        "passed 38.4at least 36.1",
     ]
+
+
+def test_a_control_without_meaning_says_why():
+    reason = "No setting hides how long texts are."
+    found = finding(controls=controls(graded=reason))
+    page = Page(render(full(attacks=(found, *full().attacks[1:]))))
+    assert page.row("controls-table", found.title)[-1] == "no meaning"
+    assert f"graded: {reason} ({found.name})" in page.inside["controls"]
 
 
 def test_examples_stand_beside_each_other_with_hits_marked():

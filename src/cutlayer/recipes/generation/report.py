@@ -57,7 +57,7 @@ def _row(cell: GenerationCell, found: Tuned) -> tuple[str, ...]:
 
 
 def _share(found: Proportion | None) -> str:
-    return "–" if found is None else f"{100 * found.value:.1f} ± {100 * found.standard_error:.1f} (n = {found.n})"
+    return "–" if found is None else f"{found.percent()} (n = {found.n})"
 
 
 def _findings(results: Results) -> tuple[str, ...]:

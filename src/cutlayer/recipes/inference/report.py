@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cutlayer.attacks import Measured
+from cutlayer.core.proportion import in_percent
 from cutlayer.recipes.inference.cells import INVERSIONS, Attacked, Results
 from cutlayer.recipes.inference.config import InferenceConfig
 from cutlayer.recipes.inference.findings import TITLES, estimate, findings, further
@@ -131,7 +132,7 @@ def _privacy(found: Sequence[Attacked]) -> str:
     if told is None:
         return found[0].outcome.status
     if told.runs > 1 or not isinstance(found[0].outcome, Measured):
-        return f"{100 * (1 - told.value):.1f} ± {100 * told.standard_error:.1f}"
+        return in_percent(1 - told.value, told.standard_error, told.n)
     low, high = found[0].outcome.interval
     return _within(100 * (1 - told.value), 100 * (1 - high), 100 * (1 - low))
 

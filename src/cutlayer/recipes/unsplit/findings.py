@@ -109,7 +109,7 @@ def _said(fall: float, error: float) -> str:
 
 
 def _listed(cases: Sequence[tuple[str, Proportion]]) -> str:
-    return ", ".join(f"{100 * value.value:.1f} ± {100 * value.standard_error:.1f} % {name}" for name, value in cases)
+    return ", ".join(f"{value.percent()} % {name}" for name, value in cases)
 
 
 def both(claim: str, *verdicts: Verdict) -> Verdict:

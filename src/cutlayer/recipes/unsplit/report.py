@@ -169,7 +169,7 @@ def scores(pooled: Pooled) -> tuple[str, ...]:
 
 def share(value: Proportion) -> str:
     """A share in per cent with its standard error."""
-    return f"{100 * value.value:.1f} ± {100 * value.standard_error:.1f}"
+    return value.percent()
 
 
 def printed(paper: Scores | None) -> str:

@@ -192,7 +192,7 @@ def _above(tail: int) -> str:
 
 
 def _percent(share: Proportion | None) -> str:
-    return "–" if share is None else f"{100 * share.value:.1f} ± {100 * share.standard_error:.1f}"
+    return "–" if share is None else share.percent()
 
 
 def _draw(readings: dict[TailCell, TailReading], path: Path, *, model: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks import Further, Measured
+from cutlayer.core.proportion import in_percent
 from cutlayer.recipes.words.cells import (
     ADAPTIVE,
     BITS,
@@ -344,7 +345,7 @@ def _over_seeds(found: Sequence[CellResult], attack: str, digits: int = 1) -> st
     if told is None:
         return found[0].reads[attack].outcome.status
     if told.runs > 1:
-        return f"{100 * told.value:.{digits}f} ± {100 * told.standard_error:.{digits}f}"
+        return in_percent(told.value, told.standard_error, told.n, digits=digits)
     return _success(found[0].reads[attack], digits).removesuffix(" %")
 
 

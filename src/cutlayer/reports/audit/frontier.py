@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks import ATTACKS, PublicText, Question
+from cutlayer.core.proportion import interval
 from cutlayer.customer import FinetuneResult, LanguageResult, Objective, Progress
 from cutlayer.customer.evidence import AttackerSpec, Evidence
 from cutlayer.data import Dataset
@@ -292,8 +293,9 @@ def _utility(evidence: Evidence) -> tuple[float | None, float | None, int]:
 def _utility_interval(found: Evaluation, objective: Objective) -> Interval | None:
     if found.utility is None or found.utility_error is None:
         return None
-    low, high = found.utility - _Z * found.utility_error, found.utility + _Z * found.utility_error
-    return (low, high) if objective.generates else (max(0.0, low), min(1.0, high))
+    if not objective.generates:
+        return interval(found.utility, found.utility_error, max(1, found.utility_n))
+    return found.utility - _Z * found.utility_error, found.utility + _Z * found.utility_error
 
 
 def _utility_name(points: Sequence[FrontierPoint], counts: Sequence[int], objective: Objective) -> str:

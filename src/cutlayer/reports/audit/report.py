@@ -168,6 +168,7 @@ METRICS: Mapping[str, str] = {
     Question.LABEL: "label_recovery",
     Question.ATTRIBUTE: "attribute_accuracy",
     Question.LENGTH: "length_recovery",
+    Question.ROW: "row_linkage",
 }
 """By question, what its attacks are measured by."""
 _COUNTED: Mapping[str, str] = {
@@ -175,6 +176,7 @@ _COUNTED: Mapping[str, str] = {
     Question.ANSWERS: "words and pieces of words",
     Question.LABEL: "labels",
     Question.LENGTH: "lengths",
+    Question.ROW: "rows, to within a hundredth of the list",
 }
 
 
