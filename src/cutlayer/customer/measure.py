@@ -246,7 +246,8 @@ class ClassifierMeasures(Measures[FinetuneResult]):
         """Of the true labels, whatever losses were computed from."""
         if not isinstance(self._data, LabelledTexts):
             raise TypeError("a classifier's texts have labels")
-        truth = LabelTruth(self._data.rows.labels, len(self._data.label_names), self._texts_of_steps())
+        rows, classes = self._data.rows, len(self._data.label_names)
+        truth = LabelTruth(rows.labels, classes, self._texts_of_steps(), epsilon=self._spec.label_epsilon)
         return measure_label_recovery(self._run.transcript, truth=truth)
 
 

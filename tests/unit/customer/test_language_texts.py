@@ -17,7 +17,7 @@ from cutlayer.customer.prepare import Corpora, LanguageTexts, Plain, prepare, sp
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Template
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import CustomerSecret, PrivacySpec
 from cutlayer.wire import WireType
 from tests.unit.models.vocabularies import WORDS, make_tokenizer
 
@@ -25,6 +25,9 @@ HABITS = ("gpt2", "llama", "roberta", "bert")
 """Of decoders: no special token, one before, one on each side (OPT's is of that kind but for the last)."""
 WORD = st.sampled_from(WORDS)
 TEXTS = st.lists(st.lists(WORD, max_size=12).map(" ".join), min_size=1, max_size=8)
+
+
+SECRET = CustomerSecret.unsafe(1)
 
 
 def spec(**training: Any) -> RunSpec:
@@ -205,8 +208,8 @@ def test_labels_of_a_file_are_not_looked_at() -> None:
     texts = [(f"word{number}",) for number in range(20)]
     random.Random(1).shuffle(texts)
     given = Dataset(tuple(texts), tuple("ab"[number % 2] for number in range(20)))
-    found = split_rows(Corpora(given, None, None), spec(dev_share=0.2))
-    bare = split_rows(Corpora(Dataset(tuple(texts)), None, None), spec(dev_share=0.2))
+    found = split_rows(Corpora(given, None, None), spec(dev_share=0.2), SECRET)
+    bare = split_rows(Corpora(Dataset(tuple(texts)), None, None), spec(dev_share=0.2), SECRET)
     assert isinstance(found, Plain)
     assert (found.train.texts, found.dev.texts) == (bare.train.texts, bare.dev.texts)
     assert len(found.dev) == 4
