@@ -409,7 +409,7 @@ class Finetuning:
         )
         profile.save(self.home, self.data.importance, trained)
         self.session.load_trained(trained)
-        self.session.link = AdapterLink(self.gate, adapter.adapter)
+        self.session.link = AdapterLink(self.gate, adapter.adapter, labels=spec.num_labels)
         measures = MEASURES[self.spec.objective](self.data, self.session, self.run, trainer, uploaded)
         utility = measures.utility(positions=self.positions, progress=self.progress)
         seconds = self.run.state.seconds + time.monotonic() - started

@@ -81,7 +81,7 @@ class _Meter:
         if now - self._begun > self.timeout + came / _SLOWEST:
             raise VendorError(
                 f"The vendor's answer came too slowly: {came} bytes in {now - self._begun:.0f} s.",
-                remedy="Check the network and that the address is a cutlayer vendor's, then run the same command again.",
+                remedy="Check the network and the address, then run the same command again.",
             )
 
 
@@ -300,7 +300,7 @@ def _read(frame: Frame, response: urllib3.BaseHTTPResponse) -> bytes:
                 f"The vendor's answer to {frame.route.name} is encoded ({quoted(encoding, longest=40)}), which was not "
                 "asked for.",
                 status=response.status,
-                remedy="Have the vendor, or a proxy in front of it, send answers as they are (Accept-Encoding: identity).",
+                remedy="Have the vendor, or the proxy in front of it, send answers as they are.",
             )
         check_size(frame, response.status, response.length_remaining or 0)
         content = io.BytesIO()
