@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cutlayer.core import Cut, ModelError, StorageError
+from cutlayer.core import Cut, CutlayerError, ModelError, StorageError
 from cutlayer.models.anatomy import FAMILIES
 from cutlayer.models.configuration import ATTENTION, MAX_VOCABULARY, read_settings, settings_of
 from cutlayer.models.cutting import Bottom, Tail, check_untied, embedding_table
@@ -372,16 +372,9 @@ def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
             model: PreTrainedModel = model_class(config, manifest.head).from_config(
                 config, attn_implementation=ATTENTION
             )
-    except (
-        ArithmeticError,
-        AttributeError,
-        IndexError,
-        KeyError,
-        MemoryError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except CutlayerError:
+        raise
+    except Exception as error:  # what a class does not like of its settings it tells in many ways
         raise ModelError(
             f"No {manifest.family} model can be made of the archive's configuration: {type(error).__name__}.",
             remedy="Ask the vendor for a new archive.",

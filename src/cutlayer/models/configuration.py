@@ -31,7 +31,7 @@ _MAX_HEADS = 2**12
 
 _READ_OF_ANY = frozenset({"attention_chunk_size", "head_dim", "is_causal", "layer_types", "sliding_window"})
 """What the models' code reads of a configuration whether or not its class knows it."""
-_NOT_READ = frozenset(
+NOT_READ = frozenset(
     {
         "_name_or_path",
         "architectures",
@@ -179,7 +179,7 @@ def settings_of(config: PretrainedConfig) -> dict[str, Any]:
     plain = type(config)(num_labels=config.num_labels).to_dict()  # type: ignore[call-arg]  # all classes take it
     given = {name: value for name, value in config.to_dict().items() if name in plain or name in _READ_OF_ANY}
     strange = [
-        name for name in given.keys() - SETTINGS.keys() - _NOT_READ if given[name] != plain.get(name, given[name])
+        name for name in given.keys() - SETTINGS.keys() - NOT_READ if given[name] != plain.get(name, given[name])
     ]
     if strange:
         raise ModelError(
@@ -201,7 +201,7 @@ def read_settings(settings: Mapping[str, Any], family: str) -> PretrainedConfig:
     known = kind().to_dict().keys() | _READ_OF_ANY
     kept: dict[str, Any] = {}
     for name, value in settings.items():
-        if name in _NOT_READ:
+        if name in NOT_READ:
             continue
         if name not in SETTINGS or name not in known:
             raise _refused(name, value, f"no setting of a {family} model that is read")
@@ -212,11 +212,11 @@ def read_settings(settings: Mapping[str, Any], family: str) -> PretrainedConfig:
     labels = len(kept.pop("id2label", (0, 1)))
     try:
         config: PretrainedConfig = kind.from_dict(kept | {"num_labels": labels})
-        family_of(config)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:  # each class checks its own settings, with errors of its own
         raise ModelError(
             f"A {family} model has no such configuration: {type(error).__name__}.", remedy="Ask the vendor."
         ) from error
+    family_of(config)
     config._attn_implementation = ATTENTION
     return config
 
