@@ -146,7 +146,7 @@ def _check_manifest(manifest: ArchiveManifest, model: ModelInfo) -> None:
     if total > accepted:
         raise ConfigError(
             f"The bottom of {model.name} has {total} bytes; at most {accepted} are fetched.",
-            remedy=f"If you trust the vendor that far, set {MOST_BYTES}={total}; or choose a shallower cut.",
+            remedy=f"Choose a shallower cut, or, if this machine has the memory for it, set {MOST_BYTES}={total}.",
         )
 
 
@@ -159,16 +159,19 @@ def _other_archive(why: str) -> VendorError:
 
 
 MOST_BYTES = "CUTLAYER_MAX_ARCHIVE_BYTES"
-_ACCEPTED_BYTES = 16 * 2**30
+_MOST_ACCEPTED = 16 * 2**30
 
 
 def _accepted_bytes() -> int:
-    """Most bytes of an archive that are fetched.
+    """Most bytes of an archive that are fetched: it is kept in memory, once as it came and then as weights.
 
     Raises:
         ConfigError: The environment says something that is no number.
     """
-    given = os.environ.get(MOST_BYTES, str(_ACCEPTED_BYTES))
+    given = os.environ.get(MOST_BYTES)
+    if given is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(_MOST_ACCEPTED, memory // 2)
     if not (given.isascii() and given.isdigit() and len(given) <= 18):
         raise ConfigError([Fault(MOST_BYTES, given, "must be a number of bytes")])
     return int(given)

@@ -139,8 +139,9 @@ class Link:
             )
         else:
             reply = self.gate.send(routes.STEP, self._where(), release=sent, told=self._told, shapes=shapes)
-        rows = isinstance(sent, Release) and isinstance(sent.payload, Rows)
-        self._boundary = tuple(sent.payload.packed.values.shape) if rows else (0, None)
+        self._boundary = (0, None)  # what is stored, and ids, get no gradient
+        if isinstance(sent, Release) and isinstance(sent.payload, Rows):
+            self._boundary = tuple(sent.payload.packed.values.shape)
         self._gradient = self._told = None
         return reply.tensors["output"].float()
 
