@@ -21,6 +21,7 @@ from cutlayer.models import (
     read_archive,
     write_archive,
 )
+from cutlayer.printable import quoted
 from cutlayer.wire import routes
 from cutlayer.wire.messages import PROTOCOL, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
@@ -56,7 +57,7 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
     wanted = name or service.default_model
     if wanted not in models:
         raise ModelError(
-            f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {', '.join(sorted(models))}."
+            f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {quoted(', '.join(sorted(models)))}."
         )
     return Offer(models[wanted], service.max_rows_per_step)
 

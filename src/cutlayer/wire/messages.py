@@ -173,10 +173,10 @@ class RecordSetSpec(Message):
 class ShardInfo(Message):
     """A stored shard."""
 
-    number: int
+    number: Count
     sha256: Digest
-    size: int
-    records: int
+    size: Count
+    records: Count
 
 
 class RecordSetInfo(Message):
@@ -186,7 +186,7 @@ class RecordSetInfo(Message):
     spec: RecordSetSpec
     shards: Annotated[tuple[ShardInfo, ...], FailFast()]
     sealed: bool
-    records: int
+    records: Count
 
 
 class SealRequest(Message):
@@ -290,12 +290,12 @@ class JobInfo(Message):
     job: Identifier
     spec: JobSpec
     state: JobState
-    step: int
+    step: Count
     gradient_applied: bool
     update_waits: bool = False
-    checkpoints: tuple[int, ...]
-    snapshots: tuple[int, ...]
-    threads: int
+    checkpoints: tuple[Count, ...]
+    snapshots: tuple[Count, ...]
+    threads: Count
 
 
 class SnapshotRequest(Message):
@@ -313,11 +313,11 @@ class AdapterInfo(Message):
     cut: Cut
     form: Form
     wire_type: WireType
-    segments: int
-    num_labels: int | None
-    step: int
+    segments: Count
+    num_labels: Count | None
+    step: Count
     sha256: Digest
-    size: int
+    size: Count
     created: Moment
 
 
@@ -351,7 +351,7 @@ class GenerationInfo(Message):
 
     generation: Identifier
     spec: GenerationSpec
-    step: int
+    step: Count
 
 
 class Problem(BaseModel):
