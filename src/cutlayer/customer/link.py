@@ -81,6 +81,13 @@ def _output(gate: Gate, sent: Release | Stored, labels: int | None) -> dict[str,
     return {"output": (rows, gate.width)}
 
 
+def _growing(sent: Release) -> int:
+    """How many sequences go on; one that has ended is sent without a position."""
+    payload = sent.payload
+    lengths = payload.packed.lengths if isinstance(payload, Rows) else payload.segments[0].lengths
+    return int((lengths > 0).sum())
+
+
 class Link:
     """The steps of one job.
 
@@ -296,16 +303,18 @@ class GenerationLink:
     Args:
         gate: The door.
         spec: What to ask for.
+        last_only: Whether the customer's tail has no blocks, and looks at nothing but the position that is continued.
 
     Attributes:
         round_trips: Frames that brought a text further.
         replays: How many times the session was started anew.
     """
 
-    def __init__(self, gate: Gate, spec: GenerationSpec) -> None:
+    def __init__(self, gate: Gate, spec: GenerationSpec, *, last_only: bool) -> None:
         self.gate = gate
         self.name = secrets.token_hex(16)
         self.spec = spec
+        self._last_only = last_only
         self.round_trips = 0
         self.replays = 0
         self._frames: list[tuple[Release, Tensor | None]] = []
@@ -364,6 +373,9 @@ class GenerationLink:
             release, parents = self._frames[step - 1]
             where: dict[str, str | int] = {"generation": self.name, "step": step}
             shapes = _output(self.gate, release, None)
+            source = self.spec.source_positions > 0 and step == 1
+            if self._last_only and not source:
+                shapes = {"output": (_growing(release), self.gate.width)}
             reply = self.gate.send(routes.GENERATION_STEP, where, release=release, parents=parents, shapes=shapes)
             output = reply.tensors["output"].float()
         return output
