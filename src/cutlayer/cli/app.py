@@ -12,7 +12,9 @@ import importlib.metadata
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +36,7 @@ from cutlayer.cli import (
     vendor,
 )
 from cutlayer.cli.output import fail
+from cutlayer.printable import printable
 
 if TYPE_CHECKING:
     from cutlayer.core import CutlayerError, Fault
@@ -133,6 +136,11 @@ def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
     return "; ".join(map(str, named)), error.remedy or f"See `{' '.join(called)} --help`."
 
 
+def _show_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Prints a traceback as Python does, with the control characters in its messages written out."""
+    sys.stderr.write(printable("".join(traceback.format_exception(kind, error, where))))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and leaves the process.
 
@@ -155,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not serves:
         # schedulers and containers stop a program so; it goes on later as after Ctrl-C
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.excepthook = _show_bug
     try:
         code = get_command(app).main(given, prog_name="cutlayer", standalone_mode=False)
     except UsageError as error:

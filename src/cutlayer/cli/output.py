@@ -1,4 +1,8 @@
-"""Where a command writes: results to standard output, everything else to standard error."""
+"""Where a command writes: results to standard output, everything else to standard error.
+
+What is for readers may hold a vendor's words or what its model wrote, so control characters in it are written out. JSON
+holds the exact text: its own escapes keep them from the terminal.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cutlayer.printable import printable
+
 
 def _plain(value: Any) -> Any:
     """What JSON can hold; infinity becomes the word that `--eta` takes."""
@@ -34,6 +40,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def _shown(text: object) -> str:
+    """Text as rich takes it: neither markup nor control characters mean anything in it."""
+    return escape(printable(str(text)))
 
 
 def fields(record: Any) -> dict[str, Any]:
@@ -60,6 +71,7 @@ class Bars:
         """Says that `done` of `total` parts of a stage are done."""
         if not self._stages:
             self._bars.start()  # not before: a command that fails at once leaves no empty line
+        note = _shown(note)
         if stage not in self._stages:
             self._stages[stage] = self._bars.add_task(stage, total=total, note=note)
         self._bars.update(self._stages[stage], completed=done, total=total, note=note)
@@ -79,7 +91,7 @@ class Lines:
         """Says that `done` of `total` parts of a stage are done."""
         if done >= total or time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
-            self._console.print(escape(" ".join(f"{stage} {done}/{total} {note}".split())))
+            self._console.print(_shown(" ".join(f"{stage} {done}/{total} {note}".split())))
 
 
 class Output:
@@ -103,45 +115,46 @@ class Output:
 
     def say(self, message: str) -> None:
         """A message while the command works."""
-        self._messages.print(escape(message))
+        self._messages.print(_shown(message))
 
     def warn(self, message: str) -> None:
         """A message that must not be overlooked."""
-        self._messages.print(f"[bold yellow]warning:[/] {escape(message)}")
+        self._messages.print(f"[bold yellow]warning:[/] {_shown(message)}")
 
     def show(self, text: str) -> None:
         """A line of the result for readers."""
-        self._out.print(escape(text))
+        self._out.print(_shown(text))
 
     def stream(self, piece: str) -> None:
         """A part of the result for readers, as it comes."""
         # not by rich, which reads markup, emoji codes and tabs into what a model wrote
-        self._out.file.write(piece)
+        self._out.file.write(printable(piece))
         self._out.file.flush()
 
     def facts(self, title: str, rows: Sequence[tuple[str, object]]) -> None:
         """One thing's fields, a line each, whole: what is shown here is copied."""
-        self._out.print(f"[bold]{escape(title)}[/]")
+        self._out.print(f"[bold]{_shown(title)}[/]")
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
-            self._out.print(escape(f"  {name:<{width}}  {value}"))
+            self._out.print(_shown(f"  {name:<{width}}  {value}"))
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, lines: bool = False
     ) -> None:
         """A table of the result for readers; `lines` tells rows of several lines apart."""
-        self._out.print(f"[bold]{escape(title)}[/]")
+        self._out.print(f"[bold]{_shown(title)}[/]")
         table = Table(show_lines=lines)
         for number, column in enumerate(columns):
-            table.add_column(escape(column), no_wrap=number == 0 and not lines, overflow="fold")
+            table.add_column(_shown(column), no_wrap=number == 0 and not lines, overflow="fold")
         for row in rows:
-            table.add_row(*(escape(str(cell)) for cell in row))
+            table.add_row(*map(_shown, row))
         self._out.print(table, soft_wrap=False)
 
     def result(self, content: Mapping[str, Any]) -> None:
         """The result for machines: printed last, and only where it was asked for."""
         if self.as_json:
-            sys.stdout.write(json.dumps(_plain(content), allow_nan=False) + "\n")
+            # the one control character that JSON leaves as it is
+            sys.stdout.write(json.dumps(_plain(content), allow_nan=False).replace("\x7f", "\\u007f") + "\n")
             sys.stdout.flush()
 
     @contextmanager
@@ -169,6 +182,6 @@ def fail(message: str, *, remedy: str, exit_code: int, as_json: bool) -> int:
     """Prints an error in one line, and as JSON where that was asked for; returns the exit code."""
     sentence = message if not remedy or message.endswith((".", "?", "!")) else f"{message}."
     line = " ".join(f"{sentence} {remedy}".split())
-    Console(file=sys.stderr, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(line)}")
+    Console(file=sys.stderr, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_shown(line)}")
     Output(as_json=as_json).result({"error": message, "remedy": remedy, "exit_code": exit_code})
     return exit_code

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cutlayer.printable import printable
+
 
 class CutlayerError(Exception):
     """Base of every error a user can cause.
@@ -24,9 +26,10 @@ class CutlayerError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        # some of it may be a vendor's words, or stand in a vendor's file: an error is shown on terminals
+        self.message = printable(message)
+        self.remedy = printable(remedy)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         end = "" if self.message.endswith((".", "?", "!")) or not self.remedy else "."

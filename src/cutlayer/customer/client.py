@@ -429,6 +429,7 @@ class Client:
                     self.home.ledger,
                     run=run.state.run,
                     vocab_size=chosen.model.vocab_size,
+                    width=chosen.model.width,
                     wire_type=spec.wire_type,
                     budget=spec.budget,
                     label_budget=spec.label_budget,
@@ -488,7 +489,7 @@ class Client:
                 remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
             )
         session, gate, offer = self._asking(profile, f"predict/{adapter}", progress)
-        session.link = AdapterLink(gate, adapter)
+        session.link = AdapterLink(gate, adapter, labels=len(profile.labels))
         archive = session.archive
         session.eval()
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
@@ -574,6 +575,7 @@ class Client:
             self.home.ledger,
             run=run,
             vocab_size=offer.model.vocab_size,
+            width=offer.model.width,
             wire_type=profile.spec.wire_type,
             budget=profile.spec.budget,
             unsafe=profile.spec.unsafe_noise_seed is not None,

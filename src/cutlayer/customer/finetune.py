@@ -374,7 +374,7 @@ class Finetuning:
         )
         profile.save(self.home, self.data.importance, trained)
         self.session.load_trained(trained)
-        self.session.link = AdapterLink(self.gate, adapter.adapter)
+        self.session.link = AdapterLink(self.gate, adapter.adapter, labels=spec.num_labels)
         measures = MEASURES[self.spec.objective](self.data, self.session, self.run, trainer, uploaded)
         utility = measures.utility(positions=self.positions, progress=self.progress)
         seconds = self.run.state.seconds + time.monotonic() - started
@@ -489,7 +489,12 @@ class Finetuning:
         # its gradients show the labels, so they are written down before the first of them
         info = self.gate.send(routes.JOB_PUT, {"job": job}, control=spec, labels=labels).expect(JobInfo)
         if self._trains and info.state is not JobState.FINISHED:
-            common = max(set(info.checkpoints) & set(self.run.checkpoints()))
+            common = max(set(info.checkpoints) & set(self.run.checkpoints()), default=None)
+            if common is None:
+                raise VendorError(
+                    "The vendor names no checkpoint of this job that is kept here too, not even its beginning.",
+                    remedy="Give the run up with `cutlayer discard`, and begin again.",
+                )
             info = self.gate.send(routes.ROLLBACK, {"job": job}, control=SnapshotRequest(step=common)).expect(JobInfo)
         return info
 

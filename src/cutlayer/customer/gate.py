@@ -20,6 +20,7 @@ from cutlayer.wire import (
     Message,
     Reply,
     Route,
+    Shape,
     Transport,
     WireType,
     encode_tensors,
@@ -36,6 +37,7 @@ class Gate:
         ledger: The customer's record of what left.
         run: The run that the frames belong to, for the ledger.
         vocab_size: Size of the model's vocabulary, which sets the width of token ids.
+        width: Elements of a row of the upper boundary; 0 where the gate sends nothing that is answered with rows.
         wire_type: Element type of boundary rows.
         budget: Largest sum of eta that any one text may be charged, or `None` for no limit.
         label_budget: Largest sum of epsilon that any one label may be charged, or `None` for no limit.
@@ -50,6 +52,7 @@ class Gate:
         *,
         run: str = "",
         vocab_size: int = 0,
+        width: int = 0,
         wire_type: WireType = WireType.BF16,
         budget: float | None = None,
         label_budget: float | None = None,
@@ -60,6 +63,7 @@ class Gate:
         self._ledger = ledger
         self._run = run
         self._vocab_size = vocab_size
+        self.width = width
         self._wire_type = wire_type
         self._budget = budget
         self._label_budget = label_budget
@@ -78,6 +82,8 @@ class Gate:
         told: Mapping[str, Tensor] | None = None,
         parents: Tensor | None = None,
         labels: ReportedLabels | None = None,
+        shapes: Mapping[str, Shape] | None = None,
+        size: int | None = None,
     ) -> Reply:
         """Writes the ledger, then sends one frame and returns the answer.
 
@@ -92,12 +98,21 @@ class Gate:
             parents: `[sequences]`, which sequence each one goes on from.
             labels: What gradients are computed from in frames after this one. For the ledger: no frame has a field
                 for a label.
+            shapes: What is told of the answer's tensors, as in `Frame`.
+            size: Bytes of the answer, of a file.
 
         Raises:
             BudgetError: The release would exceed a text's budget, or a label's; nothing was written or sent.
             VendorError: The vendor refused or could not be reached.
         """
-        frame = Frame(route, where or {}, control, self._tensors(release, records, gradient, told, parents))
+        frame = Frame(
+            route,
+            where or {},
+            control,
+            self._tensors(release, records, gradient, told, parents),
+            shapes=shapes or {},
+            size=size,
+        )
         entry = self._ledger.open_frame(
             run=self._run,
             vendor=self._transport.peer,

@@ -250,7 +250,7 @@ def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling:
         opening = len(template.opening)
         positions = check_prompts(prompts, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
     asked = GenerationSpec(adapter=adapter, sequences=sequences, positions=positions, source_positions=source_positions)
-    link = GenerationLink(gate, asked)
+    link = GenerationLink(gate, asked, last_only=session.archive.cut.tail == 0)
     session.eval()
     if not isinstance(session, Seq2SeqSession):
         return Begun(Growing(link, session.bottom, session.tail), prompts)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutlayer.core import Cut, ModelError, StorageError, VendorError
+from cutlayer.core import ConfigError, Cut, Fault, ModelError, StorageError, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.progress import Progress
 from cutlayer.models import (
     Archive,
     fingerprint,
+    largest_file,
     load_model,
     load_tokenizer,
     read_archive,
     write_archive,
 )
+from cutlayer.printable import quoted
 from cutlayer.wire import routes
 from cutlayer.wire.messages import PROTOCOL, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
@@ -54,7 +57,7 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
     wanted = name or service.default_model
     if wanted not in models:
         raise ModelError(
-            f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {', '.join(sorted(models))}."
+            f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {quoted(', '.join(sorted(models)))}."
         )
     return Offer(models[wanted], service.max_rows_per_step)
 
@@ -63,8 +66,10 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
     """The bottom for a cut, from the customer's folder or from the vendor.
 
     Raises:
-        ModelError: The vendor does not hand out a bottom that deep.
+        ModelError: The vendor does not hand out a bottom that deep, or no model can be made of what it handed out.
         StorageError: A file does not hold what the manifest says.
+        VendorError: What it hands out is not what was asked for.
+        ConfigError: The bottom is larger than the customer accepts.
     """
     if cut.bottom is not None and cut.bottom > model.max_bottom:
         raise ModelError(
@@ -93,11 +98,12 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
         )
     where: dict[str, str | int] = {"model": model.name, "cut": cut.slug}
     manifest = gate.send(routes.ARCHIVE, where).expect(ArchiveManifest)
+    _check_manifest(manifest, model)
     folder = home.archives / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]
     for number, file in enumerate(manifest.files):
         path = safe_path(folder, file.name)
         if not path.exists() or _digest(path) != file.sha256:
-            content = gate.send(routes.ARCHIVE_FILE, where | {"file": file.name}).raw
+            content = gate.send(routes.ARCHIVE_FILE, where | {"file": file.name}, size=file.size).raw
             if hashlib.sha256(content).hexdigest() != file.sha256:
                 raise StorageError(
                     f"File {file.name} of the archive does not have the checksum that its manifest states.",
@@ -105,7 +111,71 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
                 )
             write_bytes(path, content)
             progress.update("fetch bottom", number + 1, len(manifest.files))
-    return read_archive(folder)
+    archive = read_archive(folder)
+    given = archive.manifest
+    if (given.cut, given.family, given.fingerprint, given.vocab_size) != (
+        cut,
+        model.family,
+        model.fingerprint,
+        model.vocab_size,
+    ):
+        raise _other_archive(
+            f"its files are cut {given.cut.slug} of a {given.family} model with {given.vocab_size} tokens"
+        )
+    return archive
+
+
+def _check_manifest(manifest: ArchiveManifest, model: ModelInfo) -> None:
+    """Checks what a vendor says that an archive is, before any of it is fetched.
+
+    Raises:
+        VendorError: It is of another model, or has files that no archive has.
+        ConfigError: It is larger than the customer accepts.
+    """
+    if (manifest.family, manifest.fingerprint) != (model.family, model.fingerprint):
+        raise _other_archive(f"it is of {manifest.family} {manifest.fingerprint[:16]}")
+    if not manifest.parameters_handed_out <= manifest.parameters_of_model <= 2 * model.parameters:
+        raise _other_archive(
+            f"it hands out {manifest.parameters_handed_out} of {manifest.parameters_of_model} parameters, the model "
+            f"has {model.parameters}"
+        )
+    for file in manifest.files:
+        largest = largest_file(file.name, parameters=manifest.parameters_handed_out)
+        if file.size > largest:
+            raise _other_archive(f"it has a file {file.name} of {file.size} bytes; at most {largest} are taken")
+    total, accepted = sum(file.size for file in manifest.files), _accepted_bytes()
+    if total > accepted:
+        raise ConfigError(
+            f"The bottom of {model.name} has {total} bytes; at most {accepted} are fetched.",
+            remedy=f"Choose a shallower cut, or, if this machine has the memory for it, set {MOST_BYTES}={total}.",
+        )
+
+
+def _other_archive(why: str) -> VendorError:
+    return VendorError(
+        f"The vendor's archive is not what was asked for: {why}.",
+        status=200,
+        remedy="Ask the vendor: it may have changed the model meanwhile. Nothing of the archive is used.",
+    )
+
+
+MOST_BYTES = "CUTLAYER_MAX_ARCHIVE_BYTES"
+_MOST_ACCEPTED = 16 * 2**30
+
+
+def _accepted_bytes() -> int:
+    """Most bytes of an archive that are fetched: it is kept in memory, once as it came and then as weights.
+
+    Raises:
+        ConfigError: The environment says something that is no number.
+    """
+    given = os.environ.get(MOST_BYTES)
+    if given is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(_MOST_ACCEPTED, memory // 2)
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise ConfigError([Fault(MOST_BYTES, given, "must be a number of bytes")])
+    return int(given)
 
 
 def local_archive(home: Home, source: str, cut: Cut) -> Archive:

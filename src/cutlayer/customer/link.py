@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, VendorError
+from cutlayer.core import ConfigError, Rows, VendorError
 from cutlayer.customer.gate import Gate
 from cutlayer.privacy import Release
-from cutlayer.wire import Reply, Route, WireType, routes
+from cutlayer.wire import Reply, Route, Shape, WireType, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
 
 _REPLAYS = 5
@@ -62,6 +62,32 @@ class Leg(Protocol):
         ...
 
 
+def _output(gate: Gate, sent: Release | Stored, labels: int | None) -> dict[str, Shape]:
+    """The shape of what the vendor's blocks make of what is sent.
+
+    Args:
+        gate: The door that it leaves by.
+        sent: Texts; of an encoder-decoder, whose segments are source and target, the target's rows come back.
+        labels: Outputs of a head at the vendor; None where the customer holds the tail.
+    """
+    if labels is not None:
+        return {"output": (len(sent), labels)}
+    if isinstance(sent, Stored):
+        rows = int(sent.segment_lengths[:, -1].sum())
+    elif isinstance(sent.payload, Rows):
+        rows = int(sent.payload.segment_lengths[:, -1].sum())
+    else:
+        return {"output": (None, gate.width)}  # ids leave without the special tokens that the vendor adds
+    return {"output": (rows, gate.width)}
+
+
+def _growing(sent: Release) -> int:
+    """How many sequences go on; one that has ended is sent without a position."""
+    payload = sent.payload
+    lengths = payload.packed.lengths if isinstance(payload, Rows) else payload.segments[0].lengths
+    return int((lengths > 0).sum())
+
+
 class Link:
     """The steps of one job.
 
@@ -84,6 +110,8 @@ class Link:
         self.gradient_type = torch.bfloat16 if as_rows else torch.float32
         self._accepted = job.step
         self._gradient: Tensor | None = None
+        self._labels = job.spec.num_labels
+        self._boundary: Shape = (0, None)
         # only a customer without gradients of its own goes on with a job that waits for their norm
         self._told = {"norm": torch.zeros(1)} if job.update_waits else None
         self.vendor_told: Mapping[str, Tensor] = {}
@@ -104,14 +132,23 @@ class Link:
             Logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary, fp32.
         """
         self.step += 1
+        shapes = _output(self.gate, sent, self._labels)
         if self.step <= self._accepted:
-            reply = self.gate.send(routes.STEP_GET, self._where())
+            reply = self.gate.send(routes.STEP_GET, self._where(), shapes=shapes)
         elif isinstance(sent, Stored):
             reply = self.gate.send(
-                routes.STEP, self._where(), records=sent.records, gradient=self._gradient, told=self._told
+                routes.STEP,
+                self._where(),
+                records=sent.records,
+                gradient=self._gradient,
+                told=self._told,
+                shapes=shapes,
             )
         else:
-            reply = self.gate.send(routes.STEP, self._where(), release=sent, told=self._told)
+            reply = self.gate.send(routes.STEP, self._where(), release=sent, told=self._told, shapes=shapes)
+        self._boundary = (0, None)  # what is stored, and ids, get no gradient
+        if isinstance(sent, Release) and isinstance(sent.payload, Rows):
+            self._boundary = tuple(sent.payload.packed.values.shape)
         self._gradient = self._told = None
         return reply.tensors["output"].float()
 
@@ -142,16 +179,18 @@ class Link:
             self._told = None
 
     def _send_gradient(self) -> Reply:
-        reply = self.gate.send(routes.GRADIENT, self._where(), gradient=self._gradient)
+        shapes = {"boundary_gradient": self._boundary}
+        reply = self.gate.send(routes.GRADIENT, self._where(), gradient=self._gradient, shapes=shapes)
         self._gradient = None
         return reply
 
     def infer(self, sent: Release | Stored) -> Tensor:
         """The top's output in evaluation mode, with the job's weights as they are."""
+        shapes = _output(self.gate, sent, self._labels)
         if isinstance(sent, Stored):
-            reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, records=sent.records)
+            reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, records=sent.records, shapes=shapes)
         else:
-            reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, release=sent)
+            reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, release=sent, shapes=shapes)
         return reply.tensors["output"].float()
 
 
@@ -181,12 +220,16 @@ class _Half:
     def _up(self, route: Route, sent: Release | Stored) -> Tensor:
         if isinstance(sent, Stored):
             raise ConfigError("An encoder-decoder's steps carry their own texts.", remedy="Pass the texts.")
-        reply = self.link.gate.send(route, {"job": self.link.job, "step": self.link.step}, release=sent)
+        where: dict[str, str | int] = {"job": self.link.job, "step": self.link.step}
+        reply = self.link.gate.send(route, where, release=sent, shapes=_output(self.link.gate, sent, None))
         return reply.tensors["output"].float()
 
     def _down(self, route: Route, gradient: Tensor) -> Reply:
         gradient = gradient.detach().to("cpu", self.link.gradient_type)
-        return self.link.gate.send(route, {"job": self.link.job, "step": self.link.step}, gradient=gradient)
+        where: dict[str, str | int] = {"job": self.link.job, "step": self.link.step}
+        # a boundary's rows are as many and as wide below the vendor's blocks as above
+        shapes: dict[str, Shape] = {"boundary_gradient": tuple(gradient.shape)}
+        return self.link.gate.send(route, where, gradient=gradient, shapes=shapes)
 
 
 class _Source(_Half):
@@ -219,11 +262,18 @@ def _told(reply: Reply) -> dict[str, Tensor]:
 
 
 class AdapterLink:
-    """Queries to a published adapter: the same road, without steps."""
+    """Queries to a published adapter: the same road, without steps.
 
-    def __init__(self, gate: Gate, adapter: str) -> None:
+    Args:
+        gate: The door.
+        adapter: The adapter.
+        labels: Outputs of its head; None where the customer holds the tail.
+    """
+
+    def __init__(self, gate: Gate, adapter: str, *, labels: int | None) -> None:
         self.gate = gate
         self.adapter = adapter
+        self._labels = labels
 
     @property
     def moment(self) -> str:
@@ -238,7 +288,8 @@ class AdapterLink:
         """
         if isinstance(sent, Stored):
             raise ConfigError("A query carries its own release.", remedy="Pass the texts.")
-        reply = self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent)
+        shapes = _output(self.gate, sent, self._labels)
+        reply = self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent, shapes=shapes)
         return reply.tensors["output"].float()
 
 
@@ -252,16 +303,18 @@ class GenerationLink:
     Args:
         gate: The door.
         spec: What to ask for.
+        last_only: Whether the customer's tail has no blocks, and looks at nothing but the position that is continued.
 
     Attributes:
         round_trips: Frames that brought a text further.
         replays: How many times the session was started anew.
     """
 
-    def __init__(self, gate: Gate, spec: GenerationSpec) -> None:
+    def __init__(self, gate: Gate, spec: GenerationSpec, *, last_only: bool) -> None:
         self.gate = gate
         self.name = secrets.token_hex(16)
         self.spec = spec
+        self._last_only = last_only
         self.round_trips = 0
         self.replays = 0
         self._frames: list[tuple[Release, Tensor | None]] = []
@@ -319,7 +372,11 @@ class GenerationLink:
         for step in range(first, len(self._frames) + 1):
             release, parents = self._frames[step - 1]
             where: dict[str, str | int] = {"generation": self.name, "step": step}
-            reply = self.gate.send(routes.GENERATION_STEP, where, release=release, parents=parents)
+            shapes = _output(self.gate, release, None)
+            source = self.spec.source_positions > 0 and step == 1
+            if self._last_only and not source:
+                shapes = {"output": (_growing(release), self.gate.width)}
+            reply = self.gate.send(routes.GENERATION_STEP, where, release=release, parents=parents, shapes=shapes)
             output = reply.tensors["output"].float()
         return output
 

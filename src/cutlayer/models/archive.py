@@ -4,44 +4,51 @@ An archive is a folder of flat files: `manifest.json`, the tokenizer's files and
 the text cut, `config.json` and `weights.safetensors`. Weights carry their whole-model names. Reading
 builds the whole model's skeleton without weights, cuts it by the same code that the vendor runs, and
 fills in what came along; what a part needs and the archive lacks is an error, never a random draw.
+
+Whoever wrote an archive may be hostile: of its files only what is known is read, and each size is compared with the
+tensors that came, and bounded, before memory is taken for it.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Self
 
 import safetensors
 import torch
 from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it has no py.typed
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cutlayer.core import Cut, ModelError, StorageError
-from cutlayer.models.anatomy import FAMILIES, family_of
+from cutlayer.core import Cut, CutlayerError, ModelError, StorageError
+from cutlayer.models.anatomy import FAMILIES
+from cutlayer.models.configuration import ATTENTION, MAX_VOCABULARY, read_settings, settings_of
 from cutlayer.models.cutting import Bottom, Tail, check_untied, embedding_table
 from cutlayer.models.heads import FRESH, Head, frozen, model_class
 from cutlayer.models.inputs import Template
 from cutlayer.models.load import fingerprint, max_length
 from cutlayer.models.seq2seq import Seq2SeqBottom, Seq2SeqTail, cut_up, target_template
 from cutlayer.models.spelling import token_spellings
+from cutlayer.models.tokenizer import LARGEST_TOKENIZER, as_json, read_json, read_tokenizer, save_tokenizer
+from cutlayer.printable import quoted
 
 MANIFEST = "manifest.json"
 _CONFIG = "config.json"
 _WEIGHTS = "weights.safetensors"
-_LARGEST_MANIFEST = 1 << 20
-_READ_OF_ANY = frozenset({"attention_chunk_size", "head_dim", "is_causal", "layer_types", "sliding_window"})
-"""What the models' code reads of a configuration whether or not its class knows it."""
+_LARGEST_MANIFEST = _LARGEST_CONFIG = 1 << 20
+_LARGEST_HEADER = 1 << 24
+_NUMBER_BYTES = 4
+_LARGEST_BUFFERS = 1 << 28
+"""Bytes that a model may take for what is no weight: numbers of positions, rotary frequencies."""
+_ELEMENTS = ("F32", "BF16", "F16")
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A flat name: nothing in a manifest can point outside the archive's folder."""
@@ -55,6 +62,22 @@ class FileEntry(BaseModel):
     name: FileName
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size: int = Field(ge=0)
+
+
+def largest_file(name: str, *, parameters: int) -> int:
+    """Most bytes that a file of an archive may have; 0 for a name that no archive has.
+
+    Args:
+        name: The file's.
+        parameters: Numbers that the vendor says it hands out.
+    """
+    if name == _WEIGHTS:
+        return _NUMBER_BYTES * parameters + _LARGEST_HEADER
+    return LARGEST_TOKENIZER.get(name) or {MANIFEST: _LARGEST_MANIFEST, _CONFIG: _LARGEST_CONFIG}.get(name, 0)
+
+
+MAX_SPECIALS = 64
+"""Special tokens that a text gets."""
 
 
 class Manifest(BaseModel):
@@ -79,20 +102,29 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    family: str
-    fingerprint: str
+    name: FileName
+    family: str = Field(pattern=r"^[a-z0-9_-]{1,64}$")
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
     cut: Cut
     head: Head
     template: Template
     target_template: Template | None = None
-    vocab_size: int
-    files: tuple[FileEntry, ...]
+    vocab_size: int = Field(ge=1, le=MAX_VOCABULARY)
+    files: tuple[FileEntry, ...] = Field(max_length=16)
     aliases: dict[str, str] = {}
     tied: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
-    parameters_handed_out: int
-    parameters_of_model: int
+    parameters_handed_out: int = Field(ge=0)
+    parameters_of_model: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _template_is_of_the_table(self) -> Self:
+        for template in (self.template, self.target_template):
+            for layout in () if template is None else (template.single, template.pair):
+                ids = [token for gap in layout.specials for token in gap]
+                if len(ids) > MAX_SPECIALS or not all(0 <= token < self.vocab_size for token in ids):
+                    raise ValueError(f"special tokens are at most {MAX_SPECIALS} rows of the table")
+        return self
 
     @property
     def has_weights(self) -> bool:
@@ -193,9 +225,9 @@ def write_archive(
         raise StorageError(f"{folder} is not empty.", remedy="Give an archive a folder of its own.")
     weights = _customers(model, cut)
     folder.mkdir(parents=True, exist_ok=True)
-    _save_tokenizer(tokenizer, folder)
+    save_tokenizer(tokenizer, folder)
     if weights:
-        (folder / _CONFIG).write_text(_config_json(model.config), encoding="utf-8")
+        (folder / _CONFIG).write_text(as_json(settings_of(model.config)), encoding="utf-8")
         save_file(
             {key: value.detach().cpu().contiguous() for key, value in weights.items()},
             folder / _WEIGHTS,
@@ -241,8 +273,10 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise StorageError(f"{path} cannot be read.", remedy="Fetch the archive again.") from error
     except ValidationError as error:
-        places = ", ".join(".".join(str(step) for step in fault["loc"]) for fault in error.errors())
-        raise StorageError(f"{path} is no manifest: {places} is off.", remedy="Fetch the archive again.") from error
+        places = [".".join(map(str, fault["loc"])) or "body" for fault in error.errors()[:8]]
+        raise StorageError(
+            f"{path} is no manifest: {quoted(', '.join(places))} is off.", remedy="Fetch the archive again."
+        ) from None
 
 
 def read_archive(folder: Path) -> Archive:
@@ -282,7 +316,7 @@ _UNUSED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")
 def _read(folder: Path) -> tuple[Manifest, PreTrainedTokenizerBase, Tensor]:
     manifest = read_manifest(folder)
     _check_files(folder, manifest)
-    tokenizer = _load_tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     return manifest, tokenizer, candidate_tokens(tokenizer, vocab_size=manifest.vocab_size)
 
 
@@ -291,51 +325,6 @@ def _customers(model: PreTrainedModel, cut: Cut) -> dict[str, nn.Parameter]:
     parts = cut_up(model, cut)
     held = {id(value) for part in (parts.bottom, parts.tail) if part is not None for value in part.parameters()}
     return {name: value for name, value in model.named_parameters() if id(value) in held}
-
-
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    tokenizer = copy.deepcopy(tokenizer)
-    # what an earlier call set; it would otherwise be saved and change the archive's bytes
-    tokenizer.backend_tokenizer.no_padding()
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    for private in ("name_or_path", "tokenizer_file"):  # paths on the vendor's machine
-        settings.pop(private, None)
-    tokens = {*tokenizer.special_tokens_map, "extra_special_tokens"}
-    settings = {name: value for name, value in settings.items() if name in tokens or not _names_a_path(value)}
-    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _names_a_path(value: Any) -> bool:
-    """Whether a setting holds an absolute path: of the machine that the tokenizer was made on."""
-    if isinstance(value, dict):
-        return any(map(_names_a_path, value.values()))
-    if isinstance(value, list):
-        return any(map(_names_a_path, value))
-    if not isinstance(value, str) or len(value) < 2:
-        return False
-    absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
-    return absolute or value.startswith(("~", "file:"))
-
-
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    try:
-        # not the family's own class, which would build its pipeline anew: tokenizer.json is the vendor's
-        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise StorageError(f"The tokenizer in {folder} cannot be read.", remedy="Fetch the archive again.") from error
-    return tokenizer
-
-
-def _config_json(config: PretrainedConfig) -> str:
-    """What the model's code reads of a configuration; checkpoints carry notes of their own training beside it."""
-    plain = type(config)(num_labels=config.num_labels).to_dict()  # type: ignore[call-arg]  # all classes take it
-    settings = {name: value for name, value in config.to_dict().items() if name in plain or name in _READ_OF_ANY}
-    settings |= {name: plain[name] for name in ("id2label", "label2id")}  # the labels' names are the vendor's
-    settings.pop("_name_or_path", None)  # a path on the vendor's machine
-    return json.dumps(settings, indent=2, sort_keys=True) + "\n"
 
 
 def _entry(path: Path) -> FileEntry:
@@ -357,6 +346,10 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         )
     for entry in manifest.files:
         path = folder / entry.name
+        if entry.size > largest_file(entry.name, parameters=manifest.parameters_handed_out):
+            raise StorageError(
+                f"{path} is no file of an archive, or larger than one: {entry.size} bytes.", remedy="Ask the vendor."
+            )
         if not path.is_file() or path.is_symlink():
             raise StorageError(f"{path} is missing.", remedy="Fetch the archive again.")
         found = _entry(path)
@@ -370,40 +363,98 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
     """The whole model with the archive's weights; all others take no memory. Buffers are real."""
-    settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    settings = read_json(folder / _CONFIG, largest=_LARGEST_CONFIG)
     if settings.get("model_type") != manifest.family:
         raise StorageError(
-            f"{_CONFIG} is of family {settings.get('model_type')!r}, the manifest says {manifest.family!r}.",
+            f"{_CONFIG} is of family {quoted(str(settings.get('model_type')), longest=80)!r}, the manifest says "
+            f"{manifest.family!r}.",
             remedy="Fetch the archive again.",
         )
-    config = CONFIG_MAPPING[manifest.family].from_dict(settings)
-    family_of(config)
-    with init_empty_weights(include_buffers=False):
-        model: PreTrainedModel = model_class(config, manifest.head).from_config(config)
+    config = read_settings(settings, manifest.family)
+    try:
+        with torch.device("meta"):  # first without any memory, for what it would take
+            planned = model_class(config, manifest.head).from_config(config, attn_implementation=ATTENTION)
+        _check_plan(planned, manifest, folder)
+        with init_empty_weights(include_buffers=False):
+            model: PreTrainedModel = model_class(config, manifest.head).from_config(
+                config, attn_implementation=ATTENTION
+            )
+    except CutlayerError:
+        raise
+    except Exception as error:  # what a class does not like of its settings it tells in many ways
+        raise ModelError(
+            f"No {manifest.family} model can be made of the archive's configuration: {type(error).__name__}.",
+            remedy="Ask the vendor for a new archive.",
+        ) from error
     setattr(model, FRESH, manifest.fresh)
     _fill(model, manifest, folder)
     return frozen(model)
 
 
-def _fill(model: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
-    try:
-        tensors = load_file(folder / _WEIGHTS)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise StorageError(f"{folder / _WEIGHTS} cannot be read.", remedy="Fetch the archive again.") from error
-    parameters: Mapping[str, nn.Parameter] = {
-        name: nn.Parameter(tensor, requires_grad=False) for name, tensor in tensors.items()
-    }
-    for name, empty in list(model.named_parameters(remove_duplicate=False)):
-        filled = parameters.get(manifest.aliases.get(name, name))
-        if filled is None:
-            continue
-        if filled.shape != empty.shape:
+def _check_plan(planned: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
+    """Checks what a configuration would build against the tensors that came, before memory is taken for either.
+
+    Raises:
+        StorageError: The file of weights cannot be read.
+        ModelError: They do not fit together.
+    """
+    buffers = sum(buffer.nbytes for buffer in planned.buffers())
+    if buffers > _LARGEST_BUFFERS:
+        raise ModelError(
+            f"The archive's configuration takes {buffers} bytes beside weights; at most {_LARGEST_BUFFERS} are taken.",
+            remedy="Ask the vendor: no model needs as many.",
+        )
+    parameters = dict(planned.named_parameters(remove_duplicate=False))
+    found = _stored(folder)
+    for name, (element, _) in found.items():
+        if name not in parameters or element not in _ELEMENTS:
             raise ModelError(
-                f"{name} has shape {list(filled.shape)} in the archive, {list(empty.shape)} by its configuration.",
+                f"The archive holds a tensor {quoted(name, longest=80)} of type {element}, which no part of it has.",
                 remedy="Ask the vendor for a new archive.",
             )
-        owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, filled)
+    for name, planned_parameter in parameters.items():
+        stored = found.get(manifest.aliases.get(name, name))
+        if stored is not None and stored[1] != tuple(planned_parameter.shape):
+            raise ModelError(
+                f"{name} has shape {list(stored[1])} in the archive, {list(planned_parameter.shape)} by its "
+                "configuration.",
+                remedy="Ask the vendor for a new archive.",
+            )
+    stored_in_all = sum(math.prod(shape) for _, shape in found.values())
+    counts = {
+        "parameters_of_model": sum(parameter.numel() for parameter in planned.parameters()),
+        # where some are missing, the part that lacks one names it
+        "parameters_handed_out": max(stored_in_all, manifest.parameters_handed_out),
+        "vocab_size": embedding_table(planned).shape[0],
+    }
+    for name, count in counts.items():
+        if getattr(manifest, name) != count:
+            raise ModelError(
+                f"The archive's manifest says {name} = {getattr(manifest, name)}; configuration and tensors make it "
+                f"{count}.",
+                remedy="Ask the vendor for a new archive.",
+            )
+
+
+def _stored(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Element type and shape of each tensor in the file of weights, by name; no tensor is read."""
+    try:
+        with safetensors.safe_open(folder / _WEIGHTS, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise StorageError(f"{folder / _WEIGHTS} cannot be read.", remedy="Fetch the archive again.") from error
+
+
+def _fill(model: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
+    parameters: Mapping[str, nn.Parameter] = {
+        name: nn.Parameter(tensor, requires_grad=False) for name, tensor in load_file(folder / _WEIGHTS).items()
+    }
+    for name, _ in list(model.named_parameters(remove_duplicate=False)):
+        filled = parameters.get(manifest.aliases.get(name, name))
+        if filled is not None:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, filled)
 
 
 def _check_whole(part: nn.Module | None) -> None:

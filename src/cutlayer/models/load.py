@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from cutlayer.core import ModelError, StorageError
 from cutlayer.models.anatomy import Kind, Positions, family_of
+from cutlayer.models.configuration import ATTENTION
 from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, model_class
 
 STARTER = "starter"
@@ -86,6 +87,7 @@ def _load(
     dtype: torch.dtype,
 ) -> PreTrainedModel:
     kind = model_class(config, head)
+    config._attn_implementation = ATTENTION  # a checkpoint may name code of a repository
     if num_labels is not None:
         config.num_labels = num_labels
     try:

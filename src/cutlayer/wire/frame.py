@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from cutlayer.core import ConfigError, Payload, Ragged, Rows, Tokens
-from cutlayer.wire.messages import Form, Message, WireType
+from cutlayer.wire.messages import MAX_ANSWER_BYTES, Form, Message, WireType
 from cutlayer.wire.routes import PLACEHOLDERS, ROLES, Category, Route
 
 _DTYPE_NAMES = {
@@ -45,6 +45,10 @@ _HIGHEST_RANK = 8
 """Beyond all that travels; within them the number of bytes that a header claims can be told."""
 
 
+Shape = tuple[int | None, ...]
+"""Sides of a tensor; None for one that is not known."""
+
+
 class FrameError(ConfigError):
     """Bytes or tensors that are no frame of their route."""
 
@@ -58,12 +62,17 @@ class Frame:
         where: Values of the path's placeholders.
         control: The JSON body.
         tensors: The tensor body, by role.
+        shapes: Shapes of the answer's tensors, by role, as far as the request tells them; None for a side that it
+            does not tell. More is not read, and another shape is no answer.
+        size: Bytes of the answer, where it is a file whose size is known.
     """
 
     route: Route
     where: Mapping[str, str | int] = field(default_factory=dict)
     control: Message | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    size: int | None = None
 
     def __post_init__(self) -> None:
         _check_where(self.route, self.where)
@@ -78,6 +87,18 @@ class Frame:
     def path(self) -> str:
         """The path with its placeholders filled in."""
         return self.route.path.format(**self.where)
+
+    @property
+    def reply_bytes(self) -> int:
+        """Most bytes that a good answer has."""
+        if self.size is not None:
+            return self.size
+        sides = [sides for sides in self.shapes.values() if None not in sides]
+        if not self.shapes or len(sides) < len(self.shapes):
+            return self.route.reply_bytes
+        largest = sum(math.prod(side or 0 for side in shape) for shape in sides) * max(_DTYPE_SIZES.values())
+        # what an update needs beside the tensors of known shape: a norm, and a few numbers a head
+        return 8 + MAX_HEADER_BYTES + largest + MAX_ANSWER_BYTES
 
     def encode(self) -> bytes:
         """The body's bytes."""

@@ -20,6 +20,17 @@ PROTOCOL = 2
 MAX_CONTROL_BYTES = 2**14
 """No message of a customer is longer: a job that names all the record sets it may has about 3,500 bytes."""
 
+MAX_ANSWER_BYTES = 2**16
+"""Most bytes of a vendor's JSON answer, problem details included, unless it is a list."""
+MAX_LIST_BYTES = 2**22
+"""Of an answer that lists models, adapters or shards: room for some 8,000 adapters, or 35,000 shards."""
+MAX_TENSOR_BYTES = 2**30
+"""Of an answer with tensors, where the request does not say how many there will be."""
+MAX_SIDE = 2**24
+"""Of a model's table: rows, and elements of a row."""
+MAX_ARCHIVE_FILES = 16
+"""Files of an archive; there are four."""
+
 Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
 
@@ -28,6 +39,10 @@ CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-d[0-9]{
 FileName = ModelName
 """No path, and nothing that is hidden: it has the form of a model's name."""
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,63}$")]
+"""A version or the name of a family: a vendor's, and shown to people."""
+Moment = Annotated[str, StringConstraints(pattern=r"^[0-9T:.+Z -]{1,40}$")]
+"""A date and time as ISO 8601 writes it."""
 _LARGEST_COUNT = 2**53
 """Every whole number up to here is a float, too, for those who read JSON so."""
 
@@ -54,6 +69,9 @@ class Message(BaseModel):
     """Base of all control messages: frozen, and closed to fields it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Count = Annotated[int, Ge(0), Le(_LARGEST_COUNT)]
 
 
 class Form(StrEnum):
@@ -86,45 +104,45 @@ class ServiceInfo(Message):
     """What a vendor says of itself."""
 
     service: Literal["cutlayer"] = "cutlayer"
-    version: str
-    protocol: int = PROTOCOL
-    default_model: str
-    max_body_bytes: int
-    max_rows_per_step: int
-    threads: int
+    version: Word
+    protocol: Count = PROTOCOL
+    default_model: ModelName
+    max_body_bytes: Count
+    max_rows_per_step: int = Field(ge=1, le=_LARGEST_COUNT)
+    threads: Count
 
 
 class ModelInfo(Message):
     """A model that the vendor lets customers train and query."""
 
     name: ModelName
-    family: str
+    family: Word
     fingerprint: Digest
-    blocks: int
-    target_blocks: int | None = None
+    blocks: Count
+    target_blocks: Count | None = None
     """Of an encoder-decoder's decoder, whose encoder has `blocks`; null for models with one stack."""
-    width: int
-    vocab_size: int
-    max_length: int
-    max_bottom: int
+    width: int = Field(ge=1, le=MAX_SIDE)
+    vocab_size: int = Field(ge=1, le=MAX_SIDE)
+    max_length: Count
+    max_bottom: Count
     """The deepest cut, of either stack, for which the vendor hands out a bottom."""
-    max_tail: int | None
+    max_tail: Count | None
     """The deepest tail that the vendor hands out; null where it hands out none, as of an encoder."""
-    parameters: int
+    parameters: Count
 
 
 class ModelList(Message):
     """The models of a vendor."""
 
-    models: tuple[ModelInfo, ...]
+    models: Annotated[tuple[ModelInfo, ...], FailFast()]
 
 
 class ArchiveFile(Message):
     """One file of an archive."""
 
-    name: str
+    name: FileName
     sha256: Digest
-    size: int
+    size: Count
 
 
 class ArchiveManifest(Message):
@@ -132,11 +150,11 @@ class ArchiveManifest(Message):
 
     model: ModelName
     fingerprint: Digest
-    family: str
+    family: Word
     cut: Cut
-    files: tuple[ArchiveFile, ...]
-    parameters_handed_out: int
-    parameters_of_model: int
+    files: Annotated[tuple[ArchiveFile, ...], Field(max_length=MAX_ARCHIVE_FILES), FailFast()]
+    parameters_handed_out: Count
+    parameters_of_model: Count
 
 
 # ---------------------------------------------------------------- records
@@ -155,10 +173,10 @@ class RecordSetSpec(Message):
 class ShardInfo(Message):
     """A stored shard."""
 
-    number: int
+    number: Count
     sha256: Digest
-    size: int
-    records: int
+    size: Count
+    records: Count
 
 
 class RecordSetInfo(Message):
@@ -166,9 +184,9 @@ class RecordSetInfo(Message):
 
     record_set: Identifier
     spec: RecordSetSpec
-    shards: tuple[ShardInfo, ...]
+    shards: Annotated[tuple[ShardInfo, ...], FailFast()]
     sealed: bool
-    records: int
+    records: Count
 
 
 class SealRequest(Message):
@@ -272,12 +290,12 @@ class JobInfo(Message):
     job: Identifier
     spec: JobSpec
     state: JobState
-    step: int
+    step: Count
     gradient_applied: bool
     update_waits: bool = False
-    checkpoints: tuple[int, ...]
-    snapshots: tuple[int, ...]
-    threads: int
+    checkpoints: tuple[Count, ...]
+    snapshots: tuple[Count, ...]
+    threads: Count
 
 
 class SnapshotRequest(Message):
@@ -295,18 +313,18 @@ class AdapterInfo(Message):
     cut: Cut
     form: Form
     wire_type: WireType
-    segments: int
-    num_labels: int | None
-    step: int
+    segments: Count
+    num_labels: Count | None
+    step: Count
     sha256: Digest
-    size: int
-    created: str
+    size: Count
+    created: Moment
 
 
 class AdapterList(Message):
     """The adapters of a tenant."""
 
-    adapters: tuple[AdapterInfo, ...]
+    adapters: Annotated[tuple[AdapterInfo, ...], FailFast()]
 
 
 # ---------------------------------------------------------------- generation
@@ -333,7 +351,7 @@ class GenerationInfo(Message):
 
     generation: Identifier
     spec: GenerationSpec
-    step: int
+    step: Count
 
 
 class Problem(BaseModel):
@@ -346,3 +364,7 @@ class Problem(BaseModel):
     status: int
     detail: str = ""
     remedy: str = ""
+
+
+LISTS = (ModelList, RecordSetInfo, AdapterList)
+"""Answers that grow with what a vendor holds."""

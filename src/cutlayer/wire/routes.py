@@ -104,6 +104,13 @@ class Route:
     raw_reply: bool = False
 
     @property
+    def reply_bytes(self) -> int:
+        """Most bytes of an answer, where the frame does not tell it more exactly."""
+        if self.reply_tensors or self.raw_reply:
+            return m.MAX_TENSOR_BYTES
+        return m.MAX_LIST_BYTES if self.reply in m.LISTS else m.MAX_ANSWER_BYTES
+
+    @property
     def placeholders(self) -> frozenset[str]:
         """Names of what stands in the path; `PLACEHOLDERS` has their forms."""
         return frozenset(name for _, name, _, _ in Formatter().parse(self.path) if name)

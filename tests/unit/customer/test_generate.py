@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cutlayer.core import ConfigError, CutlayerError, DataError, Ragged, VendorError
+from cutlayer.core import ConfigError, Cut, CutlayerError, DataError, Ragged, VendorError
 from cutlayer.customer import Sampling
 from cutlayer.customer.generate import Chooser, Writer, check_prompts, generate
 from cutlayer.models import Head
@@ -276,7 +276,7 @@ class Scripted:
 
     def __init__(self, script: list[list[int]], *, tokenizer: Any = TOKENIZER, fails_at: int | None = None) -> None:
         self.archive = SimpleNamespace(
-            tokenizer=tokenizer, template=SimpleNamespace(opening=()), candidates=torch.ones(300)
+            tokenizer=tokenizer, template=SimpleNamespace(opening=()), candidates=torch.ones(300), cut=Cut(tail=0)
         )
         self.bottom = self.tail = None
         self.routes: list[str] = []

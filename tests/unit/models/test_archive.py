@@ -12,9 +12,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
 from cutlayer.models import (
+    FAMILIES,
     MANIFEST,
     Head,
     candidate_tokens,
@@ -24,6 +26,7 @@ from cutlayer.models import (
     read_manifest,
     write_archive,
 )
+from cutlayer.models.configuration import NOT_READ, SETTINGS
 from tests.equivalence.checks import Batch, Case, cut_up, make_batch
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, VOCAB, configuration, make_model, shared_model
 from tests.unit.models.vocabularies import SPECIALS, WORDS, habit_of, make_tokenizer
@@ -242,6 +245,61 @@ def test_byte_level_tokens_are_all_candidates() -> None:
     ids = tokenizer.convert_tokens_to_ids(alphabet)
     assert candidates[ids].all()
     assert not candidates[len(tokenizer) :].any()
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_an_archive_of_the_version_before_is_read(name: str, tmp_path: Path) -> None:
+    """It has what every configuration of transformers has, and more of the tokenizer than is read."""
+    folder = write(name, Cut(bottom=2), tmp_path / "archive")
+    known = type(configuration(name))().to_dict().keys()
+    whole = {key: value for key, value in shared_model(name, head_of(name)).config.to_dict().items() if key in known}
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(before | {key: whole[key] for key in whole.keys() - before.keys()}))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    more = {
+        "tokenizer_class": "TokenizersBackend",
+        "backend": "tokenizers",
+        "is_local": True,
+        "chat_template": "{{ x }}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | more))
+    (folder / "chat_template.jinja").write_text("{{ x }}")
+    relist(folder)
+    archive = read_archive(folder)
+    plain = read_archive(write(name, Cut(bottom=2), tmp_path / "plain"))
+    assert archive.bottom is not None
+    assert plain.bottom is not None
+    assert {key: value.shape for key, value in archive.bottom.state_dict().items()} == {
+        key: value.shape for key, value in plain.bottom.state_dict().items()
+    }
+    told = archive.bottom.model.config.to_dict()
+    assert told == plain.bottom.model.config.to_dict()
+    assert archive.tokenizer("word1 b")["input_ids"] == plain.tokenizer("word1 b")["input_ids"]
+    assert archive.tokenizer.special_tokens_map == plain.tokenizer.special_tokens_map
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_setting_of_a_family_has_its_bounds(family: str) -> None:
+    """Of the transformers that is installed: a new setting is looked at before it is handed out or read."""
+    known = CONFIG_MAPPING[family]().to_dict().keys()
+    assert known - SETTINGS.keys() == NOT_READ
+
+
+def test_a_setting_that_archives_do_not_hold_is_named(tmp_path: Path) -> None:
+    model = make_model("bert", Head.CLASSIFICATION)
+    model.config.quantization_config = {"quant_method": "x"}  # no setting of the class: a note, and left out
+    write_archive(model, make_tokenizer("bert"), Cut(bottom=1), tmp_path / "archive", name="m")
+    assert "quantization_config" not in json.loads((tmp_path / "archive" / "config.json").read_text())
+
+
+def test_a_rotary_setting_takes_no_memory(tmp_path: Path) -> None:
+    archive = write("glm", Cut(bottom=1), tmp_path / "archive")
+    config = json.loads((archive / "config.json").read_text())
+    rope = config["rope_parameters"] | {"partial_rotary_factor": 1e13}
+    (archive / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    relist(archive)
+    with pytest.raises(ModelError, match=r"bytes beside weights|No glm model"):
+        read_archive(archive)
 
 
 # ---------------------------------------------------------------- damaged archives

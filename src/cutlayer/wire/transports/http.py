@@ -1,4 +1,9 @@
-"""Frames over HTTP/1.1, with the bytes of every request and answer counted where they cross the socket."""
+"""Frames over HTTP/1.1, with the bytes of every request and answer counted where they cross the socket.
+
+A vendor may be hostile. No encoding of answers is asked for or accepted, so what is counted is what is decoded; an
+answer is read in pieces and up to the size that its frame allows; heads and framing count, too; and an answer that
+trickles ends with its time.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +24,68 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from cutlayer.core import ConfigError, Fault, VendorError
+from cutlayer.printable import quoted
 from cutlayer.wire.frame import Frame, Reply
-from cutlayer.wire.transports.answer import read_answer, request_headers
+from cutlayer.wire.transports.answer import check_size, read_answer, request_headers
 
 _CONNECT_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _TRIES_BEFORE_FIRST_CONTACT = 2
 """A mistyped address should fail at once; a vendor that has answered before is worth waiting for."""
 _TRY_AGAIN = frozenset({429, 503})
+_PIECE_BYTES = 2**20
+_HEAD_BYTES = 2**18
+"""Most bytes of an answer's status lines and headers; uvicorn's have about 150, a proxy's some thousand."""
+_SLOWEST = 2**14
+"""Bytes a second: an answer that has begun may take the time-out, and a second more for each of these."""
 
 
 @dataclass
 class _Meter:
-    """Bytes of one `send`, above TLS."""
+    """Bytes of one `send`, above TLS, and what its present try may still receive.
+
+    Attributes:
+        sent: Bytes sent, over all tries.
+        received: Bytes received, over all tries.
+        allowed: What `received` may come to.
+        timeout: Seconds that an answer may take beyond what its bytes take at the lowest speed.
+    """
 
     sent: int = 0
     received: int = 0
+    allowed: int = 0
+    timeout: float = 0.0
+    _before: int = 0
+    _begun: float | None = None
+
+    def begin(self, most: int) -> None:
+        """Begins a try, whose answer has a body of `most` bytes at most."""
+        # framing of a chunked body is at most as long as the body, unless somebody wants it to be longer
+        self._before, self.allowed, self._begun = self.received, self.received + 2 * most + _HEAD_BYTES, None
+
+    def receive(self, count: int) -> None:
+        """Takes note of bytes that arrived.
+
+        Raises:
+            VendorError: They are more than any answer has, or come too slowly.
+        """
+        now = time.monotonic()
+        self._begun = now if self._begun is None else self._begun
+        self.received += count
+        if self.received > self.allowed:
+            raise VendorError(
+                f"The vendor's answer has more than {self.allowed - self._before} bytes, head and framing included.",
+                remedy=_NO_VENDOR,
+            )
+        came = self.received - self._before
+        if now - self._begun > self.timeout + came / _SLOWEST:
+            raise VendorError(
+                f"The vendor's answer came too slowly: {came} bytes in {now - self._begun:.0f} s.",
+                remedy="Check the network and the address, then run the same command again.",
+            )
+
+
+_NO_VENDOR = "Check that the address is a cutlayer vendor's; if it is, ask the vendor: no right answer is like this."
 
 
 _METER: ContextVar[_Meter] = ContextVar("meter")
@@ -51,7 +102,7 @@ class _MeteredSocket(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         count: int | None = self._inner.readinto(buffer)
-        _METER.get().received += count or 0
+        _METER.get().receive(count or 0)
         return count
 
     def close(self) -> None:
@@ -115,7 +166,8 @@ class HttpTransport:
         url: The vendor's address. `http://` is accepted for this machine only.
         api_key: The tenant's key.
         ca_cert: PEM file of the certificate to trust, for a vendor that signed its own.
-        timeout: Seconds to wait for an answer; the first step of a job may include loading a model.
+        timeout: Seconds to wait for an answer; the first step of a job may include loading a model. One that has
+            begun may take as long again, and a second for each 16 KiB of it.
         retries: How often a frame is sent again before giving up; pauses double from 0.1 s to 5 s.
 
     Raises:
@@ -140,6 +192,7 @@ class HttpTransport:
         self._prefix = parts.path.rstrip("/")
         self._retries = retries
         self._reached = False
+        self._timeout = timeout
         timeouts = urllib3.Timeout(connect=_CONNECT_SECONDS, read=timeout)
         make: Any = _Pool
         if parts.scheme == "https":
@@ -160,7 +213,7 @@ class HttpTransport:
         """
         body = frame.encode()
         headers = request_headers(frame, body, self._api_key)
-        meter = _Meter()
+        meter = _Meter(timeout=self._timeout)
         token = _METER.set(meter)
         try:
             status, content, repeated = self._exchange(frame, body, headers)
@@ -186,6 +239,7 @@ class HttpTransport:
         while True:
             last = attempt >= (self._retries if self._reached else min(self._retries, _TRIES_BEFORE_FIRST_CONTACT))
             asked_to_wait = 0.0
+            _METER.get().begin(frame.reply_bytes)
             try:
                 response = self._pool.urlopen(
                     frame.route.method,
@@ -196,9 +250,9 @@ class HttpTransport:
                     retries=False,
                     redirect=False,
                     preload_content=False,
+                    decode_content=False,
                 )
-                content = response.read()
-                response.release_conn()
+                content = _read(frame, response)
                 self._reached = True
                 if response.status not in _TRY_AGAIN or last:
                     return response.status, content, attempt > 0
@@ -231,6 +285,33 @@ class HttpTransport:
     def close(self) -> None:
         """Gives connections back."""
         self._pool.close()
+
+
+def _read(frame: Frame, response: urllib3.BaseHTTPResponse) -> bytes:
+    """An answer's body, in pieces and no further than its frame allows.
+
+    Raises:
+        VendorError: It is larger, by its own word or in fact, or it is encoded.
+    """
+    try:
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() not in ("", "identity"):
+            raise VendorError(
+                f"The vendor's answer to {frame.route.name} is encoded ({quoted(encoding, longest=40)}), which was not "
+                "asked for.",
+                status=response.status,
+                remedy="Have the vendor, or the proxy in front of it, send answers as they are.",
+            )
+        check_size(frame, response.status, response.length_remaining or 0)
+        content = io.BytesIO()
+        while piece := response.read(_PIECE_BYTES):
+            check_size(frame, response.status, content.tell() + len(piece))
+            content.write(piece)
+    except BaseException:
+        response.close()  # what is left of it is not read
+        raise
+    response.release_conn()
+    return content.getvalue()
 
 
 def _parse(url: str) -> Any:
@@ -278,7 +359,8 @@ def _trust(ca_cert: Path | str | None) -> ssl.SSLContext:
 
 
 def _seconds(header: str) -> float:
-    return min(float(header), _LONGEST_PAUSE_SECONDS) if header.isdigit() else 0.0
+    # isdigit alone is true of a superscript two, which no float is made of
+    return min(float(header), _LONGEST_PAUSE_SECONDS) if header.isascii() and header.isdigit() else 0.0
 
 
 def _reason(error: BaseException) -> str:
@@ -287,4 +369,5 @@ def _reason(error: BaseException) -> str:
         error = inner
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).rsplit(": ", 1)[-1] or type(error).__name__
+    # it may quote the vendor's status line
+    return quoted(str(error).rsplit(": ", 1)[-1], longest=200) or type(error).__name__
