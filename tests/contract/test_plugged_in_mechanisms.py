@@ -142,7 +142,7 @@ def test_another_noise_is_another_draw_in_another_unit(install: Install, tmp_pat
 # ---------------------------------------------------------------- what a plug-in can get wrong
 
 FAULTS = {
-    "one draw for all": "return rng.standard_normal((1, width))",
+    "two rows for one": "return rng.standard_normal((2, width))",
     "one row": "return rng.standard_normal(width)",
     "half precision": "return rng.standard_normal((len(etas), width)).astype('float32')",
     "a list": "return [[0.0] * width] * len(etas)",

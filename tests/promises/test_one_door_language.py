@@ -14,10 +14,12 @@ from cutlayer import vendor
 from cutlayer.core import Place, Ragged, Tokens
 from cutlayer.customer import Client, Gate, LanguageResult, Method, Sampling, TrainSpec
 from cutlayer.customer.finetune import build_session
+from cutlayer.customer.order import Order
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Tail
+from cutlayer.privacy import Ledger
 from cutlayer.wire import routes
 from cutlayer.wire.frame import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
@@ -180,10 +182,13 @@ def generated(client: Client, data: Path, watched: Watched) -> None:
     session.load_trained(profile.trained(client.home))
     session.eval()
     tokenizer = archive.tokenizer
-    ids = [tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in PROMPTS]
+    # they are asked for in an order of the secret's
+    order = Order(client.home.secret, f"generate/{result.adapter_id}").of([(prompt,) for prompt in PROMPTS])
+    prompts, texts = [PROMPTS[place] for place in order], [texts[place] for place in order]
+    ids = [tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in prompts]
     written = [
         tokenizer(prompt + text.text, add_special_tokens=False)["input_ids"][len(own) :]
-        for prompt, own, text in zip(PROMPTS, ids, texts, strict=True)
+        for prompt, own, text in zip(prompts, ids, texts, strict=True)
     ]
     whole = [own + new for own, new in zip(ids, written, strict=True)]
     with torch.no_grad():
@@ -237,6 +242,10 @@ def test_the_vendor_is_not_told_what_the_customer_drops_out(
     monkeypatch.setattr(Session, "__init__", noting)
     for number, name in enumerate(("one", "other", "one")):
         who = name
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "secret").touch(mode=0o600)
+        (tmp_path / name / "secret").write_bytes(name.encode().ljust(32))
+        assert Ledger(tmp_path / name / "ledger.sqlite")
         with customer(data_dir, api_key, tmp_path / name) as client:
             client.finetune_language_model(
                 TRAIN, eta=math.inf, training=training(epochs=1), seed=SEED, out=tmp_path / f"run{number}"

@@ -76,14 +76,6 @@ class Charges:
         values[:, NAME_BYTES : 2 * NAME_BYTES] = names.repeat_interleave(self.records.lengths, dim=0)
         return replace(self, records=self.records.with_values(values))
 
-    @property
-    def largest(self) -> Tensor:
-        """`[n]` float64: the largest eta of each text; 0 where it has no account."""
-        etas = np.ascontiguousarray(self.records.values[:, 2 * NAME_BYTES :].numpy()).view("<f8")[:, 0]
-        owners = torch.arange(len(self)).repeat_interleave(self.records.lengths)
-        found = torch.zeros(len(self), dtype=torch.float64)
-        return found.scatter_reduce(0, owners, torch.from_numpy(etas.copy()), "amax")
-
     def rows(self, *, first: int = 0) -> Iterator[tuple[bytes, bytes, float, int]]:
         """Account, shortened draw, eta and the text's number, counted from `first`."""
         raw = self.records.values.numpy().tobytes()

@@ -413,6 +413,7 @@ class _Lines:
         draws: Names of the noise in them.
         contents: Names of the texts.
         digests: Hashes of what leaves.
+        etas: The largest eta of each.
         tokens: How many tokens each has.
         sizes: Each one's share of the frame's release bytes.
         parts: Which of its item's texts each is.
@@ -428,6 +429,7 @@ class _Lines:
     draws: Sequence[bytes]
     contents: Sequence[bytes]
     digests: Sequence[bytes]
+    etas: Sequence[float]
     tokens: Sequence[int]
     sizes: Sequence[int]
     parts: Sequence[int]
@@ -449,6 +451,7 @@ class _Lines:
             draws=release.draws,
             contents=release.contents,
             digests=[digests[item] for item in items],
+            etas=release.etas.tolist(),
             tokens=release.tokens.tolist(),
             sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
             parts=[text - first[item] for text, item in enumerate(items)],
@@ -469,6 +472,7 @@ class _Lines:
             draws=labels.identities,
             contents=labels.contents,
             digests=labels.digests,
+            etas=[labels.epsilon] * len(none),
             tokens=none,
             sizes=none,
             parts=none,
@@ -483,8 +487,7 @@ def _write(
     (kind,) = connection.execute(
         "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ? AND model = ?", kinds
     ).fetchone()
-    etas = lines.charges.largest.tolist()
-    _check_bytes(connection, lines, etas)
+    _check_bytes(connection, lines)
     due = Due(connection, [lines.charges], unsafe=unsafe)
     if budget is not None:
         due.check(unit=lines.unit, budget=budget, told=told, what=lines.what)
@@ -495,17 +498,17 @@ def _write(
         "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         zip(
             [entry] * count, range(lines.start, lines.start + count), lines.identities, lines.draws,
-            lines.contents, lines.digests, [kind] * count, etas, lines.tokens, lines.sizes,
+            lines.contents, lines.digests, [kind] * count, lines.etas, lines.tokens, lines.sizes,
             [text in new for text in range(count)], lines.parts, strict=True,
         ),
     )  # fmt: skip
 
 
-def _check_bytes(connection: sqlite3.Connection, lines: _Lines, etas: Sequence[float]) -> None:
+def _check_bytes(connection: sqlite3.Connection, lines: _Lines) -> None:
     query = "SELECT identity, digest FROM releases WHERE identity"
     known = dict(select_by_key(connection, query, list(dict.fromkeys(lines.identities))))
     differing = 0
-    for identity, digest, eta in zip(lines.identities, lines.digests, etas, strict=True):
+    for identity, digest, eta in zip(lines.identities, lines.digests, lines.etas, strict=True):
         # without noise there is no second look: a text's rows may differ in their last bits
         differing += math.isfinite(eta) and known.setdefault(identity, digest) != digest
     if differing:

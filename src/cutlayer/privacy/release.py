@@ -31,6 +31,7 @@ class Release:
         of: `[m]` int64, ascending: the item that each text is (a part of).
         contents: 16 bytes per text: names it, as far as it was released, by how it reads.
         draws: 16 bytes per text: name its noise, all of it.
+        etas: `[m]` float64: each text's largest eta; infinite without privacy, 0 for a text without tokens.
         tokens: `[m]` int64: content tokens of each text in its item.
         charges: What they cost, token by token.
         mechanism: Its name, for the ledger.
@@ -45,6 +46,7 @@ class Release:
     of: Tensor = field(repr=False)
     contents: tuple[bytes, ...] = field(repr=False)
     draws: tuple[bytes, ...] = field(repr=False)
+    etas: Tensor = field(repr=False)
     tokens: Tensor = field(repr=False)
     charges: Charges = field(repr=False)
     mechanism: str
@@ -55,17 +57,12 @@ class Release:
     def __post_init__(self) -> None:
         if len(self.payload) != len(self.identities):
             raise ValueError(f"a release of {len(self.payload)} items has {len(self.identities)} identities")
-        counts = {len(part) for part in (self.of, self.contents, self.draws, self.tokens, self.charges)}
+        counts = {len(part) for part in (self.of, self.contents, self.draws, self.etas, self.tokens, self.charges)}
         if len(counts) != 1:
             raise ValueError(f"the parts of a release are of {sorted(counts)} texts")
 
     def __len__(self) -> int:
         return len(self.identities)
-
-    @property
-    def etas(self) -> Tensor:
-        """`[m]` float64: each text's largest eta; infinite without privacy, 0 for a text without tokens."""
-        return self.charges.largest
 
     def carried_as(self, payload: Payload, context: bytes) -> Release:
         """The same draws in another form.
@@ -118,10 +115,18 @@ class Release:
     def continuing(self, first: Release | None) -> Release:
         """The same, as a further part of texts that began with `first`, in whose name they are listed.
 
+        What the bytes are depends on the beginning too: of an encoder-decoder's target text on its source.
+
         Args:
             first: The release of the texts' beginnings; `None` where this is it.
         """
-        return self if first is None else replace(self, contents=first.contents, draws=first.draws)
+        if first is None:
+            return self
+        identities = tuple(
+            hashlib.blake2b(own, key=begun, digest_size=IDENTITY_BYTES).digest()
+            for own, begun in zip(self.identities, first.identities, strict=True)
+        )
+        return replace(self, identities=identities, contents=first.contents, draws=first.draws)
 
     def select(self, indices: Tensor) -> Release:
         """The items at `indices` `[k]`, in that order."""
@@ -135,6 +140,7 @@ class Release:
             of=torch.arange(len(chosen)).repeat_interleave(texts.lengths),
             contents=tuple(self.contents[text] for text in kept),
             draws=tuple(self.draws[text] for text in kept),
+            etas=self.etas[texts.values],
             tokens=self.tokens[texts.values],
             charges=self.charges.select(texts.values),
         )

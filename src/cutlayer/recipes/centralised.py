@@ -91,7 +91,7 @@ def train_centralised(
         model: `starter`, a local folder or a hub id.
         training: How the adapter is trained; the same settings as a split run's.
         seed: Initialisation and dropout, as in a split run.
-        order: In which order texts are trained on, as a split run's customer has it; `None` for one of the seed's.
+        order: In which order texts are taken, as a split run's customer has it; `None` for one of the seed's.
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
@@ -103,7 +103,7 @@ def train_centralised(
     place = choose_device(device)
     started = time.monotonic()
     order = order or Order(CustomerSecret.unsafe(seed), "centralised")
-    train = train.select(order.of(train.texts))
+    train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
     names = LabelNames.of(train.labels or ())
     whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
     tokenizer = load_tokenizer(model)

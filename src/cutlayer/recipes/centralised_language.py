@@ -83,7 +83,7 @@ def train_centralised_language_model(
         model: An embedded model's name, a local folder or a hub id.
         training: How it is tuned; the same settings as a split run's.
         seed: Initialisation and dropout, as in a split run.
-        order: In which order texts are trained on, as a split run's customer has it; `None` for one of the seed's.
+        order: In which order texts are taken, as a split run's customer has it; `None` for one of the seed's.
         progress: Where to show progress.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
 
@@ -93,7 +93,7 @@ def train_centralised_language_model(
     place = choose_device(device)
     started = time.monotonic()
     order = order or Order(CustomerSecret.unsafe(seed), "centralised")
-    train = train.select(order.of(train.texts))
+    train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
     whole = load_model(model, head=Head.LANGUAGE)
     tuned = _tuned(whole, training, seed=seed).to(place)
     kind = Pairs if family_of(whole.config).kind is Kind.ENCODER_DECODER else Blocks

@@ -11,6 +11,7 @@ from cutlayer.customer import Client, profile
 from cutlayer.customer.client import _privacy, choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
+from cutlayer.privacy import NOISE_WINDOW
 from cutlayer.wire import Message, Reply, Route, routes
 from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
 from cutlayer.wire.transports import HttpTransport
@@ -80,7 +81,12 @@ def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkey
 def test_what_is_asked_of_cti_is_what_the_spec_holds(
     cti: bool | CtiSpec, class_free: bool, made: CtiSpec | None
 ) -> None:
-    assert _privacy(80, None, Place.TOKENS, noise="d-chi", cti=cti, cti_class_free=class_free).cti == made
+    assert (
+        _privacy(
+            80, None, Place.TOKENS, noise="d-chi", noise_window=NOISE_WINDOW, cti=cti, cti_class_free=class_free
+        ).cti
+        == made
+    )
 
 
 def test_an_unknown_device_is_refused() -> None:

@@ -12,7 +12,7 @@ from cutlayer.core import ConfigError, Place
 from cutlayer.customer import Client, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.client import _privacy
 from cutlayer.customer.profile import Profile
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import NOISE_WINDOW, PrivacySpec
 from cutlayer.wire import WireType
 from tests.plugins import installing
 
@@ -41,7 +41,7 @@ def test_a_plug_in_that_is_gone_is_missed_before_the_vendor_is_asked(
 def test_a_plug_ins_noise_is_another_run(tmp_path: Path) -> None:
     with installing(tmp_path) as install:
         install("bundle", PLUG_IN, other="NOISE")
-        chosen = _privacy(80, None, Place.TOKENS, noise="other")
+        chosen = _privacy(80, None, Place.TOKENS, noise="other", noise_window=NOISE_WINDOW)
     assert (chosen.mechanism, chosen.noise) == ("text-to-text", "other")
 
     def run(privacy: PrivacySpec) -> RunSpec:

@@ -196,6 +196,7 @@ def test_one_frame_can_exceed_the_budget_by_itself(ledger: Ledger) -> None:
         of=torch.arange(2),
         draws=first.draws + second.draws,
         contents=first.contents * 2,
+        etas=torch.cat([first.etas, second.etas]),
         tokens=torch.cat([first.tokens, second.tokens]),
         charges=Charges(Ragged.concatenate([first.charges.records, second.charges.records])),
     )

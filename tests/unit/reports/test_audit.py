@@ -113,7 +113,8 @@ def test_without_noise_everything_is_read_and_said(
     texts: Dataset,
 ) -> None:
     report = report_on(evidence_of(tiny_model, tmp_path, texts, eta=math.inf), tiny_model, only=QUICK)
-    assert {each.value for each in report.strongest} == {1.0}
+    # but for places in the file, which the order of records does not tell
+    assert {each.value for each in report.strongest if not each.question.startswith(Question.ROW)} == {1.0}
     assert report.verdict[0].startswith("No noise was added")
     assert report.guarantee.budget == math.inf
     assert report.label_guarantee is not None
@@ -292,7 +293,7 @@ def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
     assert evidence.texts.labels is None
     report = report_on(evidence, tiny_model, only=QUICK)
     answers = {each.question: each for each in report.strongest}
-    assert set(answers) == {"words", "attribute:author", "length", "label"}
+    assert set(answers) == {"words", "attribute:author", "length", "label", "row"}
     assert [name for name, each in answers.items() if each.value is None] == ["label"]
     assert "given without labels" in answers["label"].sentence
     unasked = [each for each in report.attacks if each.question == "label"]

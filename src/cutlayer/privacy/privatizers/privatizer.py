@@ -339,6 +339,7 @@ class Privatizer(ABC):
             of=torch.tensor([item for item, _ in listed], dtype=torch.int64),
             contents=tuple(each.content for _, each in listed),
             draws=tuple(each.draw for _, each in listed),
+            etas=torch.tensor([each.eta for _, each in listed], dtype=torch.float64),
             tokens=torch.tensor([each.tokens for _, each in listed], dtype=torch.int64),
             charges=Charges.of(each.charges for _, each in listed),
             mechanism=self.name,
@@ -381,7 +382,7 @@ class Privatizer(ABC):
             paired: Whether it is one of two texts, which have an account together.
         """
         first, start, stop = part
-        charges, drawn, largest = bytearray(), bytearray(), 0.0
+        charges, drawn, largest = bytearray(), bytearray(), math.inf if math.isinf(self.spec.eta) else 0.0
         account = self._account(b"")
         places = contexts(ids, self.space.spellings, window=self.spec.noise_window, first=start)
         for place, context in enumerate(places, start=start):
