@@ -49,6 +49,8 @@ class Limits(BaseModel):
     """Largest JSON message; no honest one is longer than the default, which is the most there can be."""
     max_rows_per_step: int = Field(default=32768, ge=1)
     """Most positions of one forward pass: texts times the longest of them, special tokens included."""
+    positions_per_piece: int = Field(default=4096, ge=1)
+    """Most positions that an inference computes before other tenants are served; the answer is the same."""
     max_graph_bytes: int | None = Field(default=None, ge=1)
     """Most memory for what steps keep until their gradients come, of one step and of all jobs together; half of
     the machine's by default. A step that takes more is refused; jobs that wait leave memory for others."""
