@@ -63,8 +63,12 @@ class Checkpoints:
         return max(found, key=lambda pair: pair[0], default=None)
 
     def reached(self) -> tuple[int, bool] | None:
-        """What `newest` holds of where the job stands, without the rest of it: the steps whose gradients were taken,
-        and whether an update waits. (0, False) without checkpoints; `None` where one cannot be read."""
+        """What `newest` holds of where the job stands, without the rest of it.
+
+        Returns:
+            How many steps' gradients were taken and whether an update waits: (0, False) without checkpoints; `None`
+            where one cannot be read.
+        """
         names = [f"{step:010d}" for step in self.steps()[-1:]]
         names += [_RECENT] * self._path(_RECENT).exists()
         reached = (0, False)

@@ -143,7 +143,7 @@ class Jobs:
         return None if standing is None else standing.describe(name, spec, folder, row.threads)
 
     def read_ahead(self, tenant: str, name: str) -> None:
-        """Reads the records of a job that is not in memory, before it is brought back. May be called from any thread."""
+        """Reads a job's records through before it is brought back into memory. May be called from any thread."""
         row = self._row(tenant, name)
         if row is not None and row.final is None:
             self._store.read_ahead(tenant, JobSpec.model_validate_json(row.spec).record_sets)

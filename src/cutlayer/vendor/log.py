@@ -251,19 +251,20 @@ def _decode(content: bytes, at: int) -> tuple[Entry | None, int]:
 
 
 def last_entry(folder: Path) -> tuple[int, Entry | None] | None:
-    """The last entry of a log that may be written meanwhile, by the marks of its entries; its others are not read.
+    """The last entry of a log that may be written meanwhile. Of the others only the headers are read.
 
     Returns:
-        Where the newest segment begins, and its last entry, if it has one; `None` where the log cannot be read so.
+        Where the newest segment begins, and its last entry, if it has one; `None` where entries are missing or damaged.
     """
     base = max((int(path.stem) for path in folder.glob(f"*{_SUFFIX}")), default=0)
-    found = None
+    found, before = None, base
     try:
         with _path(folder, base).open("rb") as file:
             while header := file.read(_HEADER.size):
                 magic, kind, applied, deaths, step, length, digest = _HEADER.unpack(header)
-                if magic != _MAGIC:
+                if magic != _MAGIC or step > before + 1:
                     return None
+                before = step
                 found = Entry(kind, step, b"", bool(applied), deaths), digest, file.tell(), length
                 file.seek(length, os.SEEK_CUR)
             if found is None:
