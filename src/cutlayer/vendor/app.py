@@ -23,10 +23,10 @@ from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
-from cutlayer.vendor.door import Door
+from cutlayer.vendor.door import Door, key_in, wrong_key
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
-from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.keys import METRICS, Doorkeeper
 from cutlayer.vendor.lock import lock
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import not_found
@@ -415,10 +415,12 @@ def _add_operations(app: FastAPI, vendor: Vendor) -> None:
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:
-        """Prometheus metrics, for this machine only unless the settings say otherwise: they name tenants."""
-        host = request.client.host if request.client is not None else ""
-        if not vendor.settings.metrics_from_anywhere and host not in ("127.0.0.1", "::1"):
-            raise not_found("page", "metrics")
+        """Prometheus metrics, for those with the operator's key: they name tenants.
+
+        Where a request comes from says nothing: behind a proxy on this machine all come from here.
+        """
+        if not vendor.settings.metrics_from_anywhere and vendor.doorkeeper.tenant(key_in(request)) != METRICS:
+            raise wrong_key(request, "a key made by: cutlayer vendor key create --metrics")
         return Response(vendor.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

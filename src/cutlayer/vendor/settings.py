@@ -109,7 +109,7 @@ class VendorSettings(BaseModel):
         keep_checkpoints: How many checkpoints a job keeps to roll back to.
         verify_shards: Whether shards are read through once per process and compared with their
             digests before they are used (about 1.3 s per GB).
-        metrics_from_anywhere: Whether `/metrics` answers others than this machine; it names tenants.
+        metrics_from_anywhere: Whether `/metrics` answers anybody who reaches it, without a key; it names tenants.
         limits: What one request and one tenant may take.
     """
 
