@@ -12,7 +12,7 @@ of a token's own row. So whatever it returns is post-processing of the noisy vec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -380,7 +380,7 @@ def bf16_serves() -> bool:
     that rounds sums on the way shows in a product whose exact result is known.
     """
     # A torch that cannot say leaves the choice to fp32, which is slower and as exact.
-    features = getattr(torch.cpu, "get_capabilities", dict)()
+    features: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     if not any(features.get(name, False) for name in _BF16_FEATURES):
         return False
     # all positive times half positive, half negative: sums that grow large and cancel, whatever their order

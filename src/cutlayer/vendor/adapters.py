@@ -132,7 +132,7 @@ class Adapters:
             payload = read_pair(card, info, tensors, limit=limit)
         else:
             payload = read_release(card, info, tensors, limit=limit)
-        outputs = []
+        outputs: list[torch.Tensor] = []
         for some in divided(payload, self._settings.limits.positions_per_piece):
             if outputs:
                 yield

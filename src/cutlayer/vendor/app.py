@@ -172,8 +172,10 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
         return ModelList(models=tuple(card.info for card in vendor.catalogue.cards.values()))
 
     async def written(tenant: str, model: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
-        archive = await run_in_threadpool(vendor.catalogue.written_archive, model, cut)
-        return archive or await vendor.compute.run(lambda _: vendor.catalogue.archive(model, cut), tenant)
+        found = await run_in_threadpool(vendor.catalogue.written_archive, model, cut)
+        if found is None:
+            found = await vendor.compute.run(lambda _: vendor.catalogue.archive(model, cut), tenant)
+        return found
 
     @app.api_route(**_at(routes.ARCHIVE))
     async def archive(request: Request, model: ModelName, cut: str) -> ArchiveManifest:
@@ -285,13 +287,17 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     jobs = vendor.jobs
 
     async def run(
-        call: Callable[Concatenate[str, str, P], Pieces[T]], request: Request, job: str, *arguments: P.args
+        call: Callable[Concatenate[str, str, P], Pieces[T]],
+        request: Request,
+        job: str,
+        *arguments: P.args,
+        **options: P.kwargs,
     ) -> T:
-        """Runs a call on a tenant's job when it is its turn; what need not wait for that comes before."""
+        """Runs a call on a tenant's job in its turn; what can be done before is done before."""
         tenant = _tenant(request)
         if not jobs.is_live(tenant, job):
             await run_in_threadpool(jobs.read_ahead, tenant, job)
-        return await vendor.compute.run(call, tenant, job, *arguments)
+        return await vendor.compute.run(call, tenant, job, *arguments, **options)
 
     @app.api_route(**_at(routes.JOB_PUT))
     async def put(request: Request, job: Identifier, spec: JobSpec) -> JobInfo:
@@ -331,7 +337,8 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     @app.api_route(**_at(routes.STEP_GET))
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
-        return _tensors(await run(jobs.output, request, job, step))
+        body = jobs.kept_output(_tenant(request), job, step)
+        return _tensors(body if body is not None else await run(jobs.output, request, job, step))
 
     @app.api_route(**_at(routes.GRADIENT))
     async def gradient(request: Request, job: Identifier, step: StepNumber) -> Response:

@@ -294,16 +294,25 @@ class LiveJob:
         self.standing = self._stands()
         return answer
 
-    def output(self, step: int) -> bytes:
-        """The output of the last step, as it was answered."""
+    def kept_output(self, step: int) -> bytes | None:
+        """The output of the last step, as it was answered. Other threads may ask."""
         known = self._answers.get(STEP)
-        if known is None or known.step != step:
+        return known.body if known is not None and known.step == step else None
+
+    def output(self, step: int) -> bytes:
+        """The same.
+
+        Raises:
+            Refusal: It is not kept.
+        """
+        known = self.kept_output(step)
+        if known is None:
             raise conflict(
                 "output-gone",
                 f"The output of step {step} is not kept; the job stands at step {self._trainer.step}.",
                 remedy="Go on with the next step, or roll back.",
             )
-        return known.body
+        return known
 
     def infer(self, body: bytes) -> Pieces[bytes]:
         """The top's output in evaluation mode, with the weights as they are."""
@@ -321,7 +330,7 @@ class LiveJob:
             payload: Payload = read_pair(self._card, self.spec, tensors, limit=limit)
         else:
             payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
-        outputs = []
+        outputs: list[Tensor] = []
         self.busy = True
         try:
             for part in divided(payload, self._settings.limits.positions_per_piece):

@@ -38,8 +38,8 @@ _LEAST = 1e-12
 class Jobs:
     """All tenants' jobs.
 
-    Lives in the compute thread, so that a job's life is one line of events; but for `info`, `delete` and
-    `read_ahead`, which look at what is on disk, may block, and may be called from any thread.
+    Lives in the compute thread, so that a job's life is one line of events; but for what says that it may be
+    called from any thread: that looks at what is there, and may block.
 
     Jobs in memory are a cache of what is on disk: any that is not busy may be dropped at any time.
 
@@ -196,6 +196,11 @@ class Jobs:
         """Takes the update that waits for what the customer tells of its own gradients."""
         yield from self._accept(tenant, name, UPDATE, step, body)
         return (yield from self._touch(tenant, name)).info
+
+    def kept_output(self, tenant: str, name: str, step: int) -> bytes | None:
+        """The output of the last step again, of a job in memory. May be called from any thread."""
+        live = self._live.get((tenant, name))
+        return None if live is None else live.kept_output(step)
 
     def output(self, tenant: str, name: str, step: int) -> Pieces[bytes]:
         """The output of the last step again."""

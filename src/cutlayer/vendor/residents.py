@@ -140,13 +140,14 @@ class Residents:
         """Has others leave where one of a tenant's holds more than before."""
         self._shrink(0, asking=tenant, stays=grown)
 
-    def expire(self) -> None:
-        """Has those leave that have been idle for too long."""
-        now = self._clock()
+    def expire(self) -> Pieces[None]:
+        """Has those leave that have been idle for too long. Each is written to disk, so others are served in between."""
         for shelf, key, resident in self._all():
-            if now - resident.used > self._seconds and not (resident.pinned or resident.busy):
+            is_there = shelf.get(key) is resident and not (resident.pinned or resident.busy)
+            if is_there and self._clock() - resident.used > self._seconds:
                 del shelf[key]
                 resident.leave()
+                yield
 
     def _shrink(self, size: int, *, asking: str, stays: Resident | None = None) -> None:
         """Has those leave that come first until there is room for `size` more, as far as any may leave."""

@@ -1,4 +1,4 @@
-"""Whose work comes next in the compute thread: tenants in turn by the time that they were served, by a clock of our own."""
+"""Whose work comes next in the compute thread, by a clock of our own."""
 
 from __future__ import annotations
 
@@ -95,10 +95,11 @@ works = st.lists(
 @settings(deadline=None, max_examples=200)
 @given(works=works)
 def test_nobody_waits_for_more_than_what_one_piece_of_each_other_takes(works: list[tuple[float, Work]]) -> None:
-    """A tenant that had nothing to do waits for the piece in progress and one of each other; all are served in order."""
+    """If it had nothing to do: the piece in progress, and one of each other; each is served in its own order."""
     done = serve(FairQueue(), works)
     assert len(done) == len(works)
-    longest = {tenant: max(took for _, (owner, took) in works if owner == tenant) for tenant in {w[1][0] for w in works}}
+    tenants = {owner for _, (owner, _) in works}
+    longest = {tenant: max(took for _, (owner, took) in works if owner == tenant) for tenant in tenants}
     for tenant in longest:
         own = [entry for entry in done if entry[0] == tenant]
         assert [entry[1] for entry in own] == sorted(entry[1] for entry in own)

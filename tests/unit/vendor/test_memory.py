@@ -203,7 +203,7 @@ def test_an_idle_job_leaves_memory_and_goes_on_with_the_same_bits(
     for step in range(1, customer.steps + 1):
         pending = customer.take(step, pending)
         clock.now += 600
-        residents.expire()
+        list(residents.expire())
         assert gauge(transport, "live_job_bytes") > held, "it is not over before its time"
         [live] = vendor_of(transport).jobs._live.values()
         weights = weakref.ref(next(iter(live._trainer._trained.values())))
@@ -211,7 +211,7 @@ def test_an_idle_job_leaves_memory_and_goes_on_with_the_same_bits(
         gc.disable()
         try:
             clock.now += 1
-            residents.expire()
+            list(residents.expire())
             assert weights() is None
         finally:
             gc.enable()

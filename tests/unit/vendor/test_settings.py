@@ -257,7 +257,7 @@ def test_a_data_folder_of_before_is_closed_to_others(data_dir: Path, tiny_model:
 def test_a_folder_that_is_shared_with_others_is_refused(tmp_path: Path, tiny_model: Path) -> None:
     (tmp_path / "notes.csv").write_text("a\n")
     tmp_path.chmod(0o755)
-    with pytest.raises(ConfigError, match=r"mode 0755\) and holds files that are not the vendor's: notes.csv") as caught:
+    with pytest.raises(ConfigError, match=r"mode 0755\) and holds files .*: notes.csv") as caught:
         vendor.init(tmp_path, models=[str(tiny_model)])
     assert "chmod 700" in caught.value.remedy
     assert mode(tmp_path) == 0o755

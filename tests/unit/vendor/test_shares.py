@@ -109,7 +109,11 @@ class TestSessions:
         return other
 
     def test_a_tenant_who_took_all_gives_back_what_is_beyond_its_share(
-        self, open_vendor: Open, data_dir: Path, decoder: Path, change_settings: Callable[..., None]  # noqa: F811
+        self,
+        open_vendor: Open,
+        data_dir: Path,
+        decoder: Path,  # noqa: F811
+        change_settings: Callable[..., None],
     ) -> None:
         """Twelve sessions of one tenant, and the other one begins six of its own; never a 503."""
         one = cache_bytes(top(decoder, Cut(bottom=1, tail=0)), sequences=2, positions=20)

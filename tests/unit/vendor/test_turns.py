@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ def test_what_only_reads_or_deletes_does_not_wait(open_vendor: Open, is_live: bo
     assert vendor_of(transport).jobs.live == is_live
     with compute_is_taken(transport):
         assert info(other) == expected
+        if is_live:
+            ask(transport, routes.STEP_GET, job=other.job, step=3)
         assert info(customer).step == customer.steps, "a finished one"
         assert ask(transport, routes.RECORD_SET_GET, record_set=other.job).expect(RecordSetInfo).sealed
         assert first_model(transport) == model
@@ -111,7 +114,7 @@ def test_a_release_is_divided_by_positions_and_nothing_is_lost() -> None:
                 assert len(part) == 1 or len(part) * int(lengths.max()) <= most  # type: ignore[union-attr]
     joined = Rows.concatenate([part for part in divided(rows, 20) if isinstance(part, Rows)])
     assert torch.equal(joined.packed.values, rows.packed.values)
-    assert list(divided(rows, 10_000))[0] is rows, "as it is where it is small"
+    assert next(divided(rows, 10_000)) is rows, "as it is where it is small"
 
 
 def test_an_inference_is_divided_and_others_are_served_meanwhile(
@@ -173,7 +176,7 @@ def test_a_job_that_is_resumed_lets_others_be_served_between_its_steps(
 
     seen = customer.transport._run(resume())  # type: ignore[attr-defined]
     assert seen.count("clinic") >= 9
-    assert sum(pair == ("clinic", "hospital") for pair in zip(seen, seen[1:], strict=False)) >= 5
+    assert sum(pair == ("clinic", "hospital") for pair in pairwise(seen)) >= 5
 
 
 def test_tenants_whose_steps_are_mixed_end_with_the_bits_of_each_alone(open_vendor: Open, data_dir: Path) -> None:
