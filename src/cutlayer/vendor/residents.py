@@ -141,7 +141,7 @@ class Residents:
         self._shrink(0, asking=tenant, stays=grown)
 
     def expire(self) -> Pieces[None]:
-        """Has those leave that have been idle for too long. Each is written to disk, so others are served in between."""
+        """Has those leave that have been idle for too long. Each is written to disk; others are served in between."""
         for shelf, key, resident in self._all():
             is_there = shelf.get(key) is resident and not (resident.pinned or resident.busy)
             if is_there and self._clock() - resident.used > self._seconds:
