@@ -337,7 +337,7 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     @app.api_route(**_at(routes.STEP_GET))
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
-        body = jobs.kept_output(_tenant(request), job, step)
+        body = await run_in_threadpool(jobs.kept_output, _tenant(request), job, step)
         return _tensors(body if body is not None else await run(jobs.output, request, job, step))
 
     @app.api_route(**_at(routes.GRADIENT))
@@ -398,13 +398,17 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> None:
 async def _expire(vendor: Vendor) -> None:
     """Ends idle sessions, and has idle jobs and adapters leave memory, also where nobody asks for anything."""
     limits = vendor.settings.limits
+
+    def leave(_: str) -> Pieces[None]:
+        return vendor.residents.expire()
+
     while True:
         await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, limits.generation_seconds, limits.live_seconds))
         if vendor.generations.live:
             await vendor.compute.run(lambda _: vendor.generations.expire(), _NOBODY)
         if vendor.jobs.live or vendor.adapters.live:
             try:
-                await vendor.compute.run(lambda _: vendor.residents.expire(), _NOBODY)
+                await vendor.compute.run(leave, _NOBODY)
             except Exception as error:
                 # A job that could not write its state comes back from its log; the service goes on.
                 problems.log_without_values(error)

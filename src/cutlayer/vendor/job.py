@@ -290,8 +290,8 @@ class LiveJob:
         finally:
             self.busy = False
         self._log.note_applied()
-        self._checkpoint_if_due(entry)
         self.standing = self._stands()
+        self._checkpoint_if_due(entry)
         return answer
 
     def kept_output(self, step: int) -> bytes | None:

@@ -200,7 +200,8 @@ class Jobs:
     def kept_output(self, tenant: str, name: str, step: int) -> bytes | None:
         """The output of the last step again, of a job in memory. May be called from any thread."""
         live = self._live.get((tenant, name))
-        return None if live is None else live.kept_output(step)
+        # One that was deleted stays in memory until `forget`.
+        return None if live is None or self._row(tenant, name) is None else live.kept_output(step)
 
     def output(self, tenant: str, name: str, step: int) -> Pieces[bytes]:
         """The output of the last step again."""

@@ -75,6 +75,7 @@ def test_what_only_reads_or_deletes_does_not_wait(open_vendor: Open, is_live: bo
         ask(transport, routes.JOB_DELETE, job=other.job)
         with pytest.raises(VendorError, match="There is no job"):
             info(other)
+        assert vendor_of(transport).jobs.kept_output("clinic", other.job, 3) is None
         ask(transport, routes.RECORD_SET_DELETE, record_set=other.job)
     assert other.start().step == 0
 
