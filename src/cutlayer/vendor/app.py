@@ -398,17 +398,13 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> None:
 async def _expire(vendor: Vendor) -> None:
     """Ends idle sessions, and has idle jobs and adapters leave memory, also where nobody asks for anything."""
     limits = vendor.settings.limits
-
-    def leave(_: str) -> Pieces[None]:
-        return vendor.residents.expire()
-
     while True:
         await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, limits.generation_seconds, limits.live_seconds))
         if vendor.generations.live:
             await vendor.compute.run(lambda _: vendor.generations.expire(), _NOBODY)
         if vendor.jobs.live or vendor.adapters.live:
             try:
-                await vendor.compute.run(leave, _NOBODY)
+                await vendor.compute.run(lambda _: vendor.residents.expire(), _NOBODY)
             except Exception as error:
                 # A job that could not write its state comes back from its log; the service goes on.
                 problems.log_without_values(error)

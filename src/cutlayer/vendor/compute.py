@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -180,13 +180,19 @@ class ComputeThread:
         self._lock = threading.Lock()
         self._queue = FairQueue[_Work]()
 
+    @overload
     async def run(
-        self,
-        call: Callable[Concatenate[str, P], T | Pieces[T]],
-        tenant: str,
-        *arguments: P.args,
-        **options: P.kwargs,
-    ) -> T:
+        self, call: Callable[Concatenate[str, P], Pieces[T]], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def run(
+        self, call: Callable[Concatenate[str, P], T], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> T: ...
+
+    async def run(
+        self, call: Callable[Concatenate[str, P], object], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> object:
         """Waits until a tenant's call, and all that it asked for before, is done.
 
         A caller that goes away does not stop the call: what was accepted is finished.
@@ -198,8 +204,7 @@ class ComputeThread:
             options: Its named arguments.
         """
         future = self._submit(tenant, partial(call, tenant, *arguments, **options))
-        result: T = await asyncio.shield(asyncio.wrap_future(future))
-        return result
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     def post(
         self, call: Callable[Concatenate[str, P], object], tenant: str, *arguments: P.args, **options: P.kwargs
