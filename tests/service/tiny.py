@@ -20,16 +20,16 @@ BLOCKS = 4
 MAX_LENGTH = 64
 
 
-def write_tiny_bert(folder: Path, *, seed: int = 11) -> Path:
-    """Writes model and tokenizer in Hugging Face's format."""
+def write_tiny_bert(folder: Path, *, seed: int = 11, width: int = WIDTH, max_length: int = MAX_LENGTH) -> Path:
+    """Writes model and tokenizer in Hugging Face's format; wider, it takes longer."""
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=VOCAB,
-        hidden_size=WIDTH,
+        hidden_size=width,
         num_hidden_layers=BLOCKS,
         num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=MAX_LENGTH,
+        intermediate_size=2 * width,
+        max_position_embeddings=max_length,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
         num_labels=2,
@@ -51,7 +51,7 @@ def write_tiny_bert(folder: Path, *, seed: int = 11) -> Path:
         sep_token="[SEP]",
         mask_token="[MASK]",
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        model_max_length=MAX_LENGTH,
+        model_max_length=max_length,
     ).save_pretrained(folder)
     return folder
 

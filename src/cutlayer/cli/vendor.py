@@ -144,22 +144,30 @@ def _end_with_stdin() -> None:
 
 @keys.command("create", epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer")
 def create_key(
-    name: Annotated[
-        str, typer.Argument(help="The customer's name: lower-case letters, digits, hyphens.", show_default=False)
-    ],
     data_dir: DataDir,
+    name: Annotated[
+        str | None, typer.Argument(help="The customer's name: lower-case letters, digits, hyphens.", show_default=False)
+    ] = None,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Instead of a customer's: a key that reads /metrics and nothing else.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a key for a customer and print it. Only its digest is stored: it cannot be shown again.
 
     A second key for the same name opens the same customer's things.
     """
+    from cutlayer.core import ConfigError, Fault
     from cutlayer.vendor import keys as store
 
     output = Output(as_json=as_json)
+    if (name is None) != metrics:
+        raise ConfigError([Fault("name", name, "must be a customer's name, or left out with --metrics")])
+    name = store.METRICS if name is None else name
     key = store.create(data_dir, name)
     if not as_json:
-        output.say("Hand this key to the customer; it cannot be shown again:")
+        whom = "whatever reads /metrics" if metrics else "the customer"
+        output.say(f"Hand this key to {whom}; it cannot be shown again:")
         output.show(key)
     output.result({"name": name, "key": key})
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from sqlalchemy import select
 
+from cutlayer.core import Payload
 from cutlayer.core.files import removed
 from cutlayer.models import Seq2SeqTop, Top, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_pair, read_release
-from cutlayer.vendor.compute import use_threads
+from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.seq2seq import infer
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.vendor.trainer import compute, prepare
+from cutlayer.vendor.trainer import compute, divided, prepare
 from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 
@@ -44,6 +46,7 @@ class LiveAdapter:
     held_bytes: int
     used: float = 0
     sessions: int = 0
+    busy: ClassVar[bool] = False
 
     @property
     def pinned(self) -> bool:
@@ -116,25 +119,34 @@ class Adapters:
         """Takes an adapter out of memory."""
         self._live.pop((tenant, name), None)
 
-    def infer(self, tenant: str, name: str, body: bytes) -> bytes:
+    def infer(self, tenant: str, name: str, body: bytes) -> Pieces[bytes]:
         """The adapted top's output for a release."""
-        live = self.touch(tenant, name)
+        live = yield from self.touch(tenant, name)
         info, part = live.info, live.part
         use_threads(self._settings.compute_threads)
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
         limit, device = self._settings.limits.max_rows_per_step, self._catalogue.device
-        with torch.no_grad():
-            if isinstance(part, Seq2SeqTop):
-                pair = read_pair(card, info, tensors, limit=limit)
-                output = infer(part, card.template, card.targets, pair, device)
-            else:
-                payload = read_release(card, info, tensors, limit=limit)
-                output = compute(part, card.template, prepare(payload, device), device)
+        payload: Payload
+        if isinstance(part, Seq2SeqTop):
+            payload = read_pair(card, info, tensors, limit=limit)
+        else:
+            payload = read_release(card, info, tensors, limit=limit)
+        outputs: list[torch.Tensor] = []
+        for some in divided(payload, self._settings.limits.positions_per_piece):
+            if outputs:
+                yield
+                use_threads(self._settings.compute_threads)
+            with torch.no_grad():
+                if isinstance(part, Seq2SeqTop):
+                    outputs.append(infer(part, card.template, card.targets, some, device))
+                else:
+                    outputs.append(compute(part, card.template, prepare(some, device), device))
+        output = torch.cat(outputs)
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 
-    def touch(self, tenant: str, name: str) -> LiveAdapter:
+    def touch(self, tenant: str, name: str) -> Pieces[LiveAdapter]:
         """An adapter in memory, loaded if need be. Runs in the compute thread."""
         live = self._live.get((tenant, name))
         if live is None:
@@ -146,10 +158,10 @@ class Adapters:
                     remedy="Train it again.",
                 )
             top = self._catalogue.top(info.model, info.cut)
-            self._residents.make_room("adapter", info.size)
+            yield from self._residents.make_room("adapter", info.size, tenant=tenant)
             part = load_adapter(top, self._settings.adapter(tenant, name)).to(self._catalogue.device)
             live = LiveAdapter(info, part, own_bytes(part, top))
             # again: beside a head that was trained stands the one that it replaced
-            self._residents.make_room("adapter", live.held_bytes)
+            yield from self._residents.make_room("adapter", live.held_bytes, tenant=tenant)
         self._residents.keep(self._live, (tenant, name), live, most=self._settings.limits.live_adapters)
         return live

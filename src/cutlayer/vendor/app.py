@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import FastAPI, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, Response
 
+from cutlayer.core import Cut
 from cutlayer.core.files import remove_leftovers
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
-from cutlayer.vendor.compute import ComputeThread
+from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
-from cutlayer.vendor.door import Door
+from cutlayer.vendor.door import Door, key_in, wrong_key
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
-from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.keys import METRICS, Doorkeeper
 from cutlayer.vendor.lock import lock
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import not_found
@@ -58,6 +60,11 @@ from cutlayer.wire.transports.answer import DIGEST_HEADER, TENSOR_MEDIA_TYPE
 
 _WRITE_BYTES = 2**20
 _SECONDS_BETWEEN_EXPIRIES = 10.0
+_NOBODY = ""
+"""Whose the vendor's own work is."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Vendor:
@@ -87,9 +94,10 @@ class Vendor:
         self.jobs = Jobs(settings, self.database, self.catalogue, self.store, self.residents)
         self.adapters = Adapters(settings, self.database, self.catalogue, self.residents)
         self.generations = Generations(settings, self.adapters, self.catalogue)
-        self.compute = ComputeThread(settings.compute_threads, executor)
-        self.doorkeeper = Doorkeeper(self.database)
+        self.residents.unpin = self.generations.unpin
         self.metrics = Metrics()
+        self.compute = ComputeThread(settings.compute_threads, executor, watch=self.metrics.computed)
+        self.doorkeeper = Doorkeeper(self.database)
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
         self.metrics.live_job_bytes.set_function(lambda: self.jobs.held_bytes)
         self.metrics.live_adapters.set_function(lambda: self.adapters.live)
@@ -163,16 +171,22 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
         """The models on offer."""
         return ModelList(models=tuple(card.info for card in vendor.catalogue.cards.values()))
 
+    async def written(tenant: str, model: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
+        found = await run_in_threadpool(vendor.catalogue.written_archive, model, cut)
+        if found is None:
+            found = await vendor.compute.run(lambda _: vendor.catalogue.archive(model, cut), tenant)
+        return found
+
     @app.api_route(**_at(routes.ARCHIVE))
-    async def archive(model: ModelName, cut: str) -> ArchiveManifest:
+    async def archive(request: Request, model: ModelName, cut: str) -> ArchiveManifest:
         """What a customer receives of a model for a cut."""
-        manifest, _ = await vendor.compute.run(vendor.catalogue.archive, model, cut_of(cut))
+        manifest, _ = await written(_tenant(request), model, cut_of(cut))
         return manifest
 
     @app.api_route(**_at(routes.ARCHIVE_FILE))
-    async def archive_file(model: ModelName, cut: str, file: str) -> Response:
+    async def archive_file(request: Request, model: ModelName, cut: str, file: str) -> Response:
         """One file of an archive."""
-        manifest, folder = await vendor.compute.run(vendor.catalogue.archive, model, cut_of(cut))
+        manifest, folder = await written(_tenant(request), model, cut_of(cut))
         if file not in {entry.name for entry in manifest.files}:
             raise not_found("file", file if file.isalnum() else "of that name")
         return FileResponse(folder / file, media_type=TENSOR_MEDIA_TYPE)
@@ -191,7 +205,7 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
     async def delete_adapter(request: Request, adapter: Identifier) -> None:
         """Deletes an adapter."""
         await run_in_threadpool(vendor.adapters.delete, _tenant(request), adapter)
-        await vendor.compute.run(vendor.generations.forget, _tenant(request), adapter)
+        vendor.compute.post(vendor.generations.forget, _tenant(request), adapter)
 
     @app.api_route(**_at(routes.ADAPTER_INFER))
     async def infer(request: Request, adapter: Identifier) -> Response:
@@ -270,73 +284,92 @@ def _in_threadpool(upload: Upload) -> Any:
 
 
 def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
-    run, jobs = vendor.compute.run, vendor.jobs
+    jobs = vendor.jobs
+
+    async def run(
+        call: Callable[Concatenate[str, str, P], Pieces[T]],
+        request: Request,
+        job: str,
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Runs a call on a tenant's job in its turn; what can be done before is done before."""
+        tenant = _tenant(request)
+        if not jobs.is_live(tenant, job):
+            await run_in_threadpool(jobs.read_ahead, tenant, job)
+        return await vendor.compute.run(call, tenant, job, *arguments, **options)
 
     @app.api_route(**_at(routes.JOB_PUT))
     async def put(request: Request, job: Identifier, spec: JobSpec) -> JobInfo:
         """Starts a job, or finds it started."""
-        return await run(jobs.put, _tenant(request), job, spec)
+        await run_in_threadpool(vendor.store.read_ahead, _tenant(request), spec.record_sets)
+        return await vendor.compute.run(jobs.put, _tenant(request), job, spec)
 
     @app.api_route(**_at(routes.JOB_GET))
     async def info(request: Request, job: Identifier) -> JobInfo:
         """Where a job stands."""
-        return await run(jobs.info, _tenant(request), job)
+        info = await run_in_threadpool(jobs.info, _tenant(request), job)
+        return info if info is not None else await run(jobs.resume, request, job)
 
     @app.api_route(**_at(routes.JOB_DELETE))
     async def delete(request: Request, job: Identifier) -> None:
         """Deletes a job."""
-        await run(jobs.delete, _tenant(request), job)
+        try:
+            await run_in_threadpool(jobs.delete, _tenant(request), job)
+        finally:
+            vendor.compute.post(jobs.forget, _tenant(request), job)
 
     @app.api_route(**_at(routes.SOURCE))
     async def source(request: Request, job: Identifier, step: StepNumber) -> Response:
         """Begins an encoder-decoder's step with its source texts, or answers a repetition."""
-        return _tensors(await run(jobs.source, _tenant(request), job, step, await request.body()))
+        return _tensors(await run(jobs.source, request, job, step, await request.body()))
 
     @app.api_route(**_at(routes.SOURCE_GRADIENT))
     async def source_gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
         """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
-        return _tensors(await run(jobs.source_gradient, _tenant(request), job, step, await request.body()))
+        return _tensors(await run(jobs.source_gradient, request, job, step, await request.body()))
 
     @app.api_route(**_at(routes.STEP))
     async def step(request: Request, job: Identifier, step: StepNumber) -> Response:
         """Takes the next step, or answers a repetition."""
-        return _tensors(await run(jobs.step, _tenant(request), job, step, await request.body()))
+        return _tensors(await run(jobs.step, request, job, step, await request.body()))
 
     @app.api_route(**_at(routes.STEP_GET))
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
-        return _tensors(await run(jobs.output, _tenant(request), job, step))
+        body = await run_in_threadpool(jobs.kept_output, _tenant(request), job, step)
+        return _tensors(body if body is not None else await run(jobs.output, request, job, step))
 
     @app.api_route(**_at(routes.GRADIENT))
     async def gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
         """Takes the gradient of the last step alone."""
-        return _tensors(await run(jobs.gradient, _tenant(request), job, step, await request.body()))
+        return _tensors(await run(jobs.gradient, request, job, step, await request.body()))
 
     @app.api_route(**_at(routes.UPDATE))
     async def update(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
         """Takes the update that waits for what the customer tells of its own gradients."""
-        return await run(jobs.update, _tenant(request), job, step, await request.body())
+        return await run(jobs.update, request, job, step, await request.body())
 
     @app.api_route(**_at(routes.JOB_INFER))
     async def infer(request: Request, job: Identifier) -> Response:
         """A job's output in evaluation mode."""
-        return _tensors(await run(jobs.infer, _tenant(request), job, await request.body()))
+        return _tensors(await run(jobs.infer, request, job, await request.body()))
 
     @app.api_route(**_at(routes.SNAPSHOT))
     async def snapshot(request: Request, job: Identifier, at: SnapshotRequest) -> JobInfo:
         """Keeps the adapter as it is."""
-        return await run(jobs.snapshot, _tenant(request), job, at.step)
+        return await run(jobs.snapshot, request, job, at.step)
 
     @app.api_route(**_at(routes.ROLLBACK))
     async def rollback(request: Request, job: Identifier, to: SnapshotRequest) -> JobInfo:
         """Takes a job back to a checkpoint."""
-        return await run(jobs.rollback, _tenant(request), job, to.step)
+        return await run(jobs.rollback, request, job, to.step)
 
     @app.api_route(**_at(routes.FINISH))
     async def finish(request: Request, job: Identifier, at: SnapshotRequest) -> AdapterInfo:
         """Publishes the adapter and ends the job."""
-        info = await run(jobs.finish, _tenant(request), job, at.step)
-        await run(vendor.generations.forget, _tenant(request), job)
+        info = await run(jobs.finish, request, job, at.step)
+        vendor.compute.post(vendor.generations.forget, _tenant(request), job)
         return info
 
 
@@ -357,9 +390,9 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> None:
         return _tensors(await run(generations.step, _tenant(request), generation, step, await request.body()))
 
     @app.api_route(**_at(routes.GENERATION_DELETE))
-    async def delete(request: Request, generation: Identifier) -> None:
+    def delete(request: Request, generation: Identifier) -> None:
         """Ends a session."""
-        await run(generations.delete, _tenant(request), generation)
+        generations.delete(_tenant(request), generation)
 
 
 async def _expire(vendor: Vendor) -> None:
@@ -368,10 +401,10 @@ async def _expire(vendor: Vendor) -> None:
     while True:
         await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, limits.generation_seconds, limits.live_seconds))
         if vendor.generations.live:
-            await vendor.compute.run(vendor.generations.expire)
+            await vendor.compute.run(lambda _: vendor.generations.expire(), _NOBODY)
         if vendor.jobs.live or vendor.adapters.live:
             try:
-                await vendor.compute.run(vendor.residents.expire)
+                await vendor.compute.run(lambda _: vendor.residents.expire(), _NOBODY)
             except Exception as error:
                 # A job that could not write its state comes back from its log; the service goes on.
                 problems.log_without_values(error)
@@ -389,10 +422,12 @@ def _add_operations(app: FastAPI, vendor: Vendor) -> None:
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:
-        """Prometheus metrics, for this machine only unless the settings say otherwise: they name tenants."""
-        host = request.client.host if request.client is not None else ""
-        if not vendor.settings.metrics_from_anywhere and host not in ("127.0.0.1", "::1"):
-            raise not_found("page", "metrics")
+        """Prometheus metrics, for those with the operator's key: they name tenants.
+
+        Where a request comes from says nothing: behind a proxy on this machine all come from here.
+        """
+        if not vendor.settings.metrics_from_anywhere and vendor.doorkeeper.tenant(key_in(request)) != METRICS:
+            raise wrong_key(request, "a key made by: cutlayer vendor key create --metrics")
         return Response(vendor.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

@@ -224,20 +224,32 @@ class Catalogue:
 
     def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
         """What a customer receives for a cut, and the folder with its files; made at the first request."""
-        card = self.card(name)
-        card.check(cut, Form.IDS if cut.is_text else Form.ROWS)
-        # A model or tokenizer that changed at its source has another fingerprint, and older archives are not its own.
-        archive = f"{cut.slug}-{card.info.fingerprint[:16]}-{card.tokenizer[:16]}"
-        folder = self._settings.model(name) / "archives" / archive
+        folder = self._archive(name, cut)
         if not folder.is_dir():
             model, tokenizer = self._model(name, _head(cut)), self._tokenizer(name)
             with whole_folder(folder) as temporary:
                 write_archive(model, tokenizer, cut, temporary, name=name)
-        written = read_manifest(folder)
+        return self._manifest(name, cut, folder), folder
+
+    def written_archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path] | None:
+        """The same, if it was made before. May be called from any thread."""
+        folder = self._archive(name, cut)
+        return (self._manifest(name, cut, folder), folder) if folder.is_dir() else None
+
+    def _archive(self, name: str, cut: Cut) -> Path:
+        """The folder of a cut's archive, if this cut is offered."""
+        card = self.card(name)
+        card.check(cut, Form.IDS if cut.is_text else Form.ROWS)
+        # A model or tokenizer that changed at its source has another fingerprint, and older archives are not its own.
+        archive = f"{cut.slug}-{card.info.fingerprint[:16]}-{card.tokenizer[:16]}"
+        return self._settings.model(name) / "archives" / archive
+
+    def _manifest(self, name: str, cut: Cut, folder: Path) -> ArchiveManifest:
+        card, written = self.card(name), read_manifest(folder)
         own = (folder / MANIFEST).read_bytes()
         files = [ArchiveFile(name=MANIFEST, sha256=hashlib.sha256(own).hexdigest(), size=len(own))]
         files += [ArchiveFile(name=file.name, sha256=file.sha256, size=file.size) for file in written.files]
-        manifest = ArchiveManifest(
+        return ArchiveManifest(
             model=name,
             fingerprint=card.info.fingerprint,
             family=card.info.family,
@@ -246,7 +258,6 @@ class Catalogue:
             parameters_handed_out=written.parameters_handed_out,
             parameters_of_model=written.parameters_of_model,
         )
-        return manifest, folder
 
     def _model(self, name: str, head: Head) -> PreTrainedModel:
         """The model with a head; all its heads stand on one base."""

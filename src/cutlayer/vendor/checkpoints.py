@@ -62,6 +62,25 @@ class Checkpoints:
         found = [(state.notes["step"], state) for state in (self._read(_RECENT), regular) if state is not None]
         return max(found, key=lambda pair: pair[0], default=None)
 
+    def reached(self) -> tuple[int, bool] | None:
+        """What `newest` holds of where the job stands, without the rest of it.
+
+        Returns:
+            How many steps' gradients were taken and whether an update waits: (0, False) without checkpoints; `None`
+            where one cannot be read.
+        """
+        names = [f"{step:010d}" for step in self.steps()[-1:]]
+        names += [_RECENT] * self._path(_RECENT).exists()
+        reached = (0, False)
+        for name in names:
+            try:
+                with safe_open(self._path(name), framework="np") as file:
+                    taken, waits = file.get_tensor("taken").tolist()
+            except (OSError, safetensors.SafetensorError, ValueError):
+                return None
+            reached = max(reached, (taken, bool(waits)), key=lambda pair: pair[0])
+        return reached
+
     def load(self, step: int) -> State:
         """One checkpoint.
 

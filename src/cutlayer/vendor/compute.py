@@ -1,9 +1,12 @@
-"""The one thread in which the vendor touches torch.
+"""The one thread in which the vendor touches torch, and whose work it takes next.
 
 Two threads of a process that both enter OpenMP slow each other down by 1.5 to 3.8 times on a small
 machine, and dropout draws from a generator that a process has one of. So everything that computes,
-loading models included, runs here, one call after the other; that also is the lock which makes jobs
+loading models included, runs here, one piece after the other; that also is the lock which makes jobs
 repeat exactly.
+
+A piece cannot be interrupted, so each tenant has a queue of its own, and work that takes long is
+divided into pieces, between which other tenants are served.
 """
 
 from __future__ import annotations
@@ -11,17 +14,86 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
+from cutlayer.vendor.problems import log_without_values
+
 P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W")
+
+Pieces = Generator[None, None, T]
+"""Work that may be divided: each `yield` is a place where other tenants may be served. What holds for the whole
+thread (gradients off, the number of threads, the state of a random generator) must not reach across one."""
+
+
+class FairQueue(Generic[W]):
+    """A queue for each tenant; the tenant that was served the least comes next.
+
+    This is start-time fair queueing, with the time that work took in the place of an estimate of it: what a
+    job takes that is resumed, or a model that is loaded first, is not known before, and a tenant whose work is
+    underestimated would be served more than the others. A tenant that had nothing to do begins where those stand
+    who are being served: it neither saves up time nor owes any. So in any interval in which two tenants always
+    have work waiting, the times that they are served differ by no more than the longest piece of each, and a
+    tenant waits for no more than the piece in progress and one of each other tenant.
+
+    Ref: P. Goyal, H. M. Vin, H. Cheng, "Start-time fair queueing", SIGCOMM 1996, §2.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[W]] = {}
+        self._served: dict[str, float] = {}
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, tenant: str, work: W, *, first: bool = False) -> None:
+        """Puts work at the end of its tenant's queue, or, where it was begun already, at its beginning."""
+        self._served[tenant] = max(self._served.get(tenant, 0.0), self._now)
+        queue = self._waiting.setdefault(tenant, deque())
+        if first:
+            queue.appendleft(work)
+        else:
+            queue.append(work)
+
+    def take(self) -> tuple[str, W]:
+        """The next piece of work and whose it is. What it takes is then to be told with `charge`.
+
+        Raises:
+            IndexError: Nothing waits.
+        """
+        if not self._waiting:
+            raise IndexError("nothing waits")
+        tenant = min(self._waiting, key=self._served.__getitem__)  # of equals the one that came first
+        queue = self._waiting[tenant]
+        work = queue.popleft()
+        if not queue:
+            del self._waiting[tenant]
+        self._now = self._served[tenant]
+        return tenant, work
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Notes how long a tenant was served."""
+        self._served[tenant] = max(self._served.get(tenant, 0.0), self._now) + seconds
+        if not self._waiting:
+            # Whoever comes next is alone: nobody is behind.
+            self._now = max(self._served.values())
+        # Those who would begin where the others stand need not be remembered.
+        self._served = {
+            name: served for name, served in self._served.items() if name in self._waiting or served > self._now
+        }
 
 
 class ThisThread(Executor):
@@ -63,30 +135,142 @@ class ThisThread(Executor):
                 future.set_exception(error)
 
 
+@dataclass
+class _Work:
+    """A call that was asked for.
+
+    Attributes:
+        future: Where its result goes.
+        call: Begins it.
+        since: When it was asked for, or its last piece ended.
+        pieces: What is left of it, once it was begun.
+    """
+
+    future: Future[Any]
+    call: Callable[[], object]
+    since: float
+    pieces: Pieces[object] | None = None
+
+
 class ComputeThread:
-    """Runs calls one after the other in one thread.
+    """Runs tenants' calls in one thread, piece by piece, each tenant in its turn.
+
+    The calls of one tenant follow one another, so that its jobs' lives are each one line of events.
 
     Args:
         threads: Threads of a matrix product.
         executor: Where to run; a thread of its own by default.
+        watch: Told of each piece whose it was, and the seconds that it waited and took.
+        clock: Seconds.
     """
 
-    def __init__(self, threads: int, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        threads: int,
+        executor: Executor | None = None,
+        *,
+        watch: Callable[[str, float, float], object] = lambda tenant, waited, took: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._executor = executor or ThreadPoolExecutor(
             1, thread_name_prefix="compute", initializer=_start, initargs=(threads,)
         )
+        self._watch = watch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queue = FairQueue[_Work]()
 
-    async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Waits for its turn and for the result.
+    @overload
+    async def run(
+        self, call: Callable[Concatenate[str, P], Pieces[T]], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def run(
+        self, call: Callable[Concatenate[str, P], T], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> T: ...
+
+    async def run(
+        self, call: Callable[Concatenate[str, P], object], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> object:
+        """Waits until a tenant's call, and all that it asked for before, is done.
 
         A caller that goes away does not stop the call: what was accepted is finished.
+
+        Args:
+            call: What to run; its first argument is the tenant.
+            tenant: Whose it is.
+            arguments: Its further arguments.
+            options: Its named arguments.
         """
-        return await asyncio.shield(asyncio.wrap_future(self._executor.submit(call, *arguments, **options)))
+        future = self._submit(tenant, partial(call, tenant, *arguments, **options))
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def post(
+        self, call: Callable[Concatenate[str, P], object], tenant: str, *arguments: P.args, **options: P.kwargs
+    ) -> None:
+        """As `run`, and nobody waits for it; an error is logged."""
+        future = self._submit(tenant, partial(call, tenant, *arguments, **options))
+        future.add_done_callback(_log_error)
 
     def close(self, last: Callable[[], object]) -> None:
         """Finishes what waits, then `last`, and ends the thread."""
-        self._executor.submit(last).result()
+        self._executor.submit(self._finish, last).result()
         self._executor.shutdown()
+
+    def _submit(self, tenant: str, call: Callable[[], object]) -> Future[Any]:
+        work = _Work(Future(), call, self._clock())
+        with self._lock:
+            self._queue.add(tenant, work)
+        # Which piece is next is decided when the thread is free.
+        self._executor.submit(self._serve)
+        return work.future
+
+    def _serve(self) -> None:
+        """Runs a piece of work of the tenant that comes next."""
+        with self._lock:
+            if not len(self._queue):
+                return  # it was finished at closing
+            tenant, work = self._queue.take()
+        started = self._clock()
+        is_done = _continue(work)
+        ended = self._clock()
+        waited, work.since = started - work.since, ended
+        with self._lock:
+            if not is_done:
+                self._queue.add(tenant, work, first=True)
+            self._queue.charge(tenant, ended - started)
+        self._watch(tenant, waited, ended - started)
+        if not is_done:
+            self._executor.submit(self._serve)
+
+    def _finish(self, last: Callable[[], object]) -> None:
+        while len(self._queue):
+            self._serve()
+        last()
+
+
+def _continue(work: _Work) -> bool:
+    """Runs a piece of it; returns whether it is done."""
+    try:
+        if work.pieces is None:
+            result = work.call()
+            if not isinstance(result, Generator):
+                work.future.set_result(result)
+                return True
+            work.pieces = result
+        next(work.pieces)
+        return False
+    except StopIteration as stop:
+        work.future.set_result(stop.value)
+    except BaseException as error:
+        work.future.set_exception(error)
+    return True
+
+
+def _log_error(future: Future[Any]) -> None:
+    if (error := future.exception()) is not None:
+        log_without_values(error)
 
 
 def use_threads(count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -255,6 +256,7 @@ def _engine(url: str) -> Engine:
         return _postgresql(parsed)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed, pool_pre_ping=True)
+    _keep_to_owner(parsed)
     engine = create_engine(parsed, connect_args={"timeout": 30})
 
     @event.listens_for(engine, "connect")
@@ -264,6 +266,22 @@ def _engine(url: str) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def _keep_to_owner(url: URL) -> None:
+    """Makes a SQLite file, and what stands beside it, readable by its owner only: it lists tenants and digests of keys.
+
+    SQLite makes the files beside it with the permissions of the file itself.
+    """
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        return
+    # Of what cannot be made, or is another user's, SQLite itself says whether that matters. A file that is there is
+    # not opened: to close it again would take this process's locks on it away from SQLite.
+    with suppress(OSError):
+        os.close(os.open(url.database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            os.chmod(url.database + suffix, 0o600)
 
 
 def _postgresql(url: URL) -> Engine:

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from cutlayer.vendor.keys import Doorkeeper
+from cutlayer.vendor.keys import METRICS, Doorkeeper
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import Refusal, refusal_for
 from cutlayer.vendor.settings import Limits
@@ -34,7 +34,7 @@ log = logging.getLogger("cutlayer.vendor.requests")
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES.values()]
 _KEPT = "Bearer "
 _OPEN = frozenset({"/healthz", "/metrics", "/openapi.json"})
-"""What is answered without a key. All else asks for one, so that a path which is misread stays closed."""
+"""What is answered without a tenant's key. All else asks for one, so that a path which is misread stays closed."""
 _HUNG_UP = 499
 """No answer was sent, for there was nobody left to read it; the status is for the books only."""
 
@@ -94,19 +94,11 @@ class Door:
             log.info("%s %s %s %.1f ms", tenant or "-", name, visit.status, 1000 * seconds)
 
     async def _tenant(self, request: Request) -> str:
-        header = request.headers.get("authorization", "")
-        if header.startswith(_KEPT):
-            key = header.removeprefix(_KEPT)
-            tenant = self._doorkeeper.remembered(key) or await run_in_threadpool(self._doorkeeper.tenant, key)
-            if tenant is not None:
-                return tenant
-        raise Refusal(
-            401,
-            "wrong-key",
-            "The request has no API key." if not header else "The API key is not one of this vendor's, or was revoked.",
-            remedy="Send `Authorization: Bearer KEY` with a key that the vendor made for you.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        key = key_in(request)
+        tenant = self._doorkeeper.remembered(key) or await run_in_threadpool(self._doorkeeper.tenant, key)
+        if tenant is None or tenant == METRICS:
+            raise wrong_key(request, "a key that the vendor made for you")
+        return tenant
 
     def _check_length(self, request: Request, route: Route | None) -> int:
         """The announced length of the body, 0 if there is none."""
@@ -149,6 +141,31 @@ class Door:
     def _leave(self, tenant: str) -> None:
         self._in_progress[tenant] -= 1
         self._metrics.in_progress.dec()
+
+
+def key_in(request: Request) -> str:
+    """The API key that a request brings; empty if it brings none."""
+    header = request.headers.get("authorization", "")
+    return header.removeprefix(_KEPT) if header.startswith(_KEPT) else ""
+
+
+def wrong_key(request: Request, wanted: str) -> Refusal:
+    """Why a request is refused that brings no key, or not the right one.
+
+    Args:
+        request: The request.
+        wanted: Which one it should bring.
+    """
+    has_none = not request.headers.get("authorization")
+    return Refusal(
+        401,
+        "wrong-key",
+        "The request has no API key."
+        if has_none
+        else "The API key is not one of this vendor's that opens this, or was revoked.",
+        remedy=f"Send `Authorization: Bearer KEY` with {wanted}.",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
 
 
 class _Visit:

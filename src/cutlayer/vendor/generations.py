@@ -6,7 +6,9 @@ when the process ends or the session expires, the customer starts it anew and re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,10 +23,11 @@ from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes
 from cutlayer.vendor.adapters import Adapters, LiveAdapter
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import read_growth, read_release
-from cutlayer.vendor.compute import memory, use_threads
+from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.seq2seq import Encoded, encode
 from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
 from cutlayer.vendor.trainer import prepare
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec
@@ -62,7 +65,9 @@ class _Session:
 
 
 class Generations:
-    """All tenants' sessions. Lives in the compute thread.
+    """All tenants' sessions.
+
+    Lives in the compute thread, but for `delete`, which may be called from any thread.
 
     Args:
         settings: The vendor's settings.
@@ -85,6 +90,7 @@ class Generations:
         self._clock = clock
         self._limit = settings.limits.max_generation_bytes or memory(catalogue.device) // 8
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
+        self._ending = threading.Lock()
 
     @property
     def live(self) -> int:
@@ -96,7 +102,7 @@ class Generations:
         """Bytes that are set aside for their caches."""
         return sum(session.size for session in list(self._sessions.values()))  # metrics are read by other threads
 
-    def put(self, tenant: str, name: str, spec: GenerationSpec) -> GenerationInfo:
+    def put(self, tenant: str, name: str, spec: GenerationSpec) -> Pieces[GenerationInfo]:
         """Starts a session, or finds it started."""
         self.expire()
         known = self._sessions.get((tenant, name))
@@ -106,7 +112,7 @@ class Generations:
                     "spec-differs", f"Session {name} is there with another spec.", remedy="Choose a new identifier."
                 )
             return self._info(name, known)
-        live = self._adapters.touch(tenant, spec.adapter)
+        live = yield from self._adapters.touch(tenant, spec.adapter)
         adapter, part = live.info, live.part
         if adapter.cut.tail is None:
             raise unacceptable(
@@ -127,17 +133,11 @@ class Generations:
                 f"bytes; this vendor gives sessions {self._limit}.",
                 remedy="Ask for fewer sequences, or shorter ones.",
             )
-        if self.size + size > self._limit:
-            raise Refusal(
-                503,
-                "sessions-full",
-                "Other sessions take this vendor's memory for them.",
-                remedy="Try again in a moment.",
-                headers={"Retry-After": "1"},
-            )
+        self._make_room(tenant, size)
         session = _Session(spec, live, card, part.new_cache(), Decoding(spec.sequences), size, used=self._clock())
+        with self._ending:
+            live.sessions += 1
         self._sessions[tenant, name] = session
-        live.sessions += 1
         return self._info(name, session)
 
     def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
@@ -171,14 +171,14 @@ class Generations:
             raise
         session.step, session.digest, session.answer = step, digest, answer
         session.used = self._clock()
-        self._sessions.move_to_end((tenant, name))
+        with contextlib.suppress(KeyError):  # it was deleted meanwhile
+            self._sessions.move_to_end((tenant, name))
         return answer
 
     def delete(self, tenant: str, name: str) -> None:
-        """Ends a session."""
-        if (tenant, name) not in self._sessions:
+        """Ends a session. May be called from any thread."""
+        if not self._end((tenant, name)):
             raise not_found("session", name)
-        self._end((tenant, name))
 
     def forget(self, tenant: str, adapter: str) -> None:
         """Takes an adapter that is deleted or published anew out of memory, with the sessions that use it."""
@@ -194,8 +194,46 @@ class Generations:
             if now - session.used > self._settings.limits.generation_seconds:
                 self._end(key)
 
-    def _end(self, key: tuple[str, str]) -> None:
-        self._sessions.pop(key).adapter.sessions -= 1
+    def unpin(self, adapter: object) -> None:
+        """Ends the sessions that keep an adapter in memory."""
+        for key, session in list(self._sessions.items()):
+            if session.adapter is adapter:
+                self._end(key)
+
+    def _end(self, key: tuple[str, str]) -> bool:
+        """Ends a session; returns whether there was one."""
+        with self._ending:
+            session = self._sessions.pop(key, None)
+            if session is not None:
+                session.adapter.sessions -= 1
+        return session is not None
+
+    def _make_room(self, tenant: str, size: int) -> None:
+        """Ends sessions of tenants that take more than their share, if this one then stays within its own.
+
+        Their customers begin them again by themselves.
+
+        Raises:
+            Refusal: There is no room for one more.
+        """
+        while True:
+            holdings = [
+                Holding(key[0], session.size, key, key[0] != tenant) for key, session in list(self._sessions.items())
+            ]
+            if sum(holding.size for holding in holdings) + size <= self._limit:
+                return
+            own = taken(holdings, tenant)
+            leaving = first_to_leave(holdings, asking=tenant, size=0)
+            if own + size > share(self._limit, holdings, tenant) or leaving is None:
+                raise Refusal(
+                    503,
+                    "sessions-full",
+                    f"Other sessions take this vendor's memory for them, and with {size} bytes more than {own} this "
+                    "tenant would take more than its share.",
+                    remedy="Try again in a moment, end some sessions, or ask for fewer texts or positions.",
+                    headers={"Retry-After": "1"},
+                )
+            self._end(leaving)
 
     def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard) -> None:
         for name, count in (("positions", spec.positions), ("source_positions", spec.source_positions)):

@@ -16,16 +16,19 @@ from torch import Tensor
 
 from cutlayer.core import ModelError, Payload, StorageError
 from cutlayer.core.files import write_whole
-from cutlayer.models import Seq2SeqTop
-from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.models import FAMILIES, Seq2SeqTop
+from cutlayer.models.joint import joint_stacks
+from cutlayer.models.optimiser import is_update
+from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.checks import check_count, check_positions, read_pair, read_release
-from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE, Entry, FrameLog
+from cutlayer.vendor.compute import Pieces, use_threads
+from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE, Entry, FrameLog, last_entry
 from cutlayer.vendor.problems import Refusal, conflict, log, unacceptable
 from cutlayer.vendor.records import Records
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.vendor.trainer import Stage, Trainer
+from cutlayer.vendor.trainer import Stage, Trainer, divided
 from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, JobSpec, JobState, WireType
 
@@ -62,6 +65,71 @@ _DEATHS_IF_HEAVY = 1
 """The same for a frame that takes much memory, which explains it."""
 _HEAVY = 1 / 8
 """Share of the memory for graphs that is much."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a job stands, as far as frames move it.
+
+    Attributes:
+        step: The last step whose forward pass was taken.
+        gradient_applied: Whether nothing waits for that step's gradient.
+        update_waits: Whether the update that is due waits for what the customer tells.
+    """
+
+    step: int = 0
+    gradient_applied: bool = True
+    update_waits: bool = False
+
+    def describe(self, name: str, spec: JobSpec, folder: Path, threads: int) -> JobInfo:
+        """What the job's customer is told."""
+        return JobInfo(
+            job=name,
+            spec=spec,
+            state=JobState.RUNNING,
+            step=self.step,
+            gradient_applied=self.gradient_applied,
+            update_waits=self.update_waits,
+            checkpoints=(0, *Checkpoints(folder / "checkpoints").steps()),
+            snapshots=tuple(Checkpoints(folder / "snapshots").steps()),
+            threads=threads,
+        )
+
+
+def standing_on_disk(folder: Path, spec: JobSpec, card: ModelCard) -> Standing | None:
+    """Where a job stands that is not in memory, without resuming it. May be called from any thread.
+
+    What moves a job is in its log, and what each frame's answer said of it follows from the frame's kind and
+    the spec. So nothing is computed; nor is anything but the ends of the files read.
+
+    Returns:
+        `None` where only resuming the job tells: the last frame may not have been applied, or a file is damaged.
+    """
+    reached = Checkpoints(folder / "checkpoints").reached()
+    found = last_entry(folder / "log")
+    if reached is None or found is None:
+        return None
+    (taken, update_waits), (base, entry) = reached, found
+    if taken < base:
+        return None
+    at_checkpoint = Standing(taken, True, update_waits)
+    if entry is None:
+        return at_checkpoint
+    if not entry.applied:
+        return None
+    if entry.kind == UPDATE:
+        return at_checkpoint if entry.step < taken else Standing(entry.step)
+    if entry.step <= taken:
+        return at_checkpoint
+    if entry.kind != (GRADIENT if card.info.target_blocks is None else SOURCE_GRADIENT):
+        return Standing(entry.step, gradient_applied=False)
+    schedule = spec.optimiser
+    joint = schedule.clip_norm is not None or (
+        spec.shared_weights and bool(joint_stacks(FAMILIES[card.info.family], spec.cut))
+    )
+    return Standing(
+        entry.step, update_waits=joint and is_update(entry.step, schedule.accumulation, schedule.total_steps)
+    )
 
 
 @dataclass(frozen=True)
@@ -109,13 +177,14 @@ class LiveJob:
 
     Attributes:
         used: When it was last asked for something.
-
-    Raises:
-        StorageError: Its log or checkpoints are damaged.
+        busy: Whether it is in the middle of a frame, or being resumed.
+        standing: Where it stands; `None` before it was resumed. Other threads may read it.
     """
 
     pinned = False
+    busy = False
     used: float = 0
+    standing: Standing | None = None
 
     def __init__(
         self,
@@ -147,12 +216,8 @@ class LiveJob:
         self._graph_limit = graph_limit
         self._make_room = make_room
         self._answers: dict[int, _Answer] = {}
+        self._folder = folder
         self._trainer = self._new_trainer()
-        try:
-            self._resume()
-        except BaseException:
-            self.close()
-            raise
 
     def _new_trainer(self) -> Trainer:
         top, device = self._catalogue.top(self.spec.model, self.spec.cut), self._catalogue.device
@@ -180,19 +245,13 @@ class LiveJob:
     @property
     def info(self) -> JobInfo:
         """Where the job stands."""
-        return JobInfo(
-            job=self.name,
-            spec=self.spec,
-            state=JobState.RUNNING,
-            step=self._trainer.step,
-            gradient_applied=not self._trainer.waits,
-            update_waits=self._trainer.update_waits,
-            checkpoints=(0, *self._checkpoints.steps()),
-            snapshots=tuple(self._snapshots.steps()),
-            threads=self.threads,
-        )
+        return self._stands().describe(self.name, self.spec, self._folder, self.threads)
 
-    def accept(self, kind: int, step: int, body: bytes) -> bytes:
+    def _stands(self) -> Standing:
+        trainer = self._trainer
+        return Standing(trainer.step, not trainer.waits, trainer.update_waits)
+
+    def accept(self, kind: int, step: int, body: bytes) -> Pieces[bytes]:
         """Takes a numbered frame, or gives the answer again that it got before.
 
         Args:
@@ -220,29 +279,42 @@ class LiveJob:
         self._check_not_given_up(entry)
         parsed = self._parse(entry)
         self._log.append(entry)
+        self.busy = True
         try:
-            answer = self._apply(entry, parsed)
+            answer = yield from self._apply(entry, parsed)
         except BaseException:
             # The frame is undone: off the log, and this half-changed state is thrown away by the caller.
             self._failed = True
             self._log.take_back()
             raise
+        finally:
+            self.busy = False
         self._log.note_applied()
+        self.standing = self._stands()
         self._checkpoint_if_due(entry)
         return answer
 
-    def output(self, step: int) -> bytes:
-        """The output of the last step, as it was answered."""
+    def kept_output(self, step: int) -> bytes | None:
+        """The output of the last step, as it was answered. Other threads may ask."""
         known = self._answers.get(STEP)
-        if known is None or known.step != step:
+        return known.body if known is not None and known.step == step else None
+
+    def output(self, step: int) -> bytes:
+        """The same.
+
+        Raises:
+            Refusal: It is not kept.
+        """
+        known = self.kept_output(step)
+        if known is None:
             raise conflict(
                 "output-gone",
                 f"The output of step {step} is not kept; the job stands at step {self._trainer.step}.",
                 remedy="Go on with the next step, or roll back.",
             )
-        return known.body
+        return known
 
-    def infer(self, body: bytes) -> bytes:
+    def infer(self, body: bytes) -> Pieces[bytes]:
         """The top's output in evaluation mode, with the weights as they are."""
         if self._trainer.waits:
             raise conflict(
@@ -258,7 +330,17 @@ class LiveJob:
             payload: Payload = read_pair(self._card, self.spec, tensors, limit=limit)
         else:
             payload = self._stored(tensors["records"]) if "records" in tensors else self._inline(tensors)
-        return encode_tensors({"output": self._output(self._trainer.infer(payload))})
+        outputs: list[Tensor] = []
+        self.busy = True
+        try:
+            for part in divided(payload, self._settings.limits.positions_per_piece):
+                if outputs:
+                    yield
+                    use_threads(self.threads)
+                outputs.append(self._trainer.infer(part))
+        finally:
+            self.busy = False
+        return encode_tensors({"output": self._output(torch.cat(outputs))})
 
     @property
     def _in_two(self) -> bool:
@@ -424,8 +506,8 @@ class LiveJob:
             self._card, self.spec, tensors, limit=self._settings.limits.max_rows_per_step, template=template
         )
 
-    def _apply(self, entry: Entry, parsed: _Parsed) -> bytes:
-        """Backward, update, forward: whichever the frame asks for."""
+    def _apply(self, entry: Entry, parsed: _Parsed) -> Pieces[bytes]:
+        """Backward, update, forward: whichever the frame asks for. Others may be served between them."""
         trainer = self._trainer
         ends = entry.kind == (SOURCE_GRADIENT if self._in_two else GRADIENT)
         boundary_gradient = None
@@ -435,6 +517,9 @@ class LiveJob:
             trainer.join(parsed.told)
         tensors: dict[str, Tensor] = {}
         if parsed.payload is not None:
+            if parsed.gradient is not None:
+                yield
+                use_threads(self.threads)
             self._make_room(self, trainer.estimate(parsed.payload))
             tensors = {"output": self._output(self._forward(entry, parsed.payload))}
         elif parsed.gradient is not None:
@@ -484,13 +569,24 @@ class LiveJob:
 
     # ------------------------------------------------------------ resuming
 
-    def _resume(self) -> None:
-        """Loads the furthest checkpoint and takes the logged steps after it again."""
-        found = self._checkpoints.newest()
-        if found is not None:
-            self._load(found[1])
-        for entry in self._log.read():
-            self._replay(entry)
+    def resume(self) -> Pieces[None]:
+        """Loads the furthest checkpoint and takes the logged steps after it again, others being served in between.
+
+        Raises:
+            StorageError: Its log or checkpoints are damaged.
+        """
+        self.busy = True
+        try:
+            found = self._checkpoints.newest()
+            if found is not None:
+                self._load(found[1])
+            for entry in self._log.read():
+                self._replay(entry)
+                yield
+                use_threads(self.threads)
+        finally:
+            self.busy = False
+        self.standing = self._stands()
 
     def _give_up(self, entry: Entry) -> None:
         """Cuts the last entry off the log, as the process ended whenever it was applied."""
@@ -573,7 +669,9 @@ class LiveJob:
             self._give_up(entry)
             return
         with self._log.replaying(entry):
-            self._apply(entry, parsed)
+            # In one piece: a death while others are served would count as this frame's.
+            for _ in self._apply(entry, parsed):
+                pass
 
     def _checkpoint_if_due(self, entry: Entry) -> None:
         """Makes a checkpoint after every `checkpoint_every` steps, and shortens a log that is too long.

@@ -13,13 +13,14 @@ from cutlayer.core.files import bytes_below, remove_folder, removed, whole_folde
 from cutlayer.models import FAMILIES, Part, save_adapter, weights_file
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.compute import memory, use_threads
+from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
-from cutlayer.vendor.job import LiveJob, roll_back, step_too_large
+from cutlayer.vendor.job import LiveJob, roll_back, standing_on_disk, step_too_large
 from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.shares import Holding, first_to_leave
 from cutlayer.vendor.store import RecordStore
 from cutlayer.vendor.trainer import adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
@@ -35,9 +36,12 @@ _LEAST = 1e-12
 
 
 class Jobs:
-    """All tenants' jobs. Lives in the compute thread, so that a job's life is one line of events.
+    """All tenants' jobs.
 
-    Jobs in memory are a cache of what is on disk: any may be dropped at any time.
+    Lives in the compute thread, so that a job's life is one line of events; but for what says that it may be
+    called from any thread: that looks at what is there, and may block.
+
+    Jobs in memory are a cache of what is on disk: any that is not busy may be dropped at any time.
 
     Args:
         settings: The vendor's settings.
@@ -71,6 +75,10 @@ class Jobs:
         """How many jobs are in memory."""
         return len(self._live)
 
+    def is_live(self, tenant: str, name: str) -> bool:
+        """Whether a job is in memory. May be called from any thread."""
+        return (tenant, name) in self._live
+
     @property
     def held_bytes(self) -> int:
         """Bytes that they hold of it between frames, the steps that wait left out."""
@@ -81,7 +89,7 @@ class Jobs:
         """About how many bytes the steps take that wait for their gradients."""
         return sum(live.graph_bytes for live in list(self._live.values()))
 
-    def put(self, tenant: str, name: str, spec: JobSpec) -> JobInfo:
+    def put(self, tenant: str, name: str, spec: JobSpec) -> Pieces[JobInfo]:
         """Starts a job, or finds it started.
 
         A job may be put before its record sets are there and sealed, so that a customer hears a
@@ -103,31 +111,49 @@ class Jobs:
                 )
             self._check_size(tenant, spec)
             remove_folder(self._folder(tenant, name))
-            live = self._open(tenant, name, spec, threads) if self._store.is_sealed(tenant, spec) else None
-            with self._database.session() as session:
-                session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
-            if live is None:
-                return _unopened(name, spec, threads)
-            self._keep(tenant, name, live)
-            return live.info
+            live = None
+            if self._store.is_sealed(tenant, spec):
+                live = yield from self._open(tenant, name, spec, threads)
+            try:
+                with self._database.session() as session:
+                    session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
+            except BaseException:
+                self._drop(tenant, name)
+                raise
+            return _unopened(name, spec, threads) if live is None else live.info
         if JobSpec.model_validate_json(row.spec) != spec:
             raise conflict("spec-differs", f"Job {name} is there with another spec.", remedy="Choose a new identifier.")
-        return self.info(tenant, name)
+        info = self.info(tenant, name)
+        return info if info is not None else (yield from self.resume(tenant, name))
 
-    def info(self, tenant: str, name: str) -> JobInfo:
-        """Where a job stands."""
+    def info(self, tenant: str, name: str) -> JobInfo | None:
+        """Where a job stands; `None` where only `resume` tells. May be called from any thread."""
         row = self._existing(tenant, name)
         if row.final is not None:
             return JobInfo.model_validate_json(row.final)
-        spec = JobSpec.model_validate_json(row.spec)
-        if self._was_opened(tenant, name) or self._store.is_sealed(tenant, spec):
-            return self._touch(tenant, name).info
-        self._check_weights(spec)
-        return _unopened(name, spec, row.threads)
+        spec, folder = JobSpec.model_validate_json(row.spec), self._folder(tenant, name)
+        live = self._live.get((tenant, name))
+        standing = None if live is None else live.standing
+        if standing is None:
+            self._check_weights(spec)
+            if not self._was_opened(tenant, name):
+                self._store.is_sealed(tenant, spec)  # refuses sets that were made for another kind of job
+                return _unopened(name, spec, row.threads)
+            standing = standing_on_disk(folder, spec, self._catalogue.card(spec.model))
+        return None if standing is None else standing.describe(name, spec, folder, row.threads)
+
+    def read_ahead(self, tenant: str, name: str) -> None:
+        """Reads a job's records through before it is brought back into memory. May be called from any thread."""
+        row = self._row(tenant, name)
+        if row is not None and row.final is None:
+            self._store.read_ahead(tenant, JobSpec.model_validate_json(row.spec).record_sets)
+
+    def resume(self, tenant: str, name: str) -> Pieces[JobInfo]:
+        """Where a job stands, brought back into memory."""
+        return (yield from self._touch(tenant, name)).info
 
     def delete(self, tenant: str, name: str) -> None:
-        """Deletes a job; what it published stays."""
-        self._drop(tenant, name)
+        """Deletes a job; what it published stays. May be called from any thread; `forget` is to follow."""
         with ExitStack() as stack, self._database.session() as session:
             row = session.get(Job, (tenant, name))
             # Also without a row: the deletion of one may have been answered with an error, and done.
@@ -140,38 +166,55 @@ class Jobs:
         if row is None:
             raise not_found("job", name)
 
-    def step(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+    def forget(self, tenant: str, name: str) -> None:
+        """Takes a deleted job out of memory, and removes what it wrote while it was deleted."""
+        with self._database.session() as session:
+            row, adapter = session.get(Job, (tenant, name)), session.get(Adapter, (tenant, name))
+        if row is None:
+            self._drop(tenant, name)
+            remove_folder(self._folder(tenant, name))
+            if adapter is None:
+                remove_folder(self._settings.adapter(tenant, name))
+
+    def step(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
         """Takes a step: the update that its gradient asks for, then its forward pass."""
         return self._accept(tenant, name, STEP, step, body)
 
-    def gradient(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+    def gradient(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
         """Takes the gradient of the last step alone."""
         return self._accept(tenant, name, GRADIENT, step, body)
 
-    def source(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+    def source(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
         """Begins an encoder-decoder's step with its source texts."""
         return self._accept(tenant, name, SOURCE, step, body)
 
-    def source_gradient(self, tenant: str, name: str, step: int, body: bytes) -> bytes:
+    def source_gradient(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
         """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
         return self._accept(tenant, name, SOURCE_GRADIENT, step, body)
 
-    def update(self, tenant: str, name: str, step: int, body: bytes) -> JobInfo:
+    def update(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[JobInfo]:
         """Takes the update that waits for what the customer tells of its own gradients."""
-        self._accept(tenant, name, UPDATE, step, body)
-        return self._touch(tenant, name).info
+        yield from self._accept(tenant, name, UPDATE, step, body)
+        return (yield from self._touch(tenant, name)).info
 
-    def output(self, tenant: str, name: str, step: int) -> bytes:
+    def kept_output(self, tenant: str, name: str, step: int) -> bytes | None:
+        """The output of the last step again, of a job in memory. May be called from any thread."""
+        live = self._live.get((tenant, name))
+        # One that was deleted stays in memory until `forget`.
+        return None if live is None or self._row(tenant, name) is None else live.kept_output(step)
+
+    def output(self, tenant: str, name: str, step: int) -> Pieces[bytes]:
         """The output of the last step again."""
-        return self._touch(tenant, name).output(step)
+        return (yield from self._touch(tenant, name)).output(step)
 
-    def infer(self, tenant: str, name: str, body: bytes) -> bytes:
+    def infer(self, tenant: str, name: str, body: bytes) -> Pieces[bytes]:
         """A job's output in evaluation mode."""
-        return self._touch(tenant, name).infer(body)
+        live = yield from self._touch(tenant, name)
+        return (yield from live.infer(body))
 
-    def snapshot(self, tenant: str, name: str, step: int) -> JobInfo:
+    def snapshot(self, tenant: str, name: str, step: int) -> Pieces[JobInfo]:
         """Keeps the adapter as it is after `step` gradients, to be published later."""
-        live = self._touch(tenant, name)
+        live = yield from self._touch(tenant, name)
         kept = live.info.snapshots
         if step not in kept:
             limit = self._settings.limits.snapshots_per_job
@@ -186,20 +229,20 @@ class Jobs:
         live.snapshot(step)
         return live.info
 
-    def rollback(self, tenant: str, name: str, step: int) -> JobInfo:
+    def rollback(self, tenant: str, name: str, step: int) -> Pieces[JobInfo]:
         """Takes a job back to a checkpoint."""
         self._unfinished(tenant, name)
         if not self._was_opened(tenant, name):
-            self._touch(tenant, name)  # refused without its record sets, and leaves no folder then
+            yield from self._touch(tenant, name)  # refused without its record sets, and leaves no folder then
         self._drop(tenant, name)
         roll_back(self._folder(tenant, name), step)
-        return self._touch(tenant, name).info
+        return (yield from self._touch(tenant, name)).info
 
-    def finish(self, tenant: str, name: str, step: int) -> AdapterInfo:
+    def finish(self, tenant: str, name: str, step: int) -> Pieces[AdapterInfo]:
         """Publishes the adapter after `step` gradients and ends the job."""
         if self._existing(tenant, name).final is not None:
             return self._published(tenant, name, step)
-        live = self._touch(tenant, name)
+        live = yield from self._touch(tenant, name)
         trainer = live.trainer_at(step)
         spec = live.spec
         folder = self._settings.adapter(tenant, name)
@@ -234,7 +277,9 @@ class Jobs:
         with self._database.session() as session:
             size = sum(file.stat().st_size for file in folder.iterdir())
             session.merge(Adapter(tenant=tenant, id=name, info=adapter.model_dump_json(), size=size))
-            row = session.get_one(Job, (tenant, name))
+            row = session.get(Job, (tenant, name))
+            if row is None:
+                raise not_found("job", name)  # it was deleted meanwhile; `forget` removes the adapter
             row.final = final.model_dump_json()
         self._drop(tenant, name)
         remove_folder(self._folder(tenant, name))
@@ -266,57 +311,65 @@ class Jobs:
             )
         return info
 
-    def _accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> bytes:
-        live = self._touch(tenant, name)
+    def _accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> Pieces[bytes]:
+        live = yield from self._touch(tenant, name)
         try:
-            return live.accept(kind, step, body)
+            return (yield from live.accept(kind, step, body))
         finally:
             if live.broken:
                 self._drop(tenant, name)
             else:
-                self._residents.settle(live)
+                self._residents.settle(tenant, live)
 
     # ------------------------------------------------------------ memory
 
-    def _touch(self, tenant: str, name: str) -> LiveJob:
+    def _touch(self, tenant: str, name: str) -> Pieces[LiveJob]:
         """A job in memory, resumed if need be, with its own number of threads set."""
         live = self._live.get((tenant, name))
         if live is None:
             row = self._unfinished(tenant, name)
             spec = JobSpec.model_validate_json(row.spec)
             self._check_weights(spec)
-            live = self._open(tenant, name, spec, row.threads)
+            live = yield from self._open(tenant, name, spec, row.threads)
         self._keep(tenant, name, live)
         use_threads(live.threads)
         return live
 
-    def _open(self, tenant: str, name: str, spec: JobSpec, threads: int) -> LiveJob:
-        use_threads(threads)
+    def _open(self, tenant: str, name: str, spec: JobSpec, threads: int) -> Pieces[LiveJob]:
         card = self._catalogue.card(spec.model)
         records = self._store.open(tenant, spec.record_sets, card, spec) if spec.record_sets else None
         folder = self._folder(tenant, name)
         held = job_bytes(self._catalogue.top(spec.model, spec.cut), spec)
-        self._residents.make_room("job", held)
+        yield from self._residents.make_room("job", held, tenant=tenant)
+        use_threads(threads)
+        live = LiveJob(
+            name,
+            spec,
+            threads=threads,
+            folder=folder,
+            settings=self._settings,
+            catalogue=self._catalogue,
+            records=records,
+            held=held,
+            graph_limit=self._graph_limit,
+            make_room=self._make_room,
+        )
+        # It counts from now on, and while it is resumed it is busy.
+        self._keep(tenant, name, live)
         try:
-            return LiveJob(
-                name,
-                spec,
-                threads=threads,
-                folder=folder,
-                settings=self._settings,
-                catalogue=self._catalogue,
-                records=records,
-                held=held,
-                graph_limit=self._graph_limit,
-                make_room=self._make_room,
-            )
+            yield from live.resume()
         except StorageError as error:
+            self._drop(tenant, name)
             steps = [0, *Checkpoints(folder / "checkpoints").steps()]
             raise conflict(
                 "job-damaged",
                 f"What the vendor keeps of job {name} is damaged and cannot be resumed.",
                 remedy=f"Roll back to a checkpoint ({steps}), or delete the job.",
             ) from error
+        except BaseException:
+            self._drop(tenant, name)
+            raise
+        return live
 
     def _was_opened(self, tenant: str, name: str) -> bool:
         """Whether a job's record sets were all there once: its folder is made when it is first opened."""
@@ -326,17 +379,23 @@ class Jobs:
         self._residents.keep(self._live, (tenant, name), live, most=self._settings.limits.live_jobs)
 
     def _make_room(self, job: LiveJob, size: int) -> None:
-        """Has those jobs leave memory whose graphs wait the longest, until a job's next graph finds room.
+        """Has jobs leave memory whose graphs wait, until a job's next graph finds room.
 
         They come back when they are touched, and take their last forward pass again.
         """
-        waiting = {key: live.graph_bytes for key, live in self._live.items() if live is not job and live.graph_bytes}
-        total = sum(waiting.values())
-        for key, taken in waiting.items():
-            if total + size <= self._graph_limit:
-                break
-            self._live.pop(key).leave()
-            total -= taken
+        tenant = next(key[0] for key, live in self._live.items() if live is job)
+        while True:
+            waiting = [
+                Holding(key[0], live.graph_bytes, key, not live.busy)
+                for key, live in self._live.items()
+                if live is not job and live.graph_bytes
+            ]
+            if sum(holding.size for holding in waiting) + size <= self._graph_limit:
+                return
+            leaving = first_to_leave(waiting, asking=tenant, size=size)
+            if leaving is None:
+                return
+            self._live.pop(leaving).leave()
 
     def _drop(self, tenant: str, name: str) -> None:
         live = self._live.pop((tenant, name), None)

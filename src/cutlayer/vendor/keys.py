@@ -20,6 +20,8 @@ from cutlayer.core import ConfigError, Fault
 from cutlayer.vendor.database import Database, Key, now, open_database, used
 from cutlayer.vendor.settings import VendorSettings
 
+METRICS = "_metrics"
+"""Whose a key is that reads metrics, and nothing else; no tenant can have this name."""
 _TENANT = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _KEY = re.compile(r"cl_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _REMEMBERED_SECONDS = 2.0
@@ -48,7 +50,7 @@ def create(data_dir: Path | str, name: str) -> str:
 
     Args:
         data_dir: The vendor's data folder.
-        name: The tenant's name. A second key for the same name opens the same namespace.
+        name: The tenant's name, or `METRICS`. A second key for the same name opens the same namespace.
 
     Returns:
         The key. It is shown this once; the vendor keeps its SHA-256 only.
@@ -57,7 +59,7 @@ def create(data_dir: Path | str, name: str) -> str:
         ConfigError: The name is not usable, or the database belongs to another data folder.
         StorageError: The database cannot be used.
     """
-    if not _TENANT.fullmatch(name):
+    if name != METRICS and not _TENANT.fullmatch(name):
         raise ConfigError([Fault("name", name, "must be 1 to 63 lower-case letters, digits and inner hyphens")])
     identifier = secrets.token_hex(6)
     key = f"cl_{identifier}_{secrets.token_urlsafe(32)}"
@@ -122,7 +124,7 @@ class Doorkeeper:
         return tenant if time.monotonic() < until else None
 
     def tenant(self, key: str) -> str | None:
-        """The tenant of a key, or None where no key in use is this one."""
+        """The tenant of a key, `METRICS` where it is none's, or None where no key in use is this one."""
         match = _KEY.fullmatch(key)
         if match is None:
             return None

@@ -209,7 +209,7 @@ class FrameLog:
         return sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
 
     def _path(self, base: int) -> Path:
-        return self._folder / f"{base:010d}{_SUFFIX}"
+        return _path(self._folder, base)
 
     def _open(self, base: int) -> int:
         opened = os.open(self._path(base), os.O_RDWR | os.O_CREAT, 0o600)
@@ -232,6 +232,10 @@ class FrameLog:
             raise
 
 
+def _path(folder: Path, base: int) -> Path:
+    return folder / f"{base:010d}{_SUFFIX}"
+
+
 def _decode(content: bytes, at: int) -> tuple[Entry | None, int]:
     """The entry at a place and where it ends; None where it is not whole."""
     if len(content) - at < _HEADER.size:
@@ -244,3 +248,33 @@ def _decode(content: bytes, at: int) -> tuple[Entry | None, int]:
     if entry.digest != digest:
         return None, start + length
     return entry, start + length
+
+
+def last_entry(folder: Path) -> tuple[int, Entry | None] | None:
+    """The last entry of a log that may be written meanwhile. Of the others only the headers are read.
+
+    Returns:
+        Where the newest segment begins, and its last entry, if it has one; `None` where entries are missing or damaged.
+    """
+    base = max((int(path.stem) for path in folder.glob(f"*{_SUFFIX}")), default=0)
+    found, before = None, base
+    try:
+        with _path(folder, base).open("rb") as file:
+            while header := file.read(_HEADER.size):
+                magic, kind, applied, deaths, step, length, digest = _HEADER.unpack(header)
+                if magic != _MAGIC or step > before + 1:
+                    return None
+                before = step
+                found = Entry(kind, step, b"", bool(applied), deaths), digest, file.tell(), length
+                file.seek(length, os.SEEK_CUR)
+            if found is None:
+                return base, None
+            entry, digest, start, length = found
+            file.seek(start)
+            body = file.read(length)
+    except FileNotFoundError:
+        return (base, None) if base == 0 else None  # of a job that has taken no frame
+    except (OSError, struct.error):
+        return None
+    entry = replace(entry, body=body)
+    return (base, entry) if len(body) == length and entry.digest == digest else None

@@ -46,7 +46,32 @@ class Metrics:
             "Memory set aside for the caches of generation sessions.",
             registry=self._registry,
         )
+        self._waiting_seconds = Histogram(
+            "cutlayer_compute_wait_seconds",
+            "Time that a piece of work waited until the compute thread served its tenant.",
+            ["tenant"],
+            buckets=_STEP_SECONDS,
+            registry=self._registry,
+        )
+        self._compute_seconds = Histogram(
+            "cutlayer_compute_seconds",
+            "Time that the compute thread worked on a piece of work, for which all others wait.",
+            ["tenant"],
+            buckets=_STEP_SECONDS,
+            registry=self._registry,
+        )
         self.in_progress = Gauge("cutlayer_requests_in_progress", "Requests in progress.", registry=self._registry)
+
+    def computed(self, tenant: str, waited: float, took: float) -> None:
+        """Counts a piece of work of the compute thread.
+
+        Args:
+            tenant: Whose it was.
+            waited: Seconds before it was begun.
+            took: Seconds that it took.
+        """
+        self._waiting_seconds.labels(tenant).observe(waited)
+        self._compute_seconds.labels(tenant).observe(took)
 
     def render(self) -> bytes:
         """All of them, in Prometheus' text format."""

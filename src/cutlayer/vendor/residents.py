@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
-from cutlayer.vendor.compute import memory
+from cutlayer.vendor.compute import Pieces, memory
 from cutlayer.vendor.problems import Refusal, unacceptable
 from cutlayer.vendor.settings import Limits
+from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
 
 
 class Resident(Protocol):
@@ -30,7 +32,12 @@ class Resident(Protocol):
 
     @property
     def pinned(self) -> bool:
-        """Whether it may not leave now."""
+        """Whether something keeps it in memory that would have to end first."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in the middle of a request, and so may not leave now."""
         ...
 
     def leave(self) -> None:
@@ -50,7 +57,12 @@ class Residents:
         limits: What they may take together.
         device: Where they compute.
         clock: Seconds, for idleness.
+
+    Attributes:
+        unpin: Ends what pins one.
     """
+
+    unpin: Callable[[Resident], object]
 
     def __init__(self, limits: Limits, device: torch.device, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = limits.live_seconds
@@ -77,22 +89,30 @@ class Residents:
                 "or ask the vendor to raise max_live_bytes.",
             )
 
-    def make_room(self, kind: Literal["job", "adapter"], size: int) -> None:
-        """Has those leave that were used the longest ago, until one more finds room. None leaves in vain.
+    def make_room(self, kind: Literal["job", "adapter"], size: int, *, tenant: str) -> Pieces[None]:
+        """Has others leave until one more finds room. None leaves in vain.
+
+        What is pinned leaves only where its tenant takes more than its share, for a tenant within its own. Where
+        others are busy that would have to leave, it waits for them.
 
         Raises:
             Refusal: It finds none.
         """
         self.check(kind, size)
-        if size + sum(resident.held_bytes for _, _, resident in self._all() if resident.pinned) > self._limit:
-            raise Refusal(
-                503,
-                "memory-full",
-                "Adapters that generation sessions use take this vendor's memory for jobs and adapters.",
-                remedy="Try again in a moment.",
-                headers={"Retry-After": "1"},
-            )
-        self._shrink(self._limit - size)
+        while True:
+            holdings = self._holdings(size, asking=tenant)
+            if sum(holding.size for holding in holdings if not holding.movable) + size <= self._limit:
+                break
+            if not any(holding.item[2].busy for holding in holdings):
+                raise Refusal(
+                    503,
+                    "memory-full",
+                    "Adapters that generation sessions use take this vendor's memory for jobs and adapters.",
+                    remedy="Try again in a moment.",
+                    headers={"Retry-After": "1"},
+                )
+            yield
+        self._shrink(size, asking=tenant)
 
     def keep(self, shelf: Shelf[R], key: tuple[str, str], resident: R, *, most: int) -> None:
         """Puts a resident on its shelf, or back to where those stand that were used last.
@@ -106,35 +126,62 @@ class Residents:
         resident.used = self._clock()
         shelf[key] = resident
         shelf.move_to_end(key)
-        for other, old in list(shelf.items())[:-1]:
-            if len(shelf) <= most:
+        while len(shelf) > most:
+            holdings = [
+                Holding(other[0], 1, other, not (old.pinned or old.busy or old is resident))
+                for other, old in shelf.items()
+            ]
+            leaving = first_to_leave(holdings, asking=key[0], size=0)
+            if leaving is None:
                 break
-            if not old.pinned:
-                del shelf[other]
-                old.leave()
+            shelf.pop(leaving).leave()
 
-    def settle(self, grown: Resident) -> None:
-        """Has others leave where one holds more than before."""
-        self._shrink(self._limit, stays=grown)
+    def settle(self, tenant: str, grown: Resident) -> None:
+        """Has others leave where one of a tenant's holds more than before."""
+        self._shrink(0, asking=tenant, stays=grown)
 
-    def expire(self) -> None:
-        """Has those leave that have been idle for too long."""
-        now = self._clock()
+    def expire(self) -> Pieces[None]:
+        """Has those leave that have been idle for too long. Each is written to disk; others are served in between."""
         for shelf, key, resident in self._all():
-            if now - resident.used > self._seconds and not resident.pinned:
+            is_there = shelf.get(key) is resident and not (resident.pinned or resident.busy)
+            if is_there and self._clock() - resident.used > self._seconds:
+                del shelf[key]
+                resident.leave()
+                yield
+
+    def _shrink(self, size: int, *, asking: str, stays: Resident | None = None) -> None:
+        """Has those leave that come first until there is room for `size` more, as far as any may leave."""
+        while True:
+            holdings = self._holdings(size, asking=asking, stays=stays)
+            if sum(holding.size for holding in holdings) + size <= self._limit:
+                return
+            leaving = first_to_leave(holdings, asking=asking, size=size)
+            if leaving is None:
+                return
+            shelf, key, resident = leaving
+            if resident.pinned:
+                self.unpin(resident)
+            else:
                 del shelf[key]
                 resident.leave()
 
-    def _shrink(self, limit: int, *, stays: Resident | None = None) -> None:
-        residents = self._all()
-        total = sum(resident.held_bytes for _, _, resident in residents)
-        for shelf, key, resident in sorted(residents, key=lambda found: found[2].used):
-            if total <= limit:
-                break
-            if not resident.pinned and resident is not stays:
-                total -= resident.held_bytes
-                del shelf[key]
-                resident.leave()
+    def _holdings(
+        self, size: int, *, asking: str, stays: Resident | None = None
+    ) -> list[Holding[tuple[Shelf[Any], tuple[str, str], Resident]]]:
+        """What all hold, and which may leave for a tenant that asks for more, in the order in which they do."""
+        found = sorted(self._all(), key=lambda found: (found[2].pinned, found[2].used))
+        held = [Holding(key[0], resident.held_bytes, (shelf, key, resident)) for shelf, key, resident in found]
+        most = share(self._limit, held, asking)
+        pinned = [holding for holding in held if holding.item[2].pinned]
+        is_within = size > 0 and taken(pinned, asking) + size <= most
+
+        def may_leave(holding: Holding[Any]) -> bool:
+            resident = holding.item[2]
+            if resident.pinned and not (is_within and holding.tenant != asking and taken(held, holding.tenant) > most):
+                return False
+            return not resident.busy and resident is not stays
+
+        return [replace(holding, movable=may_leave(holding)) for holding in held]
 
     def _all(self) -> list[tuple[Shelf[Any], tuple[str, str], Resident]]:
         return [(shelf, key, resident) for shelf in self._shelves for key, resident in shelf.items()]

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import socket
+import stat
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from cutlayer.wire.transports.http import is_loopback
 
 DEFAULT_PORT = 8377
 log = logging.getLogger("cutlayer.vendor")
+_OURS = frozenset({".lock", "vendor.id", "vendor.json", "vendor.sqlite", "tls", "models", "tenants"})
+"""What a set-up that did not end may have left in a data folder."""
 _BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 600
 """A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""
@@ -148,7 +151,7 @@ def init(
 
     Raises:
         ConfigError: An argument, or what the folder is set to, cannot be used; a process serves the
-            folder; or the database belongs to another folder.
+            folder; other users may enter it; or the database belongs to another folder.
         ModelError: A model cannot be loaded or cut.
         StorageError: The folder or the database cannot be used.
     """
@@ -157,6 +160,8 @@ def init(
         is_new = not _is_set_up(data_dir)
         if not is_new:
             held.callback(os.close, lock(data_dir))
+        if data_dir.is_dir():
+            _keep_to_owner(data_dir)
         kept = {} if is_new else VendorSettings.load(data_dir).model_dump()
         if models is None:
             models = () if kept else ("starter",)
@@ -235,6 +240,12 @@ def serve(
     settings = VendorSettings.load(data_dir)
     if threads is not None:
         settings = settings.model_copy(update={"threads": threads})
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        _keep_to_owner(settings.data_dir)
+    except ConfigError as error:
+        # A volume that is mounted so may have no other owner, and worked before.
+        log.warning("%s %s", error.message, error.remedy)
     certificate = Path(tls_cert) if tls_cert is not None else settings.certificate
     private_key = Path(tls_key) if tls_key is not None else settings.private_key
     has_tls = certificate.is_file() and private_key.is_file()
@@ -245,7 +256,6 @@ def serve(
             f"Serving {host} without TLS would show keys and releases to the network.",
             remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.",
         )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     # First what may fail for want of a port, before a folder is locked.
     with listen(host, port) as listener:
         listener.most = _most_connections()
@@ -316,6 +326,31 @@ def _most_connections() -> int:
 def _is_set_up(data_dir: Path) -> bool:
     # Unlike Path.is_file, False for a folder that may not be looked into; making it then says why.
     return os.path.isfile(data_dir / "vendor.json")
+
+
+def _keep_to_owner(data_dir: Path) -> None:
+    """Keeps other users of this machine out of a data folder, as they are kept out of one that `init` makes.
+
+    Raises:
+        ConfigError: Others may enter it, and it holds files of theirs, or belongs to one of them.
+    """
+    mode = stat.S_IMODE(data_dir.stat().st_mode)
+    if not mode & 0o077:
+        return
+    foreign = sorted(path.name for path in data_dir.iterdir() if path.name not in _OURS)
+    if foreign and not _is_set_up(data_dir):
+        raise ConfigError(
+            f"{data_dir} may be entered by other users (mode {mode:04o}) and holds files that are not the vendor's: "
+            f"{', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}.",
+            remedy="Choose a folder that is not there yet; or, if the vendor alone uses this one, chmod 700 it.",
+        )
+    try:
+        data_dir.chmod(0o700)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{data_dir} may be entered by other users (mode {mode:04o}) and belongs to one of them.",
+            remedy="Choose a folder that is not there yet, or let this one's owner chmod 700 it.",
+        ) from error
 
 
 def _is_described(settings: VendorSettings, name: str) -> bool:

@@ -49,9 +49,12 @@ class Limits(BaseModel):
     """Largest JSON message; no honest one is longer than the default, which is the most there can be."""
     max_rows_per_step: int = Field(default=32768, ge=1)
     """Most positions of one forward pass: texts times the longest of them, special tokens included."""
+    positions_per_piece: int = Field(default=4096, ge=1)
+    """Most positions of an inference, padding included, that are computed before other tenants are served."""
     max_graph_bytes: int | None = Field(default=None, ge=1)
     """Most memory for what steps keep until their gradients come, of one step and of all jobs together; half of
-    the machine's by default. A step that takes more is refused; jobs that wait leave memory for others."""
+    the machine's by default. A step that takes more is refused; jobs that wait leave memory for others, those of
+    the tenant that takes the most first."""
     stored_bytes_per_tenant: int = Field(default=50 * GIB, ge=0)
     """Most bytes of shards, jobs and adapters that a tenant may keep. Steps are not refused for it."""
     record_sets_per_tenant: int = Field(default=10_000, ge=0)
@@ -72,11 +75,13 @@ class Limits(BaseModel):
     """Adapters kept in memory, besides those that generation sessions use."""
     max_live_bytes: int | None = Field(default=None, ge=1)
     """Most memory for what jobs and adapters hold between two requests, of one and of all together; a quarter of the
-    machine's by default. One that takes more is refused; those used the longest ago leave memory for others."""
+    machine's by default. One that takes more is refused; others leave memory for it, those of the tenant that takes
+    the most first."""
     live_seconds: float = Field(default=600, gt=0)
     """A job or adapter that is idle for longer leaves memory; the next request brings it back."""
     max_generation_bytes: int | None = Field(default=None, ge=1)
-    """Most memory for the caches of all generation sessions together; an eighth of the machine's by default."""
+    """Most memory for the caches of all generation sessions together; an eighth of the machine's by default. Sessions
+    of a tenant beyond its share end for one of a tenant within its own."""
     generations_per_tenant: int = Field(default=16, ge=1)
     """Most generation sessions at a time."""
     generation_seconds: float = Field(default=600, gt=0)
@@ -107,7 +112,7 @@ class VendorSettings(BaseModel):
         keep_checkpoints: How many checkpoints a job keeps to roll back to.
         verify_shards: Whether shards are read through once per process and compared with their
             digests before they are used (about 1.3 s per GB).
-        metrics_from_anywhere: Whether `/metrics` answers others than this machine; it names tenants.
+        metrics_from_anywhere: Whether `/metrics` answers anybody who reaches it, without a key; it names tenants.
         limits: What one request and one tenant may take.
     """
 

@@ -9,6 +9,7 @@ one written down is not mapped but asked for again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -313,6 +314,17 @@ class RecordStore:
                     )
                 files.append(path)
         return Records([MappedShard.open(path) for path in files], card, spec)
+
+    def read_ahead(self, tenant: str, names: Sequence[str]) -> None:
+        """Reads sealed sets through, so that `open` need not: it is for the compute thread, and reading takes long.
+
+        What is damaged is left for `open` to say.
+        """
+        with self._database.session() as session:
+            listed = session.scalars(select(Shard).where(Shard.tenant == tenant, Shard.record_set.in_(names))).all()
+        for shard in listed if self._settings.verify_shards else ():
+            with contextlib.suppress(OSError):
+                self._verify(self._file(tenant, shard.record_set, shard.number), shard.sha256)
 
     def _verify(self, path: Path, sha256: str) -> bool:
         """Whether a shard is what arrived; read through once per process, as bits rot without a sound."""

@@ -6,7 +6,7 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import torch
@@ -154,8 +154,7 @@ class Trainer:
 
     def _lengths(self, tokens: Tokens) -> Tensor:
         """Positions of each text, special tokens included."""
-        lengths = torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
-        return lengths + self._template.special_count(len(tokens.segments))
+        return _segments_lengths(tokens) + self._template.special_count(len(tokens.segments))
 
     @property
     def graph_bytes(self) -> int:
@@ -392,6 +391,29 @@ def prepare(payload: Payload, device: torch.device) -> Payload:
         return payload
     values = payload.packed.values.to(device, torch.float32)
     return Rows(Ragged(values, payload.packed.lengths), payload.segment_lengths)
+
+
+def divided(payload: Payload, most: int) -> Iterator[Payload]:
+    """A release in parts of at most so many positions, padding included, or of one text that has more.
+
+    How it is divided follows from the release alone, so that its output does, too, to the last bit.
+
+    Args:
+        payload: `n` texts, whose outputs are to follow one another in the same order.
+        most: Positions.
+    """
+    lengths = payload.packed.lengths if isinstance(payload, Rows) else _segments_lengths(payload)
+    first = longest = 0
+    for at, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if at > first and (at + 1 - first) * longest > most:
+            yield payload.select(torch.arange(first, at))
+            first, longest = at, length
+    yield payload.select(torch.arange(first, len(payload))) if first else payload
+
+
+def _segments_lengths(tokens: Tokens) -> Tensor:
+    return torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
 
 
 def compute(part: Top, template: Template, payload: Payload, device: torch.device) -> Tensor:

@@ -157,6 +157,8 @@ def test_our_errors_are_one_line_with_their_code(
         (("recipe", "run", "sap", "--seeds", "0", "--data", "{folder}"), "--seeds = 0: must be", "recipe run"),
         (("vendor", "init", "--data-dir", "{folder}/new", "--threads", "2000"), "--threads = 2000: ", "vendor init"),
         (("vendor", "key", "create", "A b", "--data-dir", "{folder}"), "name = 'A b': must be", "vendor key create"),
+        (("vendor", "key", "create", "--data-dir", "{folder}"), "name = None: must be", "vendor key create"),
+        (("vendor", "key", "create", "a", "--metrics", "--data-dir", "{folder}"), "name = 'a': ", "vendor key create"),
     ],
 )
 def test_settings_of_a_sub_command_are_called_by_their_options(

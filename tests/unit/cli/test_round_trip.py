@@ -35,6 +35,7 @@ def service(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterat
     assert made.code == 0
     assert made.result["settings"]["models"] == {"starter": "starter"}
     key = run("vendor", "key", "create", "hospital", "--data-dir", folder, "--json").result["key"]
+    assert run("vendor", "key", "create", "--metrics", "--data-dir", folder, "--json").result["name"] == "_metrics"
     with VendorProcess(folder, environment={"OMP_NUM_THREADS": "1"}) as process:
         monkeypatch.setenv("CUTLAYER_VENDOR", process.url)
         monkeypatch.setenv("CUTLAYER_API_KEY", key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -181,20 +182,52 @@ def test_equal_rows_count_once_under_their_lowest_id() -> None:
     assert search.nearest(table[3].double()[None]).tolist() == [20]
 
 
-def test_bf16_is_used_only_where_its_sums_are_kept_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
+    """What the processor can do; the choice is made anew."""
+    features: dict[str, bool] = {}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features, raising=False)
+    neighbours.bf16_serves.cache_clear()
+    yield features
+    neighbours.bf16_serves.cache_clear()
+
+
+def test_bf16_is_used_only_where_its_sums_are_kept_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, processor: dict[str, bool]
+) -> None:
     product = torch.mm
 
     def sloppy(left: Tensor, right: Tensor) -> Tensor:
         """Rounds the sum to bf16 half way, as the bound does not allow."""
-        if left.dtype is not torch.bfloat16:
-            return product(left.repeat(3, 1), right)[: len(left)]  # and fp32 is slow
         half = left.shape[1] // 2
         return product(left[:, :half], right[:half]) + product(left[:, half:], right[half:])
 
-    neighbours.bf16_serves.cache_clear()
+    processor["amx_bf16"] = True
     monkeypatch.setattr(torch, "mm", sloppy)
     assert not neighbours.bf16_serves()
-    neighbours.bf16_serves.cache_clear()
+
+
+@pytest.mark.parametrize("busy", [torch.bfloat16, torch.float32], ids=str)
+def test_another_busy_program_does_not_change_the_element_type(
+    monkeypatch: pytest.MonkeyPatch, processor: dict[str, bool], busy: torch.dtype
+) -> None:
+    """Planted: products of one type take as long as if another program had the processor meanwhile."""
+    product, clock = torch.mm, [0.0]
+
+    def loaded(left: Tensor, right: Tensor) -> Tensor:
+        clock[0] += 10.0 if left.dtype is busy else 0.1
+        # as a processor of any kind would: exact, then rounded once
+        return product(left.double(), right.double()).to(left.dtype)
+
+    monkeypatch.setattr(torch, "mm", loaded)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    for name in ("amx_bf16", "avx512_bf16"):
+        processor.clear()
+        neighbours.bf16_serves.cache_clear()
+        assert not neighbours.bf16_serves(), "no instructions for it"
+        processor[name] = True
+        neighbours.bf16_serves.cache_clear()
+        assert neighbours.bf16_serves()
 
 
 def test_no_queries() -> None:

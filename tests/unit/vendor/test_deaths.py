@@ -24,7 +24,7 @@ from cutlayer.wire import routes
 from cutlayer.wire.messages import JobState
 from cutlayer.wire.transports import LocalTransport
 from tests.service.customer import Customer, ask
-from tests.unit.vendor.test_jobs import Open, at, info, job_folder, query, vendor_of
+from tests.unit.vendor.test_jobs import Open, at, info, job_folder, query, resumed, vendor_of
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -111,11 +111,11 @@ def test_a_step_that_was_answered_is_replayed_however_often_the_process_ends(
     for _ in range(4):
         customer.transport.close()
         customer.transport = open_vendor()
-        assert info(customer).step == 1
+        assert resumed(customer).step == 1
         customer.transport.close()
         deaths.come_true()
         customer.transport = open_vendor()
-    assert info(customer).step == 1
+    assert resumed(customer).step == 1
 
 
 @pytest.mark.usefixtures("little_memory")

@@ -54,17 +54,34 @@ def test_metrics_count_and_tell_nothing_else(open_vendor: Open, data_dir: Path) 
     transport = open_vendor()
     customer = Customer(transport)
     customer.run()
-    status, text = get(transport, "/metrics")
+    key = vendor.keys.create(data_dir, vendor.keys.METRICS)
+    status, text = get(transport, "/metrics", authorization=f"Bearer {key}")
     assert status == 200
     assert 'cutlayer_requests_total{route="job.step",status="200",tenant="clinic"} 14.0' in text
     uplink = sum(len(encode_tensors(tensors)) for tensors in customer.shards(first_model(transport)))
     assert f'cutlayer_body_bytes_total{{direction="up",route="shard.put",tenant="clinic"}} {float(uplink)}' in text
     assert customer.job not in text
-    assert get(transport, "/metrics", client="192.0.2.7")[0] == 404
+    assert 'cutlayer_compute_wait_seconds_count{tenant="clinic"}' in text
+    assert 'cutlayer_compute_seconds_count{tenant="clinic"}' in text
     transport.close()
     settings = vendor.VendorSettings.load(data_dir).model_copy(update={"metrics_from_anywhere": True})
     settings.save()
     assert get(open_vendor(), "/metrics", client="192.0.2.7")[0] == 200
+
+
+def test_metrics_ask_for_their_own_key(transport: LocalTransport, data_dir: Path) -> None:
+    """They name tenants, and behind a proxy on this machine every request comes from this machine."""
+    for client in ("127.0.0.1", "192.0.2.7"):
+        for wrong in ({}, {"authorization": f"Bearer {transport._api_key}"}, {"authorization": "Bearer x"}):
+            status, problem = get(transport, "/metrics", client=client, **wrong)
+            assert status == 401
+            assert "clinic" not in problem
+            assert "key create --metrics" in json.loads(problem)["remedy"]
+    key = vendor.keys.create(data_dir, vendor.keys.METRICS)
+    assert get(transport, "/metrics", client="192.0.2.7", authorization=f"Bearer {key}")[0] == 200
+    assert get(transport, "/v1", authorization=f"Bearer {key}")[0] == 401, "and it opens nothing else"
+    vendor.keys.revoke(data_dir, vendor.keys.METRICS)
+    assert get(transport, "/metrics", authorization=f"Bearer {key}")[0] == 401
 
 
 def test_a_tenant_has_only_so_many_requests_at_a_time(

@@ -24,7 +24,7 @@ from cutlayer.wire.transports import LocalTransport
 from tests.promises.test_families import write_model
 from tests.service.customer import draw, first_model, some_rows
 from tests.unit.vendor.test_jobs import vendor_of
-from tests.unit.vendor.test_language_jobs import JOB, TEXTS, Author, drop, leave, refused
+from tests.unit.vendor.test_language_jobs import JOB, TEXTS, Author, drop, leave, refused, resume
 
 Open = Callable[[], LocalTransport]
 STEPS: dict[str, Any] = {"steps": 4, "accumulation": 2}
@@ -121,6 +121,9 @@ def test_a_job_that_leaves_in_mid_step_comes_back_without_taking_other_steps_aga
         before = again.info
         leave(transport)
         passes.clear()
+        assert again.info == before, name
+        assert not passes, "to ask is not to resume"
+        resume(transport, again.job)
         assert again.info == before, name
         assert passes == waiting.get(name.rpartition(" ")[0], []), name
         send()  # an answer that was lost is given again

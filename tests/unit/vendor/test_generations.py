@@ -549,12 +549,12 @@ def test_an_idle_adapter_leaves_after_its_sessions(transport: LocalTransport, cl
     put(transport)
     for number in (1, 2):
         clock.now += 600
-        residents.expire()
+        list(residents.expire())
         step(transport, number, grown([1, 1]))
     assert gauge(transport, "live_adapters") == 1, "a session uses it"
     clock.now += 601
     generations(transport).expire()
-    residents.expire()
+    list(residents.expire())
     assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (0, 0)
 
 

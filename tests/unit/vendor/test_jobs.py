@@ -50,6 +50,16 @@ def info(customer: Customer) -> JobInfo:
     return ask(customer.transport, routes.JOB_GET, job=customer.job).expect(JobInfo)
 
 
+def resumed(customer: Customer) -> JobInfo:
+    """Where the job stands once it is back in memory; to ask for it does not bring it back."""
+    vendor, transport = vendor_of(customer.transport), customer.transport
+    assert isinstance(transport, LocalTransport)
+    found = transport._run(vendor.compute.run(vendor.jobs.resume, "clinic", customer.job))
+    assert isinstance(found, JobInfo)
+    assert found == info(customer)
+    return found
+
+
 def vendor_of(transport: LocalTransport) -> Any:
     return transport._app.state.vendor  # type: ignore[attr-defined]
 
@@ -429,7 +439,7 @@ def test_a_damaged_log_is_said_and_rolled_back(open_vendor: Open, data_dir: Path
     (job_folder(data_dir, customer) / "checkpoints/recent.safetensors").unlink()
     customer.transport = open_vendor()
     with pytest.raises(VendorError, match="damaged") as caught:
-        info(customer)
+        ask(customer.transport, routes.STEP_GET, job=customer.job, step=11)
     assert caught.value.status == 409
     assert "[0, 4, 8]" in caught.value.remedy
     customer.train(at(customer, routes.ROLLBACK, 8))

@@ -507,6 +507,12 @@ def leave(transport: LocalTransport) -> None:
     vendor_of(transport).jobs.close()
 
 
+def resume(transport: LocalTransport, job: str) -> None:
+    """Brings a job back into memory."""
+    found = vendor_of(transport)
+    transport._run(found.compute.run(found.jobs.resume, "clinic", job))
+
+
 STEPS = {"steps": 5, "accumulation": 2}
 
 

@@ -21,7 +21,7 @@ from cutlayer.wire import Frame, routes
 from cutlayer.wire.transports import LocalTransport
 from tests.service.customer import Customer, ask
 from tests.unit.vendor.test_generations import Clock, gauge
-from tests.unit.vendor.test_jobs import Open, at, info, query, vendor_of
+from tests.unit.vendor.test_jobs import Open, at, info, query, resumed, vendor_of
 
 
 def test_a_step_whose_graph_is_too_large_is_refused_before_it_is_computed(
@@ -111,7 +111,7 @@ def test_a_resumed_job_replays_a_bounded_number_of_steps(
         customer.transport.close()
         customer.transport = open_vendor()
         taken.clear()
-        assert info(customer).checkpoints == ((0,) if until < 10 else (0, 10))
+        assert resumed(customer).checkpoints == ((0,) if until < 10 else (0, 10))
         assert 1 <= len(taken) <= 3
     assert at(customer, routes.ROLLBACK, 10).step == 10
     assert customer.run().sha256 == straight
@@ -203,7 +203,7 @@ def test_an_idle_job_leaves_memory_and_goes_on_with_the_same_bits(
     for step in range(1, customer.steps + 1):
         pending = customer.take(step, pending)
         clock.now += 600
-        residents.expire()
+        list(residents.expire())
         assert gauge(transport, "live_job_bytes") > held, "it is not over before its time"
         [live] = vendor_of(transport).jobs._live.values()
         weights = weakref.ref(next(iter(live._trainer._trained.values())))
@@ -211,7 +211,7 @@ def test_an_idle_job_leaves_memory_and_goes_on_with_the_same_bits(
         gc.disable()
         try:
             clock.now += 1
-            residents.expire()
+            list(residents.expire())
             assert weights() is None
         finally:
             gc.enable()
@@ -257,7 +257,7 @@ def test_what_cannot_leave_does_not_end_the_service(
     while not failed or gauge(customer.transport, "live_jobs"):
         assert time.monotonic() < deadline, "the job is still there"
         time.sleep(0.05)
-    assert info(customer).step == 1, "its log has it all"
+    assert resumed(customer).step == 1, "its log has it all"
     while len(failed) < 2:
         assert time.monotonic() < deadline, "idle jobs leave no more"
         time.sleep(0.05)
@@ -278,5 +278,5 @@ def test_adapters_leave_for_jobs_and_jobs_for_adapters(
     assert (gauge(transport, "live_jobs"), gauge(transport, "live_adapters")) == (1, 0)
     assert torch.equal(query(published), expected)
     assert (gauge(transport, "live_jobs"), gauge(transport, "live_adapters")) == (0, 1)
-    assert info(customer).step == 0
+    assert resumed(customer).step == 0
     assert (gauge(transport, "live_adapters"), gauge(transport, "live_adapter_bytes")) == (0, 0)

@@ -15,7 +15,7 @@ import pytest
 from cutlayer import vendor
 from cutlayer.core import ConfigError, ModelError, StorageError, VendorError
 from cutlayer.vendor.catalogue import ModelCard, read_card
-from cutlayer.vendor.database import SCHEMA, Database
+from cutlayer.vendor.database import SCHEMA, Database, Key
 from cutlayer.vendor.lock import lock
 from cutlayer.wire import routes
 from cutlayer.wire.messages import ArchiveManifest
@@ -214,6 +214,71 @@ def test_tables_of_another_version_are_refused(data_dir: Path) -> None:
     database.close()
     with pytest.raises(StorageError, match=f"version {SCHEMA + 1}"):
         Database(url)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_a_folder_that_is_there_already_is_for_its_owner_only(tmp_path: Path, tiny_model: Path, umask: int) -> None:
+    """As one that `init` makes: it lists tenants and holds what they released."""
+    folder = tmp_path / "data"
+    folder.mkdir(0o755)
+    folder.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        vendor.init(folder, models=[str(tiny_model)], threads=1)
+        vendor.keys.create(folder, "clinic")
+    finally:
+        os.umask(before)
+    assert mode(folder) == 0o700
+    database = Database(vendor.VendorSettings.load(folder).url)
+    with database.session() as session:
+        session.add(Key(id="a", tenant="b", digest="c", created="d"))
+        session.flush()
+        files = {path.name: mode(path) for path in folder.glob("vendor.*")}
+    database.close()
+    assert len(files) == 5, "with what SQLite keeps beside its file while it is open"
+    assert set(files.values()) == {0o600}
+
+
+def test_a_data_folder_of_before_is_closed_to_others(data_dir: Path, tiny_model: Path) -> None:
+    """When it is set up again, when a key is made and when it is served: here the first two."""
+    data_dir.chmod(0o755)
+    for path in data_dir.glob("vendor.sqlite*"):
+        path.chmod(0o644)
+    vendor.keys.create(data_dir, "clinic")
+    assert {mode(path) for path in data_dir.glob("vendor.sqlite*")} == {0o600}
+    vendor.init(data_dir, models=[str(tiny_model)])
+    assert mode(data_dir) == 0o700
+
+
+def test_a_folder_that_is_shared_with_others_is_refused(tmp_path: Path, tiny_model: Path) -> None:
+    (tmp_path / "notes.csv").write_text("a\n")
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"mode 0755\) and holds files .*: notes.csv") as caught:
+        vendor.init(tmp_path, models=[str(tiny_model)])
+    assert "chmod 700" in caught.value.remedy
+    assert mode(tmp_path) == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.csv"]
+    tmp_path.chmod(0o700)
+    vendor.init(tmp_path, models=[str(tiny_model)])
+
+
+def test_a_folder_of_another_user_is_refused_and_one_that_is_served_is_warned_of(
+    data_dir: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def not_ours(*_: object) -> None:
+        raise PermissionError
+
+    data_dir.chmod(0o770)
+    monkeypatch.setattr(Path, "chmod", not_ours)
+    with pytest.raises(ConfigError, match=r"mode 0770\) and belongs to one of them"):
+        vendor.init(data_dir, models=[str(tiny_model)])
+    with pytest.raises(ConfigError, match="port"):
+        vendor.serve(data_dir, port=-1)
+    assert "may be entered by other users" in caplog.text
 
 
 def test_a_url_with_a_password_is_in_a_file_of_the_owner_only(data_dir: Path) -> None:

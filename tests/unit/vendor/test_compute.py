@@ -1,0 +1,242 @@
+"""Whose work comes next in the compute thread, by a clock of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutlayer.vendor.compute import ComputeThread, FairQueue
+
+Work = tuple[str, float]
+"""Whose it is, and what it takes."""
+
+
+class FirstComeFirstServed(FairQueue[Work]):
+    """The planted fault: what every tenant waited in before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all: deque[tuple[str, Work]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, tenant: str, work: Work, *, first: bool = False) -> None:
+        self._all.append((tenant, work))
+
+    def take(self) -> tuple[str, Work]:
+        return self._all.popleft()
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        pass
+
+
+def serve(queue: FairQueue[Work], arrivals: list[tuple[float, Work]]) -> list[tuple[str, float, float, float]]:
+    """One server: whose each work was, when it came, when it was begun and when it ended."""
+    coming, now, done, since = deque(sorted(arrivals)), 0.0, [], {}
+    while coming or len(queue):
+        if not len(queue):
+            now = max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            at, work = coming.popleft()
+            since[id(work)] = at
+            queue.add(work[0], work)
+        tenant, work = queue.take()
+        began, now = now, now + work[1]
+        while coming and coming[0][0] <= now:  # those who come meanwhile wait
+            at, other = coming.popleft()
+            since[id(other)] = at
+            queue.add(other[0], other)
+        queue.charge(tenant, work[1])
+        done.append((tenant, since[id(work)], began, now))
+    return done
+
+
+def longest_wait(queue: FairQueue[Work]) -> float:
+    """Of a tenant with short work, while another has a hundred long ones waiting."""
+    arrivals = [(0.0, ("greedy", 10.0)) for _ in range(100)]
+    arrivals += [(25.0 * number, ("modest", 0.1)) for number in range(1, 10)]
+    done = serve(queue, arrivals)
+    return max(began - came for tenant, came, began, _ in done if tenant == "modest")
+
+
+def test_a_tenant_waits_for_one_piece_of_another() -> None:
+    assert longest_wait(FairQueue()) <= 10.0
+    assert longest_wait(FirstComeFirstServed()) > 700.0, "the planted fault must show"
+
+
+def test_shares_are_of_time_and_not_of_turns() -> None:
+    arrivals = [(0.0, ("long", 9.0)) for _ in range(50)] + [(0.0, ("short", 1.0)) for _ in range(450)]
+    done = serve(FairQueue(), arrivals)
+    served = Counter[str]()
+    for tenant, _, began, ended in done:
+        served[tenant] += round(ended - began)
+        if sum(served.values()) > 800:
+            break
+        assert abs(served["long"] - served["short"]) <= 9 + 1
+
+
+times = st.floats(0.01, 20.0)
+works = st.lists(
+    st.tuples(st.floats(0.0, 200.0), st.tuples(st.sampled_from(["a", "b", "c", "d"]), times)), min_size=1, max_size=60
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(works=works)
+def test_nobody_waits_for_more_than_what_one_piece_of_each_other_takes(works: list[tuple[float, Work]]) -> None:
+    """If it had nothing to do: the piece in progress, and one of each other; each is served in its own order."""
+    done = serve(FairQueue(), works)
+    assert len(done) == len(works)
+    tenants = {owner for _, (owner, _) in works}
+    longest = {tenant: max(took for _, (owner, took) in works if owner == tenant) for tenant in tenants}
+    for tenant in longest:
+        own = [entry for entry in done if entry[0] == tenant]
+        assert [entry[1] for entry in own] == sorted(entry[1] for entry in own)
+        for number, (_, came, began, _) in enumerate(own):
+            if number and own[number - 1][3] > came:
+                continue  # it had work waiting already
+            others = [took for owner, took in longest.items() if owner != tenant]
+            assert began - came <= sum(others) + max(others, default=0.0) + 1e-6
+
+
+def test_a_tenant_that_was_idle_has_saved_up_nothing() -> None:
+    arrivals = [(0.0, ("busy", 1.0)) for _ in range(200)] + [(100.0, ("idle", 1.0)) for _ in range(100)]
+    done = serve(FairQueue(), arrivals)
+    after = [tenant for tenant, _, began, _ in done if began >= 101.0][:20]
+    assert Counter(after) == {"busy": 10, "idle": 10}
+
+
+def test_one_that_worked_alone_owes_nothing_afterwards() -> None:
+    arrivals = [(0.0, ("early", 50.0))]
+    arrivals += [(60.0, (tenant, 1.0)) for tenant in ("early", "late") for _ in range(20)]
+    done = serve(FairQueue(), arrivals)
+    assert Counter(tenant for tenant, *_ in done[1:11]) == {"early": 5, "late": 5}
+
+
+def test_the_queue_forgets_those_who_have_nothing_to_do() -> None:
+    queue = FairQueue[Work]()
+    serve(queue, [(float(number), (f"tenant-{number}", 0.5)) for number in range(1000)])
+    assert len(queue._served) == len(queue._waiting) == 0
+    with pytest.raises(IndexError):
+        queue.take()
+
+
+# ---------------------------------------------------------------- the thread
+
+
+class ByHand(Executor):
+    """Runs a call when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: deque[Callable[[], object]] = deque()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            future.set_result(fn(*args, **kwargs))
+
+        self.calls.append(run)
+        return future
+
+    def run(self) -> None:
+        while self.calls:
+            self.calls.popleft()()
+
+
+def test_work_is_divided_where_it_yields_and_others_are_served_between() -> None:
+    executor, order, seen = ByHand(), [], []
+    thread = ComputeThread(1, executor, watch=lambda tenant, waited, took: seen.append((tenant, waited, took)),
+                           clock=iter(range(1000)).__next__)  # fmt: skip
+
+    def pieces(tenant: str, count: int) -> Generator[None, None, str]:
+        for number in range(count):
+            order.append(f"{tenant} {number}")
+            if number + 1 < count:
+                yield
+        return f"{tenant} is done"
+
+    def at_once(tenant: str) -> int:
+        order.append(tenant)
+        return 7
+
+    async def ask() -> None:
+        long = asyncio.ensure_future(thread.run(pieces, "long", 3))
+        after = asyncio.ensure_future(thread.run(at_once, "long"))
+        await asyncio.sleep(0)
+        short = [asyncio.ensure_future(thread.run(at_once, "short")) for _ in range(2)]
+        await asyncio.sleep(0)
+        executor.run()
+        assert await long == "long is done"
+        assert [await after, await short[0], await short[1]] == [7, 7, 7]
+
+    asyncio.run(ask())
+    assert order == ["long 0", "short", "long 1", "short", "long 2", "long"], "a tenant's calls stay in order"
+    assert [tenant for tenant, *_ in seen] == ["long", "short", "long", "short", "long", "long"]
+    assert all(took == 1 for *_, took in seen)
+
+
+def test_an_error_between_pieces_is_its_callers() -> None:
+    def fails(_: str) -> Generator[None, None, None]:
+        yield
+        raise ValueError("here")
+
+    thread = ComputeThread(1)
+
+    async def ask() -> None:
+        with pytest.raises(ValueError, match="here"):
+            await thread.run(fails, "a")
+        assert await thread.run(lambda tenant: tenant * 2, "b") == "bb"
+
+    asyncio.run(ask())
+    thread.close(lambda: None)
+
+
+def test_closing_finishes_what_was_begun_and_what_waits() -> None:
+    done: list[str] = []
+    go = threading.Event()
+
+    def pieces(tenant: str) -> Generator[None, None, None]:
+        go.wait(10)
+        for _ in range(3):
+            yield
+        done.append(tenant)
+
+    thread = ComputeThread(1)
+    for tenant in ("a", "b", "a"):
+        thread.post(pieces, tenant)
+    go.set()
+    thread.close(lambda: done.append("last"))
+    assert sorted(done[:3]) == ["a", "a", "b"]
+    assert done[3:] == ["last"]
+
+
+def test_what_nobody_waits_for_is_logged_when_it_fails(caplog: pytest.LogCaptureFixture) -> None:
+    private = "a " + "text"
+
+    def fails(_: str) -> None:
+        raise ValueError(private)
+
+    thread = ComputeThread(1)
+    with caplog.at_level(logging.ERROR):
+        thread.post(fails, "a")
+        thread.close(lambda: None)
+    assert "ValueError" in caplog.text
+    assert private not in caplog.text
+
+
+def test_the_starter_of_the_thread_sets_its_threads() -> None:
+    thread = ComputeThread(1)
+    assert asyncio.run(thread.run(lambda _: torch.get_num_threads(), "a")) == 1
+    thread.close(lambda: None)

@@ -1,0 +1,226 @@
+"""What need not wait for the compute thread does not, and what does is divided, to the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer import vendor
+from cutlayer.core import Rows, VendorError
+from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.trainer import divided
+from cutlayer.wire import Frame, routes
+from cutlayer.wire.messages import RecordSetInfo
+from cutlayer.wire.transports import LocalTransport
+from tests.service.customer import Customer, ask, first_model, some_rows, some_tokens
+from tests.unit.vendor.test_jobs import Open, info, job_folder, query, vendor_of
+from tests.unit.vendor.test_shares import beside
+
+
+@contextmanager
+def compute_is_taken(transport: LocalTransport) -> Iterator[threading.Event]:
+    """Another tenant's piece of work that does not end before the block does, or only to let a test fail."""
+    begun, over = threading.Event(), threading.Event()
+
+    def work(_: str) -> None:
+        begun.set()
+        over.wait()
+
+    failed = threading.Timer(20, over.set)
+    failed.start()
+    vendor_of(transport).compute.post(work, "greedy")
+    begun.wait()
+    try:
+        yield over
+        assert not over.is_set(), "something waited for it"
+    finally:
+        over.set()
+        failed.cancel()
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "after a restart"])
+def test_what_only_reads_or_deletes_does_not_wait(open_vendor: Open, is_live: bool) -> None:
+    customer = Customer(open_vendor())
+    customer.run()
+    other = Customer(customer.transport, job="a" * 32)
+    other.upload()
+    other.train(other.start(), until=3)
+    expected, model = info(other), first_model(customer.transport)
+    where: dict[str, str | int] = {"model": model.name, "cut": "text"}
+    manifest = ask(customer.transport, routes.ARCHIVE, **where).control
+    if not is_live:
+        customer.transport.close()
+        customer.transport = other.transport = open_vendor()
+    transport = customer.transport
+    assert vendor_of(transport).jobs.live == is_live
+    with compute_is_taken(transport):
+        assert info(other) == expected
+        if is_live:
+            ask(transport, routes.STEP_GET, job=other.job, step=3)
+        assert info(customer).step == customer.steps, "a finished one"
+        assert ask(transport, routes.RECORD_SET_GET, record_set=other.job).expect(RecordSetInfo).sealed
+        assert first_model(transport) == model
+        assert ask(transport, routes.ARCHIVE, **where).control == manifest
+        ask(transport, routes.ARCHIVE_FILE, file="manifest.json", **where)
+        assert ask(transport, routes.ADAPTER_GET, adapter=customer.job).control == customer.adapter
+        ask(transport, routes.ADAPTER_DELETE, adapter=customer.job)
+        ask(transport, routes.JOB_DELETE, job=other.job)
+        with pytest.raises(VendorError, match="There is no job"):
+            info(other)
+        assert vendor_of(transport).jobs.kept_output("clinic", other.job, 3) is None
+        ask(transport, routes.RECORD_SET_DELETE, record_set=other.job)
+    assert other.start().step == 0
+
+
+def test_records_are_read_through_before_the_compute_thread_is_asked_for(
+    open_vendor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty gigabytes take a minute."""
+    customer = Customer(open_vendor())
+    customer.upload()
+    customer.train(customer.start(), until=3)
+    customer.transport.close()
+    threads = []
+    digest = vendor.store._digest  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "cutlayer.vendor.store._digest", lambda path: threads.append(threading.current_thread().name) or digest(path)
+    )
+    customer.transport = open_vendor()
+    customer.train(info(customer), until=4)
+    assert len(threads) == 3, "each shard once"
+    assert not any(name.startswith("compute") for name in threads)
+
+
+# ---------------------------------------------------------------- divided work
+
+
+def test_a_release_is_divided_by_positions_and_nothing_is_lost() -> None:
+    tokens = some_tokens(40, vocab_size=300, segments=2)
+    rows = some_rows(40, width=4)
+    for payload in (tokens, rows):
+        for most in (1, 20, 64, 10_000):
+            parts = list(divided(payload, most))
+            assert sum(map(len, parts)) == 40
+            assert (len(parts) == 40) if most == 1 else (len(parts) == 1) == (most == 10_000)
+            for part in parts:
+                lengths = part.packed.lengths if isinstance(part, Rows) else sum(each.lengths for each in part.segments)
+                assert len(part) == 1 or len(part) * int(lengths.max()) <= most  # type: ignore[union-attr]
+    joined = Rows.concatenate([part for part in divided(rows, 20) if isinstance(part, Rows)])
+    assert torch.equal(joined.packed.values, rows.packed.values)
+    assert next(divided(rows, 10_000)) is rows, "as it is where it is small"
+
+
+def test_an_inference_is_divided_and_others_are_served_meanwhile(
+    open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
+) -> None:
+    """Of a job and of an adapter; with the outputs that it has in one piece."""
+    customer = Customer(open_vendor())
+    customer.upload()
+    customer.train(customer.start(), until=6)
+    whole = infer(customer)
+    customer.train(info(customer))
+    customer.run()
+    published = query(customer)
+    customer.transport.close()
+    change_settings(data_dir, limits={"positions_per_piece": 24})
+    customer.transport = open_vendor()
+    again = Customer(customer.transport, job="a" * 32)
+    again.upload()
+    again.train(again.start(), until=6)
+    found = vendor_of(customer.transport)
+    seen: list[str] = []
+    watch = found.compute._watch
+    found.compute._watch = lambda tenant, waited, took: seen.append(tenant) or watch(tenant, waited, took)
+    torch.testing.assert_close(infer(again), whole)
+    torch.testing.assert_close(query(customer), published)
+    assert torch.equal(infer(again), infer(again))
+    assert seen.count("clinic") > 8
+
+
+def infer(customer: Customer) -> torch.Tensor:
+    """A job's output for its first records."""
+    records = {"records": torch.arange(20, dtype=torch.uint8)}
+    reply = customer.transport.send(Frame(routes.JOB_INFER, {"job": customer.job}, None, records))
+    return reply.tensors["output"]
+
+
+def test_a_job_that_is_resumed_lets_others_be_served_between_its_steps(
+    open_vendor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred steps may have to be taken again after a crash."""
+    customer = Customer(open_vendor(), checkpoint_every=50)
+    customer.upload()
+    customer.train(customer.start(), until=9)
+    monkeypatch.setattr("cutlayer.vendor.job.LiveJob.leave", lambda self: self.close())
+    customer.transport.close()
+    customer.transport = open_vendor()
+    found = vendor_of(customer.transport)
+
+    async def resume() -> list[str]:
+        seen: list[str] = []
+        watch = found.compute._watch
+        found.compute._watch = lambda tenant, waited, took: seen.append(tenant) or watch(tenant, waited, took)
+        resuming = found.compute.run(found.jobs.resume, "clinic", customer.job)
+        task = asyncio.ensure_future(resuming)
+        while not task.done():
+            await found.compute.run(lambda _: None, "hospital")
+        assert (await task).step == 9
+        return seen
+
+    seen = customer.transport._run(resume())  # type: ignore[attr-defined]
+    assert seen.count("clinic") >= 9
+    assert sum(pair == ("clinic", "hospital") for pair in pairwise(seen)) >= 5
+
+
+def test_tenants_whose_steps_are_mixed_end_with_the_bits_of_each_alone(open_vendor: Open, data_dir: Path) -> None:
+    """Between a step's backward and forward pass others are served, who draw dropout of their own."""
+    alone = Customer(open_vendor())
+    straight = alone.run().sha256
+    transport = alone.transport
+    assert isinstance(transport, LocalTransport)
+    tenants = [beside(transport, data_dir, f"tenant-{number}") for number in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        adapters = list(pool.map(lambda way: Customer(way, steps=14).run(), tenants))
+    assert {adapter.sha256 for adapter in adapters} == {straight}
+
+
+# ---------------------------------------------------------------- where a job stands
+
+
+def test_where_a_job_stands_is_asked_of_the_disk_only_where_it_tells(open_vendor: Open, data_dir: Path) -> None:
+    """What is damaged, or may not have been applied, is for the one who resumes the job."""
+    customer = Customer(open_vendor())
+    customer.upload()
+    customer.train(customer.start(), until=9)
+    jobs = vendor_of(customer.transport).jobs
+    folder = job_folder(data_dir, customer)
+    card = next(iter(vendor_of(customer.transport).catalogue.cards.values()))
+    spec = customer.spec(card.info)
+
+    def stands() -> object:
+        return vendor.job.standing_on_disk(folder, spec, card)  # type: ignore[attr-defined]
+
+    assert stands() == jobs._live["clinic", customer.job].standing
+    newest = max((folder / "log").iterdir())
+    content = newest.read_bytes()
+    applied = content.rindex(b"CLF1") + 5
+    for damaged in (content[:-1], content + b"CLF1", content[:applied] + b"\0" + content[applied + 1 :]):
+        newest.write_bytes(damaged)
+        assert stands() is None
+    newest.write_bytes(content)
+    assert stands() is not None
+    checkpoint = max((folder / "checkpoints").iterdir())
+    kept = checkpoint.read_bytes()
+    checkpoint.write_bytes(kept[:-10])
+    assert stands() is None
+    checkpoint.unlink()
+    assert Checkpoints(folder / "checkpoints").reached() == (4, False)
+    assert stands() is None, "the log begins after the checkpoint that is gone"
