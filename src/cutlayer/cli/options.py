@@ -144,7 +144,7 @@ NoiseWindow = Annotated[
         "--noise-window",
         metavar="N|prefix",
         help="How many tokens before a token decide its noise, with the token itself. Passages that are repeated then "
-        "keep their noise: an edited copy shows next to nothing new. prefix: all tokens before it.",
+        "keep their noise: an edited copy shows little new. prefix: all tokens before it.",
         rich_help_panel=PRIVACY,
     ),
 ]

@@ -11,7 +11,7 @@ from cutlayer.core import ConfigError, Fault, Place, Spec
 from cutlayer.privacy.mechanisms import DChi
 
 NOISE_WINDOW = 4
-"""So many tokens: of an edited copy of a text, or a signature under many, as much is read as of one (measured)."""
+"""So many tokens: edited copies, or a signature under many texts, then show hardly more than one of them (measured)."""
 NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
 ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
 
