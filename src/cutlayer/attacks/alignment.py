@@ -11,8 +11,9 @@ Markov model tells related places from unrelated ones by
 which the channel and the frequencies of tokens give. What was aligned before is read together, so that the more looks
 there are, the better the next one is found.
 
-Places that are of one original and show the same draw tell as much as one of them. A draw is taken for the same where
-so many places in a row are equal that independent draws would be so improbably.
+Places that are of one original and show the same draw tell as much as one of them. Places are taken to show one draw
+where so many in a row are equal that two draws would be so improbably: few where most aligned places are equal, many
+where no more are than two draws are.
 
 Ref: this project. Seeds and extension: Altschul et al., BLAST, 1990; pairs of states: Durbin et al., "Biological
 sequence analysis", 1998, §4.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,26 +39,31 @@ _KEPT = 16
 """Tokens that are considered in a place while places are compared."""
 _SEEDING = 4
 """Of these, so many of the likeliest are looked up elsewhere."""
-_SEED = math.log(20.0)
+_SEED = math.log(50.0)
 """The least that a pair of places must tell for being related, to be a seed."""
+_UNSURE = math.log(0.05)
+"""A token that is less probable in a place is not looked up for it."""
 _VOTES = 7.0
 """The least that the seeds of a diagonal must tell together, for the diagonal to be looked at."""
-_JOINS = 2**24
+_JOINS = 2**23
 """Pairs of places that are looked up at a time: tokens that stand at too many of them are no seeds."""
 _CELLS = 2**22
 """Places of diagonals that are looked at for a batch of texts."""
 _BATCH = 2**15
-"""Places whose texts are compared with all before at a time."""
+"""Places whose texts are compared with others at a time."""
+_FIRST, _AGAIN = 0.9, 0.5
+"""How probable it must be that two places of texts that begin alike are of one original: at first, and once others are
+aligned. What is joined wrongly at first misleads what follows; what is missed is found again."""
+_WITHIN = 0.98
+"""The same of places within texts. Much more is compared there, and all that has common phrases would grow together."""
+_IMPOSSIBLE = -6.0
+"""Places that tell so much against it are not of one original, whatever stands around them."""
 _ENDS = 0.02
-"""How probable it is that a place is the last of a related stretch."""
-_RELATED = 0.5
-_SURE=0.9
-_VETO=-6.0
-DEBUG=0
-PASSES=1
-"""How probable it must be that two places are of one original."""
-_BY_CHANCE = 1e-4
-"""How probable it may be that places in a row are equal by independent draws, to be taken for one draw."""
+"""How probable it is that a place is the last of a related stretch, before any was seen."""
+_LEAST_TIED = 1e-3
+"""The least share of aligned places that is taken to show the same draw."""
+_SURE_TIED = 9.0
+"""Odds at which places are taken to show one draw."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,10 @@ class _Alignment:
         self._kind = torch.searchsorted(kinds.released, released.values)
         self._unigram = kinds.unigram.float()
         self._original = torch.arange(total)
-        self._rates = _Rates(1 / max(2.0, len(released)), 1 / max(2.0, total), _ENDS, _ENDS)
-        self._clear()
+        self._rates = _Rates(
+            opens=1 / max(2, len(released)), starts=1 / max(2, total), parts=_ENDS, ends=_ENDS, sure=_FIRST
+        )
+        self._seen = _Seen()
         ids, scores = kinds.candidates.ids, kinds.candidates.scores.float()
         prior = self._unigram[ids]
         best = (scores + prior).topk(min(_KEPT, ids.shape[1]), dim=1).indices
@@ -132,23 +140,18 @@ class _Alignment:
         rest = (evidence.exp() - joint.sum(1)).clamp(min=1e-3 * evidence.exp())
         left = (1 - prior.gather(1, best).exp().sum(1)).clamp(min=1e-3)
         self._floor = (rest / left).log()
-
-    def _clear(self) -> None:
-        self._counted = torch.zeros(6, dtype=torch.int64)
-        self._compared_pairs = torch.zeros(2, dtype=torch.float64)
+        # of two independent draws of what stands in a place, the second is the first with this probability
+        again = ((joint * self._scores.exp()).sum(1) / evidence.exp())[self._kind]
+        self._agree = float(again.mean().clamp(1e-3, 0.9)) if total else 0.5
 
     def looks(self) -> Looks:
         """See `aligned_looks`."""
-        self.sure=_SURE
         batches = list(self._batches())
         for start, end in batches:
             self._join(start, end, before=end)
-        self.sure=_RELATED
-        if DEBUG: print(self._rates)
-        self._clear()
-        for _ in range(PASSES):
-          self._clear()
-          for start, end in batches:
+        # what was compared first was compared with few others, of which little was known
+        self._seen, self._rates = _Seen(), replace(self._rates, sure=_AGAIN)
+        for start, end in batches:
             self._join(start, end, before=len(self._values))
         return Looks(self._original, self._draws())
 
@@ -168,19 +171,12 @@ class _Alignment:
         """Compares places `start` to `end` with all before a place."""
         beliefs = self._beliefs(before)
         here, there = self._related(beliefs, *self._diagonals(beliefs, start, end))
-        self._update(start, end, before)
+        self._seen.compared(self._text[start:end], self._text[:before])
+        self._rates = self._seen.rates(self._rates.sure)
         if not len(here):
             return
-        edges = coo_matrix(
-            (np.ones(len(here)), (self._original[here].numpy(), self._original[there].numpy())),
-            shape=(len(self._original),) * 2,
-        )
-        _, group = connected_components(edges, directed=False)
-        groups = torch.from_numpy(group).long()
-        first = torch.full((int(groups.max()) + 1,), len(groups)).scatter_reduce(
-            0, groups, torch.arange(len(groups)), "amin"
-        )
-        self._original = first[groups[self._original]]
+        joined = _components(self._original[here], self._original[there], len(self._original))
+        self._original = joined[self._original]
 
     def _beliefs(self, end: int) -> _Beliefs:
         """What is known of each original up to a place, by all draws of it."""
@@ -256,13 +252,14 @@ class _Alignment:
             here, there = left[some, None] + steps, right[some, None] + steps
             evidence = torch.zeros(len(some), longest)
             evidence[real] = self._compared(beliefs, here[real], there[real])
-            together = (shift[some] == 0) & (first[some] == 0)
             # texts that begin alike are the commonest of all that have something in common
+            together = (shift[some] == 0) & (first[some] == 0)
             begins = torch.where(together, rates.opens, rates.starts)
             ends = torch.where(together, rates.parts, rates.ends)
-            related = _stretches(evidence, lengths[some], begins=begins, starts=rates.starts, ends=ends) >= self.sure
-            related &= real & (evidence > _VETO)
-            self._count(related, together, lengths[some])
+            sure = torch.where(together, rates.sure, _WITHIN)[:, None]
+            related = _stretches(evidence, lengths[some], begins=begins, starts=rates.starts, ends=ends) >= sure
+            related &= real & (evidence > _IMPOSSIBLE)
+            self._seen.add(related, together, lengths[some])
             found.append((here[related], there[related]))
         if not found:
             return torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
@@ -288,29 +285,6 @@ class _Alignment:
             told[part] = (both + unmatched + rest * (1 - explained).clamp(min=0)).clamp(min=1e-6).log()
         return told
 
-    def _count(self, related: Tensor, together: Tensor, lengths: Tensor) -> None:
-        """Counts stretches, by which the next ones are judged."""
-        padded = torch.nn.functional.pad(related, (1, 1))
-        starts = (padded[:, 1:] & ~padded[:, :-1])[:, :-1]
-        begun, again = int((starts[:, 0] & together).sum()), int((together[:, None] & related).sum())
-        ended = padded[:, 1:-1] & ~padded[:, 2:]
-        ended[torch.arange(len(lengths)), lengths - 1] = False
-        parted = int((together[:, None] & ended).sum())
-        opened, ends, places = int(starts.sum()) - begun, int(ended.sum()) - parted, int(related.sum()) - again
-        self._counted += torch.tensor([begun, opened, parted, again, ends, places])
-
-    def _update(self, start: int, end: int, before: int) -> None:
-        texts = len(self._text[start:end].unique()) * len(self._text[:before].unique())
-        self._compared_pairs += torch.tensor([texts, (end - start) * before]).double() / 2
-        begun, opened, parted, again, ended, places = self._counted.tolist()
-        pairs, cells = self._compared_pairs.tolist()
-        self._rates = _Rates(
-            (begun + 1) / (pairs + 1),
-            (opened + 1) / (cells + 1),
-            (parted + 1) / (again + 50),
-            (ended + 1) / (places + 50),
-        )
-
     # ------------------------------------------------------------ draws
 
     def _draws(self) -> Tensor:
@@ -318,14 +292,7 @@ class _Alignment:
         draw = torch.arange(len(self._values))
         key = self._original * (int(self._values.max()) + 1) + self._values
         _, symbol = key.unique(return_inverse=True)
-        sizes = torch.bincount(self._original, minlength=len(draw))
-        pairs = torch.bincount(self._original, weights=(sizes[self._original] > 1).double(), minlength=len(draw))
-        total = float((pairs * (pairs - 1)).sum())
-        if not total:
-            return draw
-        alike = torch.bincount(symbol).double()
-        agree = min(0.9, float((alike * (alike - 1)).sum()) / total)
-        width = max(2, math.ceil(math.log(_BY_CHANCE) / math.log(max(agree, 1e-3))))
+        width = self._width()
         inside = self._at + width <= self._texts.lengths[self._text]
         starts = inside.nonzero()[:, 0]
         if not len(starts):
@@ -338,18 +305,80 @@ class _Alignment:
         steps = torch.arange(width)
         here = (starts[again, None] + steps).flatten()
         there = (first[again, None] + steps).flatten()
-        edges = coo_matrix((np.ones(len(here)), (here.numpy(), there.numpy())), shape=(len(draw),) * 2)
-        _, group = connected_components(edges, directed=False)
-        groups = torch.from_numpy(group).long()
-        return torch.full((int(groups.max()) + 1,), len(draw)).scatter_reduce(0, groups, draw, "amin")[groups]
+        return _components(here, there, len(draw))
+
+    def _width(self) -> int:
+        """How many places in a row must be equal to be taken for one draw, by how often places are."""
+        again = (self._original != torch.arange(len(self._original))).nonzero()[:, 0]
+        equal = (self._values[again] == self._values[self._original[again]]).double().mean() if len(again) else 0.0
+        one = min(max((float(equal) - self._agree) / (1 - self._agree), _LEAST_TIED), 1 - _LEAST_TIED)
+        # each equal place makes one draw more probable by what it is improbable under two
+        return max(1, math.ceil(math.log(_SURE_TIED * (1 - one) / one) / -math.log(self._agree)))
 
 
 @dataclass(frozen=True)
 class _Rates:
+    """What is expected of diagonals.
+
+    Attributes:
+        opens: How probable it is that two texts begin alike.
+        starts: How probable it is that a related stretch begins at two places within texts.
+        parts: Of texts that begin alike, how probable it is that a place is the last at which they are.
+        ends: Of other stretches, how probable it is that a place is the last.
+        sure: How probable it must be that two places of such texts are of one original.
+    """
+
     opens: float
     starts: float
     parts: float
     ends: float
+    sure: float
+
+
+class _Seen:
+    """Related stretches that were found, by which the next ones are judged."""
+
+    def __init__(self) -> None:
+        self._begun = self._opened = self._parted = self._ended = 0
+        self._together = self._apart = 0
+        self._texts = self._cells = 0.0
+
+    def add(self, related: Tensor, together: Tensor, lengths: Tensor) -> None:
+        """Counts the stretches of diagonals.
+
+        Args:
+            related: `[n, longest]` bool.
+            together: `[n]` bool, whether both texts begin there.
+            lengths: `[n]` int64.
+        """
+        before, behind = torch.zeros_like(related), torch.zeros_like(related)
+        before[:, 1:], behind[:, :-1] = related[:, :-1], related[:, 1:]
+        starts, ends = related & ~before, related & ~behind
+        # where a text ends, no stretch does
+        ends[torch.arange(len(lengths)), lengths - 1] = False
+        begun = int((starts[:, 0] & together).sum())
+        self._begun += begun
+        self._opened += int(starts.sum()) - begun
+        self._parted += int(ends[together].sum())
+        self._ended += int(ends[~together].sum())
+        self._together += int(related[together].sum())
+        self._apart += int(related[~together].sum())
+
+    def compared(self, texts: Tensor, others: Tensor) -> None:
+        """Counts what was compared: `[n]` and `[m]` places, given by their texts, ascending."""
+        kinds = [len(side.unique_consecutive()) for side in (texts, others)]
+        self._texts += kinds[0] * kinds[1] / 2
+        self._cells += len(texts) * len(others) / 2
+
+    def rates(self, sure: float) -> _Rates:
+        """How often, with one more of each: what was not seen yet is not impossible."""
+        return _Rates(
+            opens=(self._begun + 1) / (self._texts + 2),
+            starts=(self._opened + 1) / (self._cells + 2),
+            parts=(self._parted + 1) / (self._together + 1 / _ENDS),
+            ends=(self._ended + 1) / (self._apart + 1 / _ENDS),
+            sure=sure,
+        )
 
 
 @dataclass(frozen=True)
@@ -375,10 +404,28 @@ class _Beliefs:
 
 @dataclass(frozen=True)
 class _Pooled:
+    """Several looks together.
+
+    Attributes:
+        owner: `[n]` int64, at which originals.
+        ids: `[n, k]` int64.
+        scores: `[n, k]`.
+        floor: `[n]`, the score of any other token.
+    """
+
     owner: Tensor
     ids: Tensor
     scores: Tensor
     floor: Tensor
+
+
+def _components(one: Tensor, other: Tensor, count: int) -> Tensor:
+    """`[count]` int64: the first of all that each is connected with, by edges from `one` to `other`."""
+    edges = coo_matrix((np.ones(len(one)), (one.numpy(), other.numpy())), shape=(count, count))
+    _, found = connected_components(edges, directed=False)
+    group = torch.from_numpy(found).long()
+    first = torch.full((count,), count).scatter_reduce(0, group, torch.arange(count), "amin")
+    return first[group]
 
 
 def _pooled(owner: Tensor, ids: Tensor, scores: Tensor, floor: Tensor, unigram: Tensor) -> _Pooled:
@@ -434,11 +481,13 @@ def _looked_up(
         before: `[originals]`, their first places.
         here: `[places]`, ascending.
     """
-    order = np.argsort(known, axis=None, kind="stable")
+    # what no partner makes a seed is not looked up
+    kept = (sure.ravel() >= _UNSURE).nonzero()[0]
+    order = kept[np.argsort(known.ravel()[kept], kind="stable")]
     token, sure = known.ravel()[order], sure.ravel()[order]
     place = np.repeat(before, known.shape[1])[order]
     low, high = np.searchsorted(token, asked.ravel(), "left"), np.searchsorted(token, asked.ravel(), "right")
-    count = high - low
+    count = np.where(told.ravel() >= _SEED, high - low, 0)
     # the commonest tokens are left out where looking all up would be too much
     by_size = np.argsort(count, kind="stable")
     kept = np.sort(by_size[: np.searchsorted(np.cumsum(count[by_size]), _JOINS, "right")])
@@ -485,9 +534,7 @@ def _stretches(evidence: Tensor, lengths: Tensor, *, begins: Tensor, starts: flo
     for step in range(longest - 1, -1, -1):
         if step < longest - 1:
             later, not_later = likelihood[:, step + 1] * backward[:, 0], backward[:, 1]
-            moved = torch.stack(
-                [(1 - ends) * later + ends * not_later, starts * later + (1 - starts) * not_later], 1
-            )
+            moved = torch.stack([(1 - ends) * later + ends * not_later, starts * later + (1 - starts) * not_later], 1)
             moved = moved / moved.amax(1, keepdim=True)
             # behind its end a diagonal tells nothing
             backward = torch.where((step + 1 < lengths)[:, None], moved, 1.0)
