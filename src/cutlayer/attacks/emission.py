@@ -76,7 +76,8 @@ class Released:
     def log_evidence(self, kinds: Tensor) -> Tensor:
         """ln P(observed) of released tokens `[kinds]`, each once, whatever stood there; float64."""
         sources = self._with(kinds)
-        return self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
+        evidence: Tensor = self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
+        return evidence
 
     def _with(self, kinds: Tensor) -> Tensor:
         # a token that was never seen may still have survived
