@@ -76,12 +76,12 @@ class Released:
     def log_evidence(self, kinds: Tensor) -> Tensor:
         """ln P(observed) of released tokens `[kinds]`, each once, whatever stood there; float64."""
         sources = self._with(kinds)
-        evidence: Tensor = self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
-        return evidence
+        return self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
 
     def _with(self, kinds: Tensor) -> Tensor:
         # a token that was never seen may still have survived
-        return torch.cat([self._sources, kinds]).unique()
+        known: Tensor = torch.cat([self._sources, kinds]).unique()
+        return known
 
     def scores(self, observed: Tensor, ids: Tensor) -> Tensor:
         """See `Emission.scores`."""
