@@ -231,7 +231,7 @@ def test_the_conclusion_takes_the_stronger_attack(order):
     assert paper[1:4] == ("35.9", "not stated; Table 2 has such a cell at eta0 65", "65")
     assert ours[0][0] == "here, 0 blocks"
     plain, tokens, rows = (row for row in ours if row[0] == "here, 5 blocks")
-    assert plain[1:] == ("50.0", "none", "50.0 ± 2.2", "0.0 ± 0.0", "+0.0")
+    assert plain[1:] == ("50.0", "none", "50.0 ± 2.2", "0.0 [0.0, 0.8]", "+0.0")
     # made up: a tenth hidden costs 3 points, and CTI wins 8
     assert tokens[2:] == ("tokens, CTI, eta0 75", "62.4 ± 2.2", "25.0 ± 1.9", "+0.5")
     assert rows[2:] == ("rows behind the blocks: no eta0 costs so little", "–", "–", "–")

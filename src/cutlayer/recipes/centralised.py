@@ -103,7 +103,8 @@ def train_centralised(
     place = choose_device(device)
     started = time.monotonic()
     order = order or Order(CustomerSecret.unsafe(seed), "centralised")
-    train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
+    places = order.of(train.texts)
+    train, dev, test = train.select(places), *(each.select(order.of(each.texts)) for each in (dev, test))
     names = LabelNames.of(train.labels or ())
     whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
     tokenizer = load_tokenizer(model)
@@ -144,7 +145,7 @@ def train_centralised(
             loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices].to(place))
             loss.backward()
             if watcher is not None:
-                watcher.step(indices)
+                watcher.step(torch.tensor(places)[indices])
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
