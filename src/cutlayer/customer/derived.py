@@ -12,6 +12,7 @@ from cutlayer.models import Archive
 from cutlayer.privacy import (
     CustomerSecret,
     LabelResponse,
+    PrivacySpec,
     Privatizer,
     Spellings,
     UtilityImportance,
@@ -53,9 +54,9 @@ def split_order(spec: RunSpec, secret: CustomerSecret) -> Order:
     return Order(secret, f"split/{spec.seed}")
 
 
-def run_order(spec: RunSpec, secret: CustomerSecret) -> Order:
+def run_order(seed: int, privacy: PrivacySpec, secret: CustomerSecret) -> Order:
     """In which texts leave, and are trained on. Runs with other noise have another: no order aligns their texts."""
-    return Order(secret, f"run/{spec.seed}/{spec.privacy.model_dump_json()}")
+    return Order(secret, f"run/{seed}/{privacy.model_dump_json()}")
 
 
 def run_privatizer(

@@ -204,7 +204,7 @@ class Evidence:
         secret = noise_secret(home, spec.unsafe_noise_seed)
         rows = split_rows(given, spec, secret)
         data = prepare(rows, spec, archive, vocab_size=archive.manifest.vocab_size)
-        steps = _steps(run, data, run_order(spec, secret))
+        steps = _steps(run, data, run_order(spec.seed, spec.privacy, secret))
         if spec.stores:
             privatizer = run_privatizer(archive, spec, secret, data.importance)
             records = {run.identifier("train"): record_numbers(privatizer, data.train)}

@@ -283,7 +283,7 @@ class Finetuning:
             if isinstance(rows, Labelled)
             else None,
         )
-        self.order = run_order(self.spec, secret)
+        self.order = run_order(self.spec.seed, self.spec.privacy, secret)
         self.session = build_session(self.archive, home, self.spec, self.data.importance, None, device)
         self.data.check()
         self._forecast = Forecast(

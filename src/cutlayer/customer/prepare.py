@@ -68,7 +68,7 @@ class Corpora:
         Raises:
             ConfigError: No row is left for train or dev.
         """
-        order = run_order(spec, secret)
+        order = run_order(spec.seed, spec.privacy, secret)
         train, dev = self.split(dev_share=spec.train.dev_share, order=split_order(spec, secret))
         test = None if self.test is None else self.test.select(order.of(self.test.texts))
         return train.select(order.of(train.texts)), dev.select(order.of(dev.texts)), test

@@ -47,7 +47,7 @@ from cutlayer.models import (
     split,
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.recipes.centralised import train_centralised
+from cutlayer.recipes.centralised import order_without_privacy, train_centralised
 from cutlayer.recipes.experiment import Calibration, Stoppable
 from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
@@ -285,6 +285,10 @@ class Experiment(Stoppable):
             self._progress.update("cells", number, len(set(cells)), cell.name)
         return results
 
+    def _customer(self, seed: int) -> Path:
+        """Each seed is a customer of its own: the same secret would draw the same noise for the same text."""
+        return self.folder / "customers" / str(seed)
+
     def _centralised(self, cell: CentralisedCell) -> CellResult:
         splits = self.splits(cell.task, cell.limits)
         run = train_centralised(
@@ -294,6 +298,7 @@ class Experiment(Stoppable):
             model=self.source,
             training=cell.training,
             seed=cell.seed,
+            order=order_without_privacy(self._customer(cell.seed), cell.seed),
             progress=self._progress,
         )
         found = CellResult(
@@ -308,8 +313,7 @@ class Experiment(Stoppable):
 
     def _split(self, cell: SplitCell) -> CellResult:
         splits = self.splits(cell.task, cell.limits)
-        # each seed is a customer of its own: the same secret would draw the same noise for the same text
-        client = self._loopback.client(self.folder / "customers" / str(cell.seed), self._progress)
+        client = self._loopback.client(self._customer(cell.seed), self._progress)
         run = self.folder / "runs" / self._finished.path(cell).stem
         place = cell.place if isinstance(cell, AttackedCell) else Place.TOKENS
         with closing(client):

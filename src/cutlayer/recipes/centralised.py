@@ -1,9 +1,9 @@
 """The line that a split run is read against: ordinary PEFT, one process, nothing private.
 
 Hugging Face's own class, PEFT's own wrapper, PyTorch's own AdamW and the usual linear schedule; no
-module of this package computes anything here. Only what a seed decides is taken from it, the values
-that the adapter starts with, the order of the texts and each step's dropout, so that a split run with
-the same seed is the same run.
+module of this package computes anything here. Only what a seed and a customer decide is taken from it, the
+values that the adapter starts with, each step's dropout and the order of the texts, so that this customer's
+split run with the same seed is the same run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
@@ -21,6 +22,8 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from cutlayer.core import Cut, Proportion
 from cutlayer.customer import Progress, TrainSpec
 from cutlayer.customer.client import choose_device
+from cutlayer.customer.derived import run_order
+from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import (
@@ -33,7 +36,7 @@ from cutlayer.models import (
     seed_dropout,
     split,
 )
-from cutlayer.privacy import CustomerSecret
+from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 64
@@ -68,6 +71,16 @@ class Centralised:
     seconds: float
 
 
+def order_without_privacy(customer: Path, seed: int) -> Order:
+    """In which a customer's runs without privacy take their texts.
+
+    Args:
+        customer: Its folder; made on first use.
+        seed: The run's.
+    """
+    return run_order(seed, PrivacySpec.no_privacy(), Home(customer).secret)
+
+
 def train_centralised(
     train: Dataset,
     dev: Dataset,
@@ -76,7 +89,7 @@ def train_centralised(
     model: str,
     training: TrainSpec,
     seed: int,
-    order: Order | None = None,
+    order: Order,
     progress: Progress,
     bottom: int = 0,
     device: str = "auto",
@@ -91,7 +104,7 @@ def train_centralised(
         model: `starter`, a local folder or a hub id.
         training: How the adapter is trained; the same settings as a split run's.
         seed: Initialisation and dropout, as in a split run.
-        order: In which order texts are taken, as a split run's customer has it; `None` for one of the seed's.
+        order: In which texts are taken: `order_without_privacy` of the customer whose split runs this is read against.
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
@@ -102,7 +115,6 @@ def train_centralised(
     """
     place = choose_device(device)
     started = time.monotonic()
-    order = order or Order(CustomerSecret.unsafe(seed), "centralised")
     places = order.of(train.texts)
     train, dev, test = train.select(places), *(each.select(order.of(each.texts)) for each in (dev, test))
     names = LabelNames.of(train.labels or ())

@@ -35,7 +35,6 @@ from cutlayer.models import (
     max_length,
     seed_dropout,
 )
-from cutlayer.privacy import CustomerSecret
 from cutlayer.wire import Precision
 
 _EVALUATION_BATCH = 4
@@ -70,7 +69,7 @@ def train_centralised_language_model(
     model: str,
     training: TrainSpec,
     seed: int,
-    order: Order | None = None,
+    order: Order,
     progress: Progress,
     device: str = "auto",
 ) -> CentralisedLanguage:
@@ -83,7 +82,7 @@ def train_centralised_language_model(
         model: An embedded model's name, a local folder or a hub id.
         training: How it is tuned; the same settings as a split run's.
         seed: Initialisation and dropout, as in a split run.
-        order: In which order texts are taken, as a split run's customer has it; `None` for one of the seed's.
+        order: In which texts are taken: `order_without_privacy` of the customer whose split runs this is read against.
         progress: Where to show progress.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
 
@@ -92,7 +91,6 @@ def train_centralised_language_model(
     """
     place = choose_device(device)
     started = time.monotonic()
-    order = order or Order(CustomerSecret.unsafe(seed), "centralised")
     train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
     whole = load_model(model, head=Head.LANGUAGE)
     tuned = _tuned(whole, training, seed=seed).to(place)

@@ -6,6 +6,7 @@ import math
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,7 @@ from cutlayer.customer import Progress, Sampling, TrainSpec
 from cutlayer.data import Dataset, read_dataset, tokenise
 from cutlayer.models import Bottom, candidate_tokens, fingerprint, load_model, load_tokenizer, split
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.recipes.centralised import order_without_privacy
 from cutlayer.recipes.centralised_language import train_centralised_language_model
 from cutlayer.recipes.experiment import Calibration, Stoppable
 from cutlayer.recipes.generation.config import GenerationConfig, Scale
@@ -228,11 +230,15 @@ class Experiment(Stoppable):
         order = torch.randperm(len(self._train), generator=torch.Generator().manual_seed(seed)).tolist()
         return self._train.select(sorted(order[:held])), self._train.select(sorted(order[held:]))
 
+    def _customer(self, seed: int) -> Path:
+        """Each seed is a customer of its own: the same secret would draw the same noise for the same text."""
+        return self._order.out / "customers" / str(seed)
+
     def _whole(self, cell: GenerationCell) -> Tuned:
         dev, train = self._dev_and_train(cell.seed)
         run = train_centralised_language_model(
             train, dev, self._test, model=self._order.model, training=cell.training, seed=cell.seed,
-            progress=self._progress,
+            order=order_without_privacy(self._customer(cell.seed), cell.seed), progress=self._progress,
         )  # fmt: skip
         found = Tuned(perplexity=run.perplexity, before=run.before, dev=run.dev, seconds=run.seconds)
         self._finished.put(cell, found)
@@ -240,8 +246,7 @@ class Experiment(Stoppable):
 
     def _split(self, cell: GenerationCell, bottom: int) -> Tuned:
         dev, train = self._dev_and_train(cell.seed)
-        # each seed is a customer of its own: the same secret would draw the same noise for the same text
-        client = self._loopback.client(self._order.out / "customers" / str(cell.seed), self._progress)
+        client = self._loopback.client(self._customer(cell.seed), self._progress)
         folder = self._order.out / "runs" / self._finished.path(cell).stem
         with closing(client):
             result = client.finetune_language_model(

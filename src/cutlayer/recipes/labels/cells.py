@@ -25,7 +25,7 @@ from cutlayer.customer.prepare import Corpora
 from cutlayer.data import LabelNames
 from cutlayer.models import Head, family_of, fingerprint, load_model
 from cutlayer.privacy import keep_probability
-from cutlayer.recipes.centralised import train_centralised
+from cutlayer.recipes.centralised import order_without_privacy, train_centralised
 from cutlayer.recipes.experiment import Stoppable, finish
 from cutlayer.recipes.labels.config import CorpusSpec, LabelsConfig, LanguageScale, Scale
 from cutlayer.recipes.labels.language import language_option, recombined_languages
@@ -223,6 +223,10 @@ class Experiment(Stoppable):
     def _read(self, task: Task, limits: Limits) -> Splits:
         return Splits.read(task, self._order.data, limits)
 
+    def _customer(self, cell: Cell) -> Path:
+        """Each option is a customer of its own: one that has shown its labels has nothing left to promise."""
+        return self.folder / "customers" / self._finished.path(cell).stem
+
     def _recorded(self, cell: Cell) -> Path:
         return self.folder / "runs" / self._finished.path(cell).stem
 
@@ -230,8 +234,7 @@ class Experiment(Stoppable):
 
     def _run(self, cell: RunCell) -> tuple[Option, ...]:
         splits = self._splits(cell.task, cell.limits)
-        # each option is a customer of its own: one that has shown its labels has nothing left to promise
-        client = self._loopback.client(self.folder / "customers" / self._finished.path(cell).stem, self._progress)
+        client = self._loopback.client(self._customer(cell), self._progress)
         with closing(client):
             result = client.finetune(
                 splits.train,
@@ -274,6 +277,7 @@ class Experiment(Stoppable):
             model=self._order.model,
             training=cell.training,
             seed=cell.seed,
+            order=order_without_privacy(self._customer(cell), cell.seed),
             progress=self._progress,
             watcher=seen,
         )

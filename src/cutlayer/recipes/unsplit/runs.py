@@ -245,7 +245,9 @@ class Recorder:
         archive = local_archive(Home(self._folder / "attacker"), self.source, result.spec.cut)
         rows = split_rows(corpora, result.spec, secret)
         data = prepare(rows, result.spec, archive, vocab_size=len(self.tokenizer))
-        order = training_order(result.spec, run_order(result.spec, secret), data.train.lengths, 0)
+        order = training_order(
+            result.spec, run_order(result.spec.seed, result.spec.privacy, secret), data.train.lengths, 0
+        )
         return {iteration: data.tokens.select(order[iteration - 1]) for iteration in cell.kept}
 
     def _split(self, cell: RunCell) -> tuple[Dataset, Dataset]:
