@@ -559,6 +559,11 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
     ],
+    "multi-run": [
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
+    ],
     "masked-infill": [
         lambda folder, kind: filled_world(folder, kind, form="ids"),
         lambda folder, kind: filled_world(folder, kind, form="rows", segments=2),
@@ -889,6 +894,7 @@ GRADED = {
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3))),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(PrivacySpec(eta=6, **VECTOR))),
     ],
+    "multi-run": [lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3)))],
     "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
     **{
         name: [lambda folder, kind, eta=eta: half_hidden(learnt_world(folder, kind, form="ids"), eta)]

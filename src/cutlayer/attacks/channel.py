@@ -189,6 +189,28 @@ class Channel:
             chosen.append(true[score.topk(min(k, len(true)), dim=1, sorted=False).indices])
         return torch.cat(chosen)
 
+    def log_evidence(self, released: Tensor, true: Tensor, prior: Tensor) -> Tensor:
+        """ln P(released) by the formula, whatever stood there.
+
+        Args:
+            released: `[n]` int64.
+            true: `[m]` int64, tokens that may have stood there.
+            prior: `[m]` float32, ln of how probable each is.
+
+        Returns:
+            `[n]` float32.
+        """
+        self._prepare(true)
+        a, b, c, s = self.weights
+        offset = prior - self._partition[true]
+        found = []
+        for part in released.split(_ROWS):
+            row = self._table[part]
+            score = torch.addmm(offset, row, self._table[true].T, alpha=a)
+            score += s * (part[:, None] == true)
+            found.append(score.logsumexp(1) + b * row.square().sum(1) + c * row.norm(dim=1))
+        return torch.cat(found)
+
     def _prepare(self, true: Tensor) -> None:
         """Finds ln Z of tokens for which it is not known yet."""
         a, b, c, s = self.weights

@@ -69,11 +69,19 @@ class Released:
     def candidates(self, observed: Tensor, k: int) -> Candidates:
         """See `Emission.candidates`."""
         kinds, which = observed.unique(return_inverse=True)
-        # a token that was never seen may still have survived
-        sources = torch.cat([self._sources, kinds]).unique()
-        prior = self._unigram[sources].float()
-        ids = self._channel.likeliest(kinds, sources, prior, k)
+        sources = self._with(kinds)
+        ids = self._channel.likeliest(kinds, sources, self._unigram[sources].float(), k)
         return Candidates(ids[which], self.scores(kinds, ids)[which])
+
+    def log_evidence(self, kinds: Tensor) -> Tensor:
+        """ln P(observed) of released tokens `[kinds]`, each once, whatever stood there; float64."""
+        sources = self._with(kinds)
+        return self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
+
+    def _with(self, kinds: Tensor) -> Tensor:
+        # a token that was never seen may still have survived
+        known: Tensor = torch.cat([self._sources, kinds]).unique()
+        return known
 
     def scores(self, observed: Tensor, ids: Tensor) -> Tensor:
         """See `Emission.scores`."""
