@@ -29,6 +29,7 @@ from cutlayer.attacks.measure import (
     measure_label_recovery,
 )
 from cutlayer.attacks.mlp_inversion import MlpInversion
+from cutlayer.attacks.multi_run import MultiRun, MultiRunSpec
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
 from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTruth, TailGradient, TrainedTruth
 from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
@@ -97,6 +98,8 @@ __all__ = [
     "MaximumPosteriorSpec",
     "Measured",
     "MlpInversion",
+    "MultiRun",
+    "MultiRunSpec",
     "NearestNeighbour",
     "Need",
     "Noise",
