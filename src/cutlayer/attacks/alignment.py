@@ -503,7 +503,7 @@ def _looked_up(
 def _summed(keys: NDArray[np.int64], values: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Each key once, with the sum of its values."""
     found, inverse = np.unique(keys, return_inverse=True)
-    return found, np.bincount(inverse, weights=values, minlength=len(found))
+    return found, np.bincount(inverse, weights=values, minlength=len(found)).astype(np.float64)
 
 
 def _stretches(evidence: Tensor, lengths: Tensor, *, begins: Tensor, starts: float, ends: Tensor) -> Tensor:

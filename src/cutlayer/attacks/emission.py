@@ -80,7 +80,8 @@ class Released:
 
     def _with(self, kinds: Tensor) -> Tensor:
         # a token that was never seen may still have survived
-        return torch.cat([self._sources, kinds]).unique()
+        both: Tensor = torch.cat([self._sources, kinds]).unique()
+        return both
 
     def scores(self, observed: Tensor, ids: Tensor) -> Tensor:
         """See `Emission.scores`."""
