@@ -124,6 +124,24 @@ def adaptive_world(folder, kind, *, form, noise, segments=1, model=None):
     return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
 
 
+def several_runs_world(folder, kind):
+    """The same of two runs, the second over the texts' beginnings in another order."""
+    noise = Noise(PrivacySpec(eta=500))
+    runs = [adaptive_world(folder / "first", kind, form="ids", noise=noise)]
+    (side,) = runs[0].truth.tokens.segments
+    order = torch.randperm(TEXTS, generator=worlds.generator(3))
+    again = Tokens((side.first(side.lengths.clamp(max=9)).select(order),))
+    shown = [release.payload for release in runs[0].transcript.releases()]
+    (sent,) = (Ragged.concatenate(parts) for parts in zip(*(each.segments for each in shown), strict=True))
+    payload = Tokens((sent.first(sent.lengths.clamp(max=9)).select(order),))
+    record(folder / "second", [worlds.shard(0, payload, record_set="c" * 32)])
+    truth = TokenTruth(again, records={"c" * 32: torch.arange(TEXTS)})
+    world = runs[0]
+    world.transcript = Transcript.joined([world.transcript, Transcript.recorded(folder / "second")])
+    world.truth = TokenTruth.joined([world.truth, truth], torch.cat([torch.arange(TEXTS), order]))
+    return world
+
+
 FINITE = dataclasses.replace(KNOWLEDGE, candidates=worlds.CANDIDATES)
 FAINT = PrivacySpec(mechanism="vector", eta=500)
 """Noise so faint that nothing is hidden, so that the density is what reads."""
@@ -559,15 +577,16 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
     ],
-    "multi-run": [
-        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
-        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
-        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
-    ],
     "masked-infill": [
         lambda folder, kind: filled_world(folder, kind, form="ids"),
         lambda folder, kind: filled_world(folder, kind, form="rows", segments=2),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing(), model=INFILLED),
+    ],
+    "multi-run": [
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
+        several_runs_world,
     ],
     "refined-inversion": [
         lambda folder, kind: refined_world(folder, kind, family="bert"),

@@ -111,6 +111,7 @@ class Attack:
             label is left open: the score matches them at their best, and chance is that of such a match.
         costly: Whether it takes minutes where others take seconds: it comes last, and begins more weakly where
             time is limited.
+        joint: Whether it reads several runs of a customer together; others read the first.
         clue: Where it looks.
         dial: What it does less of where it has less time; `None` where there is nothing: then it is measured on fewer
             tokens.
@@ -127,6 +128,7 @@ class Attack:
     positions: int | None = None
     named: bool = True
     costly: bool = False
+    joint: bool = False
     clue: Clue = Clue.WORDS
     dial: Dial | None = None
 

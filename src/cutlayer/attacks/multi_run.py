@@ -205,5 +205,6 @@ ATTACKS.add("multi-run")(
         needs=frozenset({Need.TABLE, Need.NOISE, Need.PUBLIC_TEXT, Need.LINKS}),
         tokens=_TOKENS,
         costly=True,
+        joint=True,
     )
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, Self
@@ -135,6 +135,7 @@ class Reading:
         chance: The share of tokens that would be read by chance.
         texts: `[n]` int64, which of a run's texts these are.
         further: Other numbers of the same guesses.
+        originals: As of a `TokenTruth`.
     """
 
     tokens: Tokens
@@ -145,6 +146,7 @@ class Reading:
     chance: float
     texts: Tensor
     further: tuple[Further, ...] = ()
+    originals: Tensor | None = None
 
     @property
     def owners(self) -> Tensor:
@@ -155,6 +157,8 @@ class Reading:
     def score(self) -> Score:
         """The share of tokens that was read."""
         right, seen = self.per_text(self.right), self.per_text(self.seen)
+        if self.originals is not None:
+            right, seen = (torch.zeros_like(each).index_add(0, self.originals, each) for each in (right, seen))
         return Score(right, seen, self.chance, int(self.looks.max()), self.further, reading=self)
 
     def per_text(self, items: Tensor) -> Tensor:
@@ -175,12 +179,14 @@ class TokenTruth:
     Attributes:
         tokens: Content tokens of `n` texts.
         records: By record set, `[n]` int64: the number of the record that holds each text, counted
-            through the set's shards. Texts may share a record.
+            through the set's shards, `ELSEWHERE` if none does. Texts may share a record.
         steps: By job and step, for steps with a release of their own, `[rows]` int64: each row's text, `ELSEWHERE`
             where it is none of these.
         skipped: First tokens of each text that are not counted.
         texts: `[n]` int64, which of a run's texts these are; `None` for all of them.
         search: The table that guessed rows are rows of; not needed for guesses that are ids.
+        originals: `[n]` int64 below n: texts of one number are one text that left several times, and are no independent
+            trials; `None` where each left once.
     """
 
     tokens: Tokens
@@ -189,6 +195,29 @@ class TokenTruth:
     skipped: int = 0
     texts: Tensor | None = None
     search: NeighbourSearch | None = None
+    originals: Tensor | None = None
+
+    @classmethod
+    def joined(cls, runs: Sequence[TokenTruth], originals: Tensor) -> TokenTruth:
+        """The texts of several runs, those of one behind those of another.
+
+        Args:
+            runs: Of each what was asked of its texts, single ones or pairs in all runs.
+            originals: Of all of their texts.
+        """
+        counts = [len(run.tokens) for run in runs]
+        starts = [sum(counts[:number]) for number in range(len(runs))]
+        records: dict[str, Tensor] = {}
+        steps: dict[tuple[str, int], Tensor] = {}
+        for run, start in zip(runs, starts, strict=True):
+            for name, numbers in run.records.items():
+                records[name] = torch.full((sum(counts),), ELSEWHERE)
+                records[name][start : start + len(numbers)] = numbers
+            steps |= {
+                key: torch.where(texts == ELSEWHERE, ELSEWHERE, texts + start) for key, texts in run.steps.items()
+            }
+        tokens = _joined([run.tokens for run in runs])
+        return cls(tokens, records=records, steps=steps, search=runs[0].search, originals=originals)
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -250,6 +279,7 @@ class TokenTruth:
             chance=chance,
             texts=everything if self.texts is None else self.texts,
             further=self._far(distances, seen) if distances else (),
+            originals=self.originals,
         )
 
     def _searched(self) -> NeighbourSearch:
@@ -307,7 +337,8 @@ class TokenTruth:
             records = _joined([found[number] for number in sorted(found)])
             if sorted(found) != list(range(len(found))) or int(self.records[name].max()) >= len(records):
                 raise DataError(f"Shards of record set {name} are missing from the transcript.", remedy=_OTHER_RUN)
-            yield _fitting(places, records.select(self.records[name]))
+            told = (self.records[name] != ELSEWHERE).nonzero()[:, 0]
+            yield _fitting(places.select(told), records.select(self.records[name][told]))
 
     def only(self, chosen: Tensor) -> Self:
         """The same about some of the texts: of the others nothing is asked.
@@ -324,6 +355,7 @@ class TokenTruth:
             records={name: numbers[kept] for name, numbers in self.records.items()},
             steps={key: place[texts] for key, texts in self.steps.items()},
             texts=kept if self.texts is None else self.texts[kept],
+            originals=None if self.originals is None else self.originals[kept].unique(return_inverse=True)[1],
         )
 
     def beginning(self, transcript: Transcript, tokens: int) -> tuple[Transcript, Self]:
@@ -334,6 +366,9 @@ class TokenTruth:
             tokens: How many; one text at least.
         """
         lengths = torch.stack([side.lengths for side in self.tokens.segments]).sum(0)
+        if self.originals is not None:
+            # what else of them left is in the rest of the transcript
+            return transcript, self.only(lengths.cumsum(0) - lengths < tokens)
         if self.records:
             ((name, numbers),) = self.records.items()
             stored = torch.zeros(int(numbers.max()) + 1, dtype=torch.int64).scatter(0, numbers, lengths)

@@ -6,7 +6,7 @@ attack is called with a `View` and returns guesses; it never meets the customer'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -107,6 +107,11 @@ class Transcript:
     def recorded(cls, folder: Path | str) -> Transcript:
         """The transcript that `RecordingTransport` wrote."""
         return cls(lambda: _recorded(folder))
+
+    @classmethod
+    def joined(cls, runs: Sequence[Transcript]) -> Transcript:
+        """Those of several runs, one behind the other; jobs and record sets of each have names of their own."""
+        return cls(lambda: (frame for run in runs for frame in run))
 
     def __iter__(self) -> Iterator[SeenFrame]:
         return iter(self._frames())

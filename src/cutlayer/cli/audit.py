@@ -60,7 +60,14 @@ def _parse_budget(given: str) -> float:
 
 def audit(
     data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
+        list[str],
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help=f"{DATA_HELP} With several --transcript: one for all runs, or one for each in their order.",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default=False)],
     dev: Annotated[
@@ -141,11 +148,12 @@ def audit(
         bool, typer.Option("--cti", help="Less noise on tokens that tell classes apart.", rich_help_panel=PRIVACY)
     ] = False,
     transcript: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "--transcript",
             metavar="DIR",
-            help="Audit a finished run instead: the folder that `finetune --out` named. Its settings count.",
+            help="Audit a finished run instead: the folder that `finetune --out` named. Its settings count. "
+            "Repeatable: several runs of yours are read together, and the first is what other attacks read.",
             show_default=False,
             rich_help_panel=DATA,
         ),
@@ -271,11 +279,17 @@ def audit(
     nothing is charged. The report holds texts, as its examples; nothing else that is written does.
     """
     limits = _limits(fail_over or [])
-    if frontier and transcript is not None:
+    folders = transcript or []
+    if frontier and folders:
         raise typer.BadParameter(
             "a recorded run is of one eta, and others would take a vendor. Leave --transcript out to have one in this "
             "process",
             param_hint="--frontier",
+        )
+    if len(data) not in (1, len(folders)):
+        raise typer.BadParameter(
+            f"{len(data)} files were given for {len(folders)} runs. Give one for all runs, or one for each",
+            param_hint="--data",
         )
     output = Output(as_json=as_json)
     from cutlayer import customer
@@ -288,12 +302,14 @@ def audit(
     from cutlayer.reports.audit import (
         METRICS,
         beside,
+        check_runs,
         evaluate_beside,
         local_answers,
         local_evidence,
         public_text,
         quick_attacks,
         recorded_evidence,
+        several_runs,
         train_students,
     )
     from cutlayer.reports.audit import audit as attack
@@ -313,18 +329,19 @@ def audit(
     columns = [*secret, *([group_column] if group_column and group_column not in secret else [])]
     labels = None if objective == "lm" else LABEL if label_column is None else label_column
     # what a recorded run was over includes its labels
-    if labels is not None and label_column is None and transcript is None and not has_column(data, labels):
+    if labels is not None and label_column is None and not folders and not has_column(data[0], labels):
         labels = None
         output.warn(
             f"the texts have no labels: there is no column {LABEL!r}. What the vendor could learn of labels is not "
             "asked. Name their column with --label-column to ask it."
         )
     read = partial(read_dataset, text_column=text_column, label_column=labels, attribute_columns=columns)
-    texts = read(data)
+    corpora = [read(file) for file in data]
+    texts = corpora[0]
     folder = customer.Home(home)
     students: tuple[Student, ...] = ()
     specs: list[LocalSpec] = []
-    if transcript is None:
+    if not folders:
         setting = partial(
             _local,
             model=model,
@@ -348,9 +365,18 @@ def audit(
             if each != eta
         ]
     with output.progress() as progress, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as temporary:
-        if transcript is not None:
+        told: tuple[str, ...] = ()
+        if folders:
+            check_runs(folders)
             held = [None if file is None else read(file) for file in (dev, test)]
-            evidence = recorded_evidence(Corpora(texts, *held), transcript, model, folder, attacker=attacker)
+            given = [Corpora(each, *held) for each in corpora] * (len(folders) if len(corpora) == 1 else 1)
+            shown_by = [
+                # of further runs it is asked what it does not know of the first
+                recorded_evidence(each, run, model, folder, attacker=attacker if not number else AttackerSpec(known=0))
+                for number, (each, run) in enumerate(zip(given, folders, strict=True))
+            ]
+            several = several_runs(folders, shown_by)
+            evidence, told = several.evidence, several.told
         else:
             evidence = local_evidence(texts, specs[0], Path(temporary), progress, attacker=attacker)
             if texts.labels is not None:
@@ -372,10 +398,11 @@ def audit(
             evidence,
             model,
             public=own,
-            recorded=transcript is not None,
+            recorded=bool(folders),
             budget=budget,
             only=only,
             students=students,
+            runs=told,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),

@@ -96,6 +96,8 @@ class Evidence:
             their numbers.
         archive: What the vendor handed out.
         result: What the run found.
+        joined: What several runs of this customer showed together, and which tokens their texts had; `None` where there
+            is one run.
     """
 
     spec: RunSpec
@@ -116,6 +118,7 @@ class Evidence:
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
+    joined: tuple[Transcript, TokenTruth] | None = None
 
     @property
     def unlabelled(self) -> bool:
@@ -139,9 +142,15 @@ class Evidence:
         """
         return _finished(folder).state.spec
 
+    def seen_by(self, attack: Attack) -> Transcript:
+        """What an attack reads: of several runs all, if it can."""
+        return self.joined[0] if attack.joint and self.joined else self.transcript
+
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
         """What an attack is scored on, with the column of the attribute that it is about."""
-        if attack.question is Question.WORDS:
+        if attack.joint and self.joined:
+            yield "", self.joined[1]
+        elif attack.question is Question.WORDS:
             words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
             if words is not None:
                 yield "", words

@@ -366,6 +366,7 @@ class AuditReport(Part):
         frontier: Privacy over utility; `None` where it was not measured.
         vendor: Page two.
         traded: What a time budget left out or weakened, a sentence each.
+        runs: Of several runs that were read together, what is to be said of them, a sentence each.
         repeat: Command lines that make the report again.
     """
 
@@ -384,4 +385,5 @@ class AuditReport(Part):
     frontier: Frontier | None = None
     vendor: VendorPage | None = None
     traded: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     repeat: tuple[str, ...] = ()

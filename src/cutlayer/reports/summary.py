@@ -44,7 +44,7 @@ def _leaked(report: AuditReport) -> Table:
         title="What leaked",
         columns=("question", "strongest attack read", "95 % interval", "by chance", "above chance", "attack"),
         rows=tuple(_answer(best, report) for best in report.strongest),
-        notes=(*report.verdict, *report.traded, *promise),
+        notes=(*report.verdict, *report.runs, *report.traded, *promise),
     )
 
 

@@ -1,81 +1,136 @@
-"""Releases of one original are found, and read together, without being told which they are."""
+"""Looks at one original are found and read together; where there is one look, it is maximum-posterior's."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 import torch
 
-from cutlayer.attacks import MultiRun, MultiRunSpec, Noise, Transcript, View
-from cutlayer.attacks.attack import Guess
+from cutlayer.attacks import Inapplicable, MaximumPosterior, MultiRun, Noise, PublicText, TokenTruth, Transcript, View
+from cutlayer.attacks.alignment import Looks
+from cutlayer.attacks.channel import draw_ids
+from cutlayer.attacks.multi_run import JointReader
 from cutlayer.core import Ragged, Tokens
-from cutlayer.privacy import PrivacySpec
-from tests.unit.attacks import test_maximum_posterior as chains
-from tests.unit.attacks.worlds import JOB, VOCAB, generator
+from cutlayer.privacy import DChi, PrivacySpec
+from tests.unit.attacks import worlds
+from tests.unit.attacks.worlds import RECORD_SET, record
 
-ETA = 5.0
-LOOKS = 6
-
-
-def texts(*, count: int = 60, length: int = 24, seed: int = 5) -> Ragged:
-    """Texts with little in common, of tokens that tell nothing of each other."""
-    values = torch.randint(10, VOCAB, (count * length,), generator=generator(seed))
-    return Ragged(values, torch.full((count,), length))
-
-
-def released(given: Ragged, seed: int) -> Tokens:
-    ids = chains.draw_ids(
-        given.values, chains.SEARCH, mechanism=chains.DChi(), etas=chains.constant(ETA)(given.values),
-        rng=np.random.Generator(np.random.PCG64(seed)),
-    )  # fmt: skip
-    return Tokens((given.with_values(ids),))
+ETA, TEXTS, LONGEST = 3.5, 120, 24
+OTHER_SET = "c" * 32
+KNOWLEDGE = dataclasses.replace(
+    worlds.KNOWLEDGE,
+    candidates=worlds.CANDIDATES,
+    noise=Noise(PrivacySpec(eta=ETA)),
+    public=PublicText(worlds.random_tokens(2000, seed=1), source="made up"),
+)
 
 
-def share(given: Ragged, guess: Guess) -> float:
-    tokens = guess[2]
-    assert isinstance(tokens, Tokens)
-    return float((tokens.values == given.values).double().mean())
+def drawn(texts: Ragged, *, seed: int) -> Ragged:
+    """Texts as they leave, each token by a draw of its own."""
+    etas = torch.full((len(texts.values),), ETA, dtype=torch.float64)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return texts.with_values(draw_ids(texts.values, KNOWLEDGE.search, mechanism=DChi(), etas=etas, rng=rng))
 
 
-def read(*payloads: Tokens) -> list[Guess]:
-    shown: Transcript = chains.transcript(*payloads)[0]
-    known = chains.knowledge(Noise(PrivacySpec(eta=ETA)))
-    return list(MultiRun(MultiRunSpec(posterior=chains.SPEC))(View(shown, known)))
+def long_texts() -> Ragged:
+    """Without order, and of words that are about as frequent as each other, so that passages are told apart."""
+    rng = worlds.generator(5)
+    lengths = torch.randint(LONGEST - 6, LONGEST + 1, (TEXTS,), generator=rng)
+    return Ragged(torch.randint(10, worlds.VOCAB, (int(lengths.sum()),), generator=rng), lengths)
 
 
-def test_runs_over_the_same_texts_are_read_together() -> None:
-    """In another order each time, and cut elsewhere: nobody says which is which."""
-    given = texts()
-    looks, cut = [], []
-    for seed in range(LOOKS):
-        order = torch.randperm(len(given), generator=generator(seed))
-        some = given.select(order)
-        cut.append(some.first(torch.full((len(some),), 24 - seed)))
-        looks.append(released(cut[-1], seed))
-    (alone,) = read(looks[0])
-    together = read(*looks)
-    assert share(cut[0], together[0]) > share(cut[0], alone) + 0.1
-    assert [guess[:2] for guess in together] == [(f"job/{JOB}", step) for step in range(1, LOOKS + 1)]
+@pytest.fixture(scope="module")
+def reader() -> JointReader:
+    found = JointReader.of(MaximumPosterior().reader(KNOWLEDGE, rows=False))
+    assert found is not None
+    return found
 
 
-def test_one_draw_that_is_shown_again_tells_nothing_more() -> None:
-    given = texts()
-    once = released(given, 1)
-    (alone,) = read(once)
-    again = read(once, once, once)
-    assert abs(share(given, again[0]) - share(given, alone)) < 0.03
+def right(found: torch.Tensor, texts: Ragged) -> float:
+    return float((found == texts.values).double().mean())
 
 
-def test_a_passage_under_many_texts_of_one_run_is_read_from_all_of_them() -> None:
-    body, passage, repeats = 8, texts(count=1, length=40, seed=8).values, 12
-    bodies = texts(count=repeats, length=body, seed=9)
-    size = body + len(passage)
-    joined = Ragged(torch.cat([torch.cat([own, passage]) for own in bodies.split()]), torch.full((repeats,), size))
-    drawn = released(joined, 3)
-    alone = [read(drawn.select(torch.tensor([text])))[0] for text in range(repeats)]
-    ((*_, together),) = read(drawn)
-    assert isinstance(together, Tokens)
-    read_of_it = [float((text[body:] == passage).double().mean()) for text in together.segments[0].split()]
-    read_alone = [
-        float((tokens.values[body:] == passage).double().mean()) for *_, tokens in alone if isinstance(tokens, Tokens)
+def test_one_look_is_read_as_maximum_posterior_reads_it(reader: JointReader) -> None:
+    texts = long_texts()
+    released = drawn(texts, seed=1)
+    alone = torch.arange(len(texts.values))
+    assert torch.equal(
+        reader.read(released, Looks(alone, alone)), reader.posterior.read([released.values], released.lengths)
+    )
+    looks = reader.aligned(released)
+    # texts that have nothing in common
+    assert float((looks.original != alone).double().mean()) < 0.02
+
+
+def test_runs_in_another_order_and_under_other_cuts_are_read_together(reader: JointReader) -> None:
+    texts = long_texts()
+    order = torch.randperm(TEXTS, generator=worlds.generator(6))
+    runs = [texts, texts.select(order).first(texts.lengths[order] - 3), texts.first(texts.lengths - 5)]
+    released = Ragged.concatenate([drawn(run, seed=number) for number, run in enumerate(runs)])
+    every = Ragged.concatenate(runs)
+    looks = reader.aligned(released)
+    joined = looks.original != torch.arange(len(every.values))
+    assert float(joined.double().mean()) > 0.5
+    assert float((every.values[looks.original] == every.values)[joined].double().mean()) > 0.95
+    single = right(reader.posterior.read([released.values], released.lengths), every)
+    assert right(reader.read(released, looks), every) > single + 0.1
+
+
+def test_a_passage_within_texts_is_found_at_any_place(reader: JointReader) -> None:
+    texts = long_texts()
+    signature = torch.randint(10, worlds.VOCAB, (16,), generator=worlds.generator(8))
+    signed = Ragged.from_lists(
+        [
+            [*text.tolist(), *(signature.tolist() if number % 8 == 0 else [])]
+            for number, text in enumerate(texts.split())
+        ]
+    )
+    released = drawn(signed, seed=2)
+    last = torch.arange(len(signed.values)) >= signed.offsets[1:].repeat_interleave(signed.lengths) - 16
+    last &= (torch.arange(TEXTS) % 8 == 0).repeat_interleave(signed.lengths)
+    single = reader.posterior.read([released.values], released.lengths) == signed.values
+    joint = reader.read(released, reader.aligned(released)) == signed.values
+    assert float(joint[last].double().mean()) > max(0.75, float(single[last].double().mean()) + 0.2)
+    assert abs(float(joint[~last].double().mean()) - float(single[~last].double().mean())) < 0.03
+
+
+def test_the_same_draw_again_tells_nothing_more(reader: JointReader) -> None:
+    texts = long_texts()
+    once = drawn(texts, seed=3)
+    again = once.first(once.lengths - 2)
+    released = Ragged.concatenate([once, again, again])
+    looks = reader.aligned(released)
+    assert looks.most <= 2
+    places = len(once.values)
+    tied = looks.draw[places:] != torch.arange(places, len(released.values))
+    assert float(tied.double().mean()) > 0.9
+    read = reader.read(released, looks)[:places]
+    assert float((read == reader.posterior.read([once.values], once.lengths)).double().mean()) > 0.95
+
+
+def test_two_transcripts_are_scored_as_one_customer(tmp_path, reader: JointReader) -> None:
+    texts = long_texts()
+    order = torch.randperm(TEXTS, generator=worlds.generator(9))
+    runs = [texts, texts.select(order)]
+    seen, truths = [], []
+    for name, run in zip((RECORD_SET, OTHER_SET), runs, strict=True):
+        sent = Tokens((drawn(run, seed=len(seen) + 20),))
+        seen.append(Transcript.recorded(record(tmp_path / name, [worlds.shard(0, sent, record_set=name)])))
+        truths.append(TokenTruth(Tokens((run,)), records={name: torch.arange(TEXTS)}))
+    truth = TokenTruth.joined(truths, torch.cat([torch.arange(TEXTS), order]))
+    scores = [
+        truth.score(attack(View(Transcript.joined(seen), KNOWLEDGE))) for attack in (MaximumPosterior(), MultiRun())
     ]
-    assert np.mean(read_of_it) > np.mean(read_alone) + 0.1
+    assert int((scores[0].trials > 0).sum()) == TEXTS
+    assert scores[1].success.n == 2 * len(texts.values)
+    assert scores[1].success.value > scores[0].success.value + 0.03
+
+
+def test_noisy_rows_are_refused(tmp_path) -> None:
+    payload = worlds.as_rows(worlds.random_tokens(5))
+    seen = Transcript.recorded(record(tmp_path, [worlds.shard(0, payload)]))
+    noise = Noise(PrivacySpec(mechanism="vector", eta=ETA))
+    with pytest.raises(Inapplicable, match="aligns released tokens"):
+        list(MultiRun()(View(seen, dataclasses.replace(KNOWLEDGE, noise=noise))))

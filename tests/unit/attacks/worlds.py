@@ -173,8 +173,8 @@ def tensors(payload, wire_type=WireType.BF16):
     return pack(payload, vocab_size=VOCAB, wire_type=wire_type)
 
 
-def shard(number, payload, wire_type=WireType.BF16):
-    return Frame(routes.SHARD_PUT, {"record_set": RECORD_SET, "shard": number}, tensors=tensors(payload, wire_type))
+def shard(number, payload, wire_type=WireType.BF16, *, record_set=RECORD_SET):
+    return Frame(routes.SHARD_PUT, {"record_set": record_set, "shard": number}, tensors=tensors(payload, wire_type))
 
 
 def step(number, payload=None, **roles):

@@ -12,6 +12,7 @@ from cutlayer.reports.audit.frontier import (
 )
 from cutlayer.reports.audit.public import public_text
 from cutlayer.reports.audit.report import ALPHA, METRICS, audit
+from cutlayer.reports.audit.runs import SeveralRuns, check_runs, several_runs
 from cutlayer.reports.audit.students import train_students
 from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evidence, recorded_evidence
 
@@ -22,8 +23,10 @@ __all__ = [
     "Compared",
     "Evaluation",
     "LocalSpec",
+    "SeveralRuns",
     "audit",
     "beside",
+    "check_runs",
     "evaluate",
     "evaluate_beside",
     "frontier",
@@ -32,5 +35,6 @@ __all__ = [
     "public_text",
     "quick_attacks",
     "recorded_evidence",
+    "several_runs",
     "train_students",
 ]

@@ -46,6 +46,7 @@ def audit(
     budget: float | None,
     only: Collection[str] | None = None,
     students: tuple[Student, ...] = (),
+    runs: tuple[str, ...] = (),
     shown: int,
     seed: int,
     repeat: tuple[str, ...],
@@ -62,6 +63,7 @@ def audit(
             long as they take.
         only: Names of the attacks to run; `None` for all.
         students: Copies of the tuned model that were tried, for the vendor's page.
+        runs: What is to be said of several runs that are read together.
         shown: Examples on page one.
         seed: From which examples are chosen.
         repeat: Command lines that make the report again.
@@ -102,6 +104,7 @@ def audit(
         examples=examples(evidence, readings, best, count=shown, seed=seed),
         vendor=page,
         traded=traded,
+        runs=runs,
         repeat=repeat,
     )
 

@@ -74,7 +74,10 @@ class Ran:
     @property
     def reading(self) -> Reading | None:
         """What it made of the run's texts, token by token; `None` for what is about others, and without a number."""
-        return self.found.reading if self.attack.question is Question.WORDS else None
+        found = self.found.reading
+        # texts of several runs are none of this one's by their numbers
+        several = found is not None and found.originals is not None
+        return found if self.attack.question is Question.WORDS and not several else None
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class _Turn:
         began = time.monotonic()
         found = examine(
             self.name,
-            evidence.transcript,
+            evidence.seen_by(attack),
             knowledge=evidence.knowledge,
             truth=self.truth,
             run=attack,
