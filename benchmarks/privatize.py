@@ -23,9 +23,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from benchmarks.results import interleaved, write
-from cutlayer.privacy import DChi, NeighbourSearch, generator
+from cutlayer.privacy import CustomerSecret, DChi, NeighbourSearch, generator
 from cutlayer.privacy.mechanisms import round_to_lattice
 from cutlayer.privacy.neighbours import QUERY_BLOCK, WIDTHS
+from cutlayer.privacy.randomness import NoiseKeys
 
 ETAS = (50.0, 100.0)
 TOKENS = 6 * QUERY_BLOCK
@@ -41,9 +42,11 @@ def starter_table() -> Tensor:
 
 
 def draw(width: int, *, eta: float) -> np.ndarray:
-    """Noise for `TOKENS` tokens; the key is fixed, so that every run searches the same vectors."""
-    etas = np.full(TOKENS, eta)
-    return DChi().noise(etas=etas, width=width, rng=generator(int(eta).to_bytes(16, "little")))
+    """Noise for `TOKENS` tokens, each from a stream of its own; the secret is fixed: each run searches the same."""
+    names = np.zeros((TOKENS, 16), dtype=np.uint8)
+    names[:, :8] = np.arange(TOKENS, dtype="<u8")[:, None].view(np.uint8)
+    streams = NoiseKeys(CustomerSecret.unsafe(int(eta))).streams(names)
+    return DChi().noise(etas=np.full(TOKENS, eta), width=width, rng=streams)
 
 
 def differing(table: Tensor, queries: Tensor, found: Tensor) -> int:

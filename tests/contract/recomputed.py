@@ -67,7 +67,7 @@ def noise(name: bytes, *, secret: bytes, eta: float, width: int) -> Float64:
         words: list[int] = []
         for block in range(first_block, first_block + -(-count // 2)):
             words += struct.unpack("<QQ", aes.update(name[:12] + block.to_bytes(4, "little")))
-        return [((word >> 11) + 1) / 2**53 for word in words[:count]]
+        return [1 - (word >> 12) / 2**52 for word in words[:count]]
 
     radius = sum(-math.log(each) for each in uniform(0, width)) / eta
     half = -(-width // 2)

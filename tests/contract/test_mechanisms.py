@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from cutlayer.privacy import (
     PrivacySpec,
     build_privatizer,
 )
+from cutlayer.privacy.randomness import Streams
 from cutlayer.reports import Replacement, TokenSample, check_mechanism
 from cutlayer.reports.conformance.density import check_ratio
 from cutlayer.reports.conformance.loss import LOSS_WIDTHS, check_privacy_loss
@@ -83,6 +86,27 @@ def test_a_planted_fault_is_caught(fault: str) -> None:
     assert not told.passed
     with pytest.raises(ConformanceError, match="does not do what it states"):
         told.require()
+
+
+STREAM_FAULTS: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "a coordinate twice": (
+        "standard_normal",
+        lambda drawn: np.concatenate([drawn[:, :1], drawn[:, :-1]], 1),
+        "cosines",
+    ),
+    "half a normal": ("standard_normal", np.abs, "mean direction"),
+    "rows alike": ("standard_normal", lambda drawn: np.broadcast_to(drawn[:1], drawn.shape).copy(), "independence"),
+    "a tenth too short": ("standard_gamma", lambda drawn: 0.9 * drawn, "radius"),
+}
+
+
+@pytest.mark.parametrize("fault", STREAM_FAULTS)
+def test_a_fault_in_the_streams_that_releases_draw_from_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawing, spoilt, seen_by = STREAM_FAULTS[fault]
+    honest = getattr(Streams, drawing)
+    monkeypatch.setattr(Streams, drawing, lambda self, *given, **named: spoilt(honest(self, *given, **named)))
+    told = check_mechanism(MECHANISMS["d-chi"], rng=stream(1), widths=(2, 3, 8), samples=2000, loss_samples=0)
+    assert seen_by in told.failed
 
 
 @pytest.mark.parametrize("name", TRUE_ONES)

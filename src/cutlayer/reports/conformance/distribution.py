@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
-from cutlayer.privacy import generator
 from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.randomness import KEY_BYTES
 from cutlayer.reports.conformance.check import ALPHA, NOT_SPHERICAL, ConformanceCheck, Tested, verdict
 from cutlayer.reports.conformance.density import Stated
-from cutlayer.reports.conformance.draws import Draws
+from cutlayer.reports.conformance.draws import Draws, source
 
 
 def check_radius(mechanism: Mechanism, draws: Sequence[Draws]) -> ConformanceCheck:
@@ -100,7 +99,7 @@ def check_independence(mechanism: Mechanism, draws: Sequence[Draws], rng: np.ran
 def check_repetition(mechanism: Mechanism, draws: Sequence[Draws], rng: np.random.Generator) -> ConformanceCheck:
     """Whether one key gives one draw, and nothing is drawn twice.
 
-    A release is made again from its key: noise from another source than the generator given would
+    A release is made again from its key: noise from another source than the one given would
     make it another release, uncharged. And noise that two rows share is subtracted from both.
 
     Args:
@@ -110,8 +109,10 @@ def check_repetition(mechanism: Mechanism, draws: Sequence[Draws], rng: np.rando
     """
     wrong, n = [], 0
     for each in draws:
-        again = mechanism.noise(etas=each.etas, width=each.width, rng=generator(each.key))
-        other = mechanism.noise(etas=each.etas, width=each.width, rng=generator(rng.bytes(KEY_BYTES)))
+        again, other = (
+            mechanism.noise(etas=each.etas, width=each.width, rng=source(mechanism, key, len(each)))
+            for key in (each.key, rng.bytes(KEY_BYTES))
+        )
         if not np.array_equal(again, each.noise):
             wrong.append(f"one key gives two draws at width {each.width}")
         rows = np.concatenate([each.noise, other])
@@ -148,7 +149,7 @@ def check_scale(
         etas: Privacy parameters.
         widths: Coordinates of a row.
         samples: Draws at each.
-        rng: Gives keys of generators.
+        rng: Gives keys.
     """
     least, where = 1.0, ""
     for width in widths:

@@ -10,9 +10,26 @@ import numpy as np
 from scipy import stats
 
 from cutlayer.privacy import generator
-from cutlayer.privacy.mechanisms import Mechanism
-from cutlayer.privacy.mechanisms.mechanism import Float64
-from cutlayer.privacy.randomness import KEY_BYTES
+from cutlayer.privacy.mechanisms import MECHANISMS, Mechanism
+from cutlayer.privacy.mechanisms.mechanism import Float64, Rng
+from cutlayer.privacy.randomness import KEY_BYTES, Streams
+
+
+def source(mechanism: Mechanism, key: bytes, rows: int) -> Rng:
+    """What a mechanism draws from: one of this package's as in a release, a stream for each row.
+
+    A plug-in has one generator for all rows: in a release it draws them one by one, which hides what it makes alike.
+
+    Args:
+        mechanism: The mechanism.
+        key: `KEY_BYTES` bytes.
+        rows: How many.
+    """
+    if mechanism.name not in MECHANISMS or mechanism is not MECHANISMS[mechanism.name]:
+        return generator(key)
+    names = np.zeros((rows, 2), dtype="<u8")
+    names[:, 0] = np.arange(rows)
+    return Streams(key, names.view(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -23,7 +40,7 @@ class Draws:
         width: Coordinates of a row.
         etas: `[tokens]`.
         noise: `[tokens, width]`.
-        key: Of the generator it was drawn from.
+        key: It was drawn with.
     """
 
     width: int
@@ -42,11 +59,11 @@ class Draws:
             width: Coordinates of a row.
             etas: The first token has the first of them, and so on, again and again.
             samples: Tokens.
-            rng: Gives the key of the generator that the mechanism draws from.
+            rng: Gives the key that the mechanism draws with.
         """
         key = rng.bytes(KEY_BYTES)
         each = np.tile(np.asarray(etas, dtype=np.float64), -(-samples // len(etas)))[:samples]
-        return cls(width, each, mechanism.noise(etas=each, width=width, rng=generator(key)), key)
+        return cls(width, each, mechanism.noise(etas=each, width=width, rng=source(mechanism, key, samples)), key)
 
     def __len__(self) -> int:
         return len(self.noise)

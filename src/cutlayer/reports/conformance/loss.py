@@ -41,7 +41,7 @@ def check_privacy_loss(
     Args:
         mechanism: The mechanism.
         samples: Draws for each of two inputs, at each width and in each direction; 0: it is not asked.
-        rng: Gives keys of generators.
+        rng: Gives keys.
         widths: Coordinates of a row.
     """
     name, asks = "privacy loss", "Does any event tell two inputs apart better than exp(claimed eta · distance) allows?"
