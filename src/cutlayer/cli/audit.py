@@ -288,6 +288,7 @@ def audit(
     from cutlayer.reports.audit import (
         METRICS,
         beside,
+        copy_blocks,
         evaluate_beside,
         local_answers,
         local_evidence,
@@ -295,6 +296,7 @@ def audit(
         quick_attacks,
         recorded_evidence,
         train_students,
+        unasked,
     )
     from cutlayer.reports.audit import audit as attack
 
@@ -351,6 +353,7 @@ def audit(
         if transcript is not None:
             held = [None if file is None else read(file) for file in (dev, test)]
             evidence = recorded_evidence(Corpora(texts, *held), transcript, model, folder, attacker=attacker)
+            blocks = unasked(evidence.spec)
         else:
             evidence = local_evidence(texts, specs[0], Path(temporary), progress, attacker=attacker)
             if texts.labels is not None:
@@ -358,6 +361,7 @@ def audit(
                 students = train_students(
                     texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed
                 )
+            blocks = copy_blocks(texts, evidence, Path(temporary), progress, seed=seed)
         archive = evidence.archive
         own = public_text(
             public,
@@ -376,6 +380,7 @@ def audit(
             budget=budget,
             only=only,
             students=students,
+            blocks=blocks,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
