@@ -70,10 +70,10 @@ class DistillationSpec(Spec):
         ridges: Penalties lambda to choose from, per mean square of a standardised feature.
     """
 
-    hidden: int = Field(default=1024, ge=1)
-    passes: int = Field(default=8, ge=1)
-    work: float = Field(default=2e11, gt=0)
-    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)
+    hidden: int = Field(default=512, ge=1)
+    passes: int = Field(default=6, ge=1)
+    work: float = Field(default=1e11, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
     dropout: float = Field(default=0.2, ge=0, lt=1)
     ridges: tuple[Annotated[float, Field(ge=1e-9, allow_inf_nan=False)], ...] = Field(
         default=(1e-6, 1e-4, 1e-2, 1e-1), min_length=1
@@ -194,11 +194,12 @@ class _Student(nn.Module):
         self._centre, self._spread = returned.mean(0), _spread(returned)
         width, features = returned.shape[1], some.shape[1]
         self.linear = nn.Linear(features, width, device="meta").to_empty(device="cpu")
-        # the way past the vendor's blocks: rows out are rows in
         with torch.no_grad():
             self.linear.weight.zero_()
-            self.linear.weight[:, :width] = torch.diag(self._scales[:width] / self._spread)
-            self.linear.bias.copy_((self._means[:width] - self._centre) / self._spread)
+            self.linear.bias.zero_()
+            if taught.sent.packed.values.shape[1] == width:  # the way past the vendor's blocks: rows out are rows in
+                self.linear.weight[:, :width] = torch.diag(self._scales[:width] / self._spread)
+                self.linear.bias.copy_((self._means[:width] - self._centre) / self._spread)
         self.perceptron = Perceptron(
             (some - self._means) / self._scales,
             hidden=spec.hidden,
@@ -470,7 +471,9 @@ def _imitate(
         spec: How strong it is.
         generator: Draws weights, order and dropout.
     """
-    student = _Student(learnt.with_returned(learnt.sent.packed.values.float()), spec, generator)
+    sent, width = learnt.sent.packed.values.float(), learnt.returned.packed.values.shape[1]
+    known = sent if sent.shape[1] == width else sent.new_zeros(len(sent), width)
+    student = _Student(learnt.with_returned(known), spec, generator)
     windows, starts = _Windows(learnt.sent), learnt.sent.packed.offsets
     lengths = learnt.sent.packed.lengths
     cost = student.cost + sum(parameter.numel() for parameter in learnt.tail.parameters())

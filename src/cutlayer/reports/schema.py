@@ -334,7 +334,7 @@ class BlocksCopies(Part):
 
     @model_validator(mode="after")
     def _numbers_or_reason(self) -> Self:
-        if (self.status == "measured") != bool(self.students) or bool(self.students) == bool(self.reason):
+        if (self.status == "measured") != bool(self.students) or not (self.students or self.reason):
             raise ValueError("an attack that was measured has students, and any other a reason why it has none")
         return self
 

@@ -118,7 +118,7 @@ def _handed_out(page: VendorPage) -> Table:
         notes=(
             f"{wording.per_cent(page.share)} % of {wording.whole(page.parameters)} weights were handed out.",
             *((page.note,) if page.note else ()),
-            *((wording.uncopied(page.blocks),) if page.blocks is not None and page.blocks.reason else ()),
+            *((wording.uncopied(page.blocks),) if page.blocks is not None and not page.blocks.students else ()),
         ),
     )
 

@@ -90,7 +90,7 @@ def divide(count: int, *, seed: int) -> tuple[list[int], list[int]]:
 
 
 def sizes_up_to(asked: int) -> list[int]:
-    """Numbers of texts to learn from: those that there are texts for, and all texts where that is half as many again."""
+    """Numbers of texts to learn from: those that there are texts for, and all where that is half as many again."""
     sizes = [size for size in SIZES if size <= asked]
     return [*sizes, asked] if asked < SIZES[-1] and 2 * asked >= 3 * sizes[-1] else sizes
 
