@@ -125,8 +125,9 @@ class Exchanged:
         """The tail's logits `[rows, vocabulary]` for rows `[rows, width]` in the place of rows out."""
         like = self.sent
         hidden, inputs = self.template.from_rows(replace(like, packed=like.packed.with_values(rows)))
-        logits: Tensor = self.tail(hidden.to(self.tail.model.dtype), inputs)
-        return logits.float()[inputs.attention_mask.bool()]
+        model = self.tail.model
+        logits: Tensor = self.tail(hidden.to(model.device, model.dtype), inputs.to(model.device))
+        return logits[inputs.attention_mask.bool().to(model.device)].float().cpu()
 
     @torch.no_grad()
     def said(self, rows: Tensor) -> Tensor:

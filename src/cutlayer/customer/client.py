@@ -635,7 +635,7 @@ class Client:
                     raise ModelError("Rows of the table are rows.")
                 rows = template.unpad(embedded, rows)
             output = session.link.infer(release)
-            rows = dataclasses.replace(rows, packed=rows.packed.with_values(rows.packed.values.float()))
+            rows = dataclasses.replace(rows, packed=rows.packed.with_values(rows.packed.values.float().cpu()))
             sent.append(rows)
             returned.append(dataclasses.replace(rows, packed=rows.packed.with_values(output)))
             progress.update("exchange rows", int(indices[-1]) + 1, len(tokens))
