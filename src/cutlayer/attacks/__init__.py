@@ -28,6 +28,7 @@ from cutlayer.attacks.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
+from cutlayer.attacks.middle_distillation import Copied, DistillationSpec, Exchanged, control_students, distil
 from cutlayer.attacks.mlp_inversion import MlpInversion
 from cutlayer.attacks.multi_run import MultiRun, MultiRunSpec
 from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
@@ -69,10 +70,13 @@ __all__ = [
     "Clue",
     "Control",
     "ControlFailed",
+    "Copied",
     "Dial",
+    "DistillationSpec",
     "EntityTagger",
     "EntityTruth",
     "Examined",
+    "Exchanged",
     "Fitting",
     "FloatSupport",
     "ForwardLeak",
@@ -144,6 +148,8 @@ __all__ = [
     "bootstrap",
     "clustered",
     "content_tokens",
+    "control_students",
+    "distil",
     "examine",
     "measure",
     "measure_empirical_privacy",

@@ -303,6 +303,7 @@ def audit(
         METRICS,
         beside,
         check_runs,
+        copy_blocks,
         evaluate_beside,
         local_answers,
         local_evidence,
@@ -311,6 +312,7 @@ def audit(
         recorded_evidence,
         several_runs,
         train_students,
+        unasked,
     )
     from cutlayer.reports.audit import audit as attack
 
@@ -377,6 +379,7 @@ def audit(
             ]
             several = several_runs(folders, shown_by)
             evidence, told = several.evidence, several.told
+            blocks = unasked(evidence.spec)
         else:
             evidence = local_evidence(texts, specs[0], Path(temporary), progress, attacker=attacker)
             if texts.labels is not None:
@@ -384,6 +387,7 @@ def audit(
                 students = train_students(
                     texts, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=seed
                 )
+            blocks = copy_blocks(texts, evidence, Path(temporary), progress, seed=seed)
         archive = evidence.archive
         own = public_text(
             public,
@@ -403,6 +407,7 @@ def audit(
             only=only,
             students=students,
             runs=told,
+            blocks=blocks,
             shown=shown,
             seed=seed,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),

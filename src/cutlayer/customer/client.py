@@ -24,7 +24,19 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from cutlayer.core import ConfigError, Cut, DataError, Fault, Place, VendorError, checked
+from cutlayer.attacks import Exchanged
+from cutlayer.core import (
+    ConfigError,
+    Cut,
+    DataError,
+    Fault,
+    Place,
+    Ragged,
+    Rows,
+    Tokens,
+    VendorError,
+    checked,
+)
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
 from cutlayer.customer.forecast import charges_of, releases_of
@@ -42,8 +54,9 @@ from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult
 from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
 from cutlayer.data import UNCUT, Dataset, read_dataset, tokenise
+from cutlayer.models import Tail
 from cutlayer.privacy import (
     NOISE_WINDOW,
     CtiSpec,
@@ -496,10 +509,7 @@ class Client:
         # texts leave in an order of their own: others may hold a list of people in the file's
         order = Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"predict/{adapter}").of(dataset.texts)
         tokens = tokens.select(torch.tensor(order))
-        if profile.spec.budget is not None:
-            releases = releases_of(session, Texts(tokens), width=offer.model.width)
-            charges = charges_of(releases, total=len(dataset), progress=progress)
-            self.ledger.check_budget(charges, unit=session.privatizer.unit, budget=profile.spec.budget)
+        self._check_budget(profile, session, tokens, offer, progress)
         most = min(offer.positions, EVALUATION_POSITIONS)
         predictions: list[Prediction] = []
         with torch.no_grad():
@@ -565,6 +575,90 @@ class Client:
         )
         written = dict(zip(order, found, strict=True))
         return [written[row] for row in range(len(given))]
+
+    def exchange(
+        self,
+        adapter: str,
+        texts: Source | Sequence[str],
+        *,
+        text_column: str = "text",
+        progress: Progress | None = None,
+    ) -> Exchanged:
+        """Sends texts through the vendor's blocks of a language model's adapter: rows in, and rows out.
+
+        They leave through the same gate as others, privatized in the way the adapter was trained. What comes back is
+        what a customer can learn the vendor's blocks from.
+
+        Args:
+            adapter: The adapter's identifier, as `finetune_language_model` returned it.
+            texts: A file, or texts; those without a token are left out.
+            text_column: The file's column of the text.
+            progress: Where to show progress.
+
+        Raises:
+            ConfigError: This customer's folder does not know the adapter, or it does not take rows and give rows.
+            DataError: No text has a token.
+        """
+        progress = progress or Silent()
+        profile = Profile.load(self.home, adapter)
+        if profile.spec.objective is not Objective.LM or profile.spec.bottom is None:
+            raise ConfigError(
+                f"Adapter {adapter} does not take rows and give rows back.",
+                remedy="Name a language model's, with bottom 0 or more.",
+            )
+        session, gate, offer = self._asking(profile, f"exchange/{adapter}", progress)
+        session.link = AdapterLink(gate, adapter, labels=None)
+        session.eval()
+        template, tail, table = session.archive.template, session.tail, session.archive.table
+        if not isinstance(tail, Tail) or table is None:
+            raise TypeError("a language model's customer holds table and tail")
+        dataset = _dataset(texts, text_column, None)
+        order = torch.tensor(
+            Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"exchange/{adapter}").of(dataset.texts)
+        )
+        tokens = tokenise(dataset, session.archive.tokenizer, max_content=profile.max_content).select(order)
+        held = template.segment_lengths(tokens).sum(1) > 0
+        tokens, order = tokens.select(held.nonzero()[:, 0]), order[held]
+        if not len(tokens):
+            raise DataError("No text has a token.", remedy="Name the column of the text.")
+        self._check_budget(profile, session, tokens, offer, progress)
+        sent, returned = [], []
+        for indices in padded_batches(
+            template.segment_lengths(tokens).sum(1), min(offer.positions, LANGUAGE_POSITIONS)
+        ):
+            release = session.release(Texts(tokens.select(indices))).release
+            rows = release.payload
+            if isinstance(rows, Tokens):  # ids left, and the vendor looks them up in the table that is here too
+                embedded = template.assemble(rows, table=table.detach()).inputs_embeds
+                if embedded is None:
+                    raise TypeError("what is looked up in a table are rows")
+                rows = template.unpad(embedded, rows)
+            output = session.link.infer(release)
+            rows = dataclasses.replace(rows, packed=rows.packed.with_values(rows.packed.values.float().cpu()))
+            sent.append(rows)
+            returned.append(dataclasses.replace(rows, packed=rows.packed.with_values(output)))
+            progress.update("exchange rows", int(indices[-1]) + 1, len(tokens))
+        inputs = template.assemble(tokens)
+        if inputs.input_ids is None:
+            raise TypeError("texts have token ids")
+        lengths = template.segment_lengths(tokens).sum(1)
+        return Exchanged(
+            sent=Rows.concatenate(sent),
+            returned=Rows.concatenate(returned),
+            tokens=Ragged(inputs.input_ids[inputs.attention_mask.bool()], lengths),
+            tail=tail,
+            template=template,
+        ).select(order.argsort())
+
+    def _check_budget(
+        self, profile: Profile, session: Session, tokens: Tokens, offer: Offer, progress: Progress
+    ) -> None:
+        """Refuses, before any leaves, texts that would be charged beyond the adapter's budget."""
+        if profile.spec.budget is None:
+            return
+        releases = releases_of(session, Texts(tokens), width=offer.model.width)
+        charges = charges_of(releases, total=len(tokens), progress=progress)
+        self.ledger.check_budget(charges, unit=session.privatizer.unit, budget=profile.spec.budget)
 
     def _asking(self, profile: Profile, run: str, progress: Progress) -> tuple[Session, Gate, Offer]:
         """The road to an adapter, as it was trained, with the door on it."""

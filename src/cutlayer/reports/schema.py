@@ -274,6 +274,71 @@ class Student(Part):
     n: int
 
 
+class BlocksCopy(Part):
+    """How near a student of the vendor's blocks comes to them, on texts that it has not seen.
+
+    Attributes:
+        texts: Texts whose rows in and rows out it learnt from.
+        rows: How many rows these have.
+        kind: What the student is.
+        explained: Share of the variance of rows out that its rows explain; below 0 where they are farther off than the
+            mean row.
+        explained_ci: Its interval.
+        agreement: Share of rows behind which the customer's tail says the token that it says behind the vendor's.
+        agreement_ci: Its interval.
+        from_answers: Agreement of a student of the same kind that learnt from the tokens that were said.
+        from_answers_ci: Its interval.
+        from_text: Agreement of one that learnt from the texts' own tokens, without the vendor.
+        from_text_ci: Its interval.
+        unseen: Texts behind the numbers.
+        n: Their rows.
+    """
+
+    texts: int
+    rows: int
+    kind: str
+    explained: float
+    explained_ci: Interval | None = None
+    agreement: float
+    agreement_ci: Interval | None = None
+    from_answers: float | None = None
+    from_answers_ci: Interval | None = None
+    from_text: float | None = None
+    from_text_ci: Interval | None = None
+    unseen: int
+    n: int
+
+
+class BlocksCopies(Part):
+    """What a customer can copy of the vendor's blocks from rows in and rows out.
+
+    Attributes:
+        name: The attack's name.
+        title: What it does.
+        reference: Where it is from.
+        status: Whether there are numbers.
+        reason: Why there are none.
+        controls: How students did where the answer is known; what they recover is the explained share.
+        students: By number of texts.
+        seconds: How long it took, controls included.
+    """
+
+    name: str
+    title: str
+    reference: str
+    status: Literal["measured", "control failed", "not applicable", "not run"]
+    reason: str = ""
+    controls: tuple[Control, ...] = ()
+    students: tuple[BlocksCopy, ...] = ()
+    seconds: float = 0
+
+    @model_validator(mode="after")
+    def _numbers_or_reason(self) -> Self:
+        if (self.status == "measured") != bool(self.students) or not (self.students or self.reason):
+            raise ValueError("an attack that was measured has students, and any other a reason why it has none")
+        return self
+
+
 class VendorPage(Part):
     """What the customer was handed and could learn: the vendor's page (SAP §3.2, goal 1).
 
@@ -282,6 +347,7 @@ class VendorPage(Part):
         parameters: Of the whole model.
         share: The share that was handed out.
         students: Copies from answers, by number of queries; none where there is no tuned model.
+        blocks: Copies of the vendor's blocks; `None` in reports of versions that did not try.
         note: What else is to be said.
     """
 
@@ -289,6 +355,7 @@ class VendorPage(Part):
     parameters: int
     share: float
     students: tuple[Student, ...] = ()
+    blocks: BlocksCopies | None = None
     note: str = ""
 
 

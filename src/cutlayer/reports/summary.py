@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutlayer.core import Claim, Guarantee
 from cutlayer.reports import wording
 from cutlayer.reports.plots import is_share
-from cutlayer.reports.schema import AuditReport, Finding, Frontier, Strongest, VendorPage
+from cutlayer.reports.schema import AuditReport, BlocksCopies, Finding, Frontier, Strongest, VendorPage
 from cutlayer.reports.table import Table
 from cutlayer.reports.wording import known
 
@@ -25,6 +25,8 @@ def summary(report: AuditReport) -> tuple[Table, ...]:
         tables.append(_handed_out(report.vendor))
         if report.vendor.students:
             tables.append(_copies(report.vendor))
+        if report.vendor.blocks is not None and report.vendor.blocks.students:
+            tables.append(_blocks(report.vendor.blocks))
     return tuple(tables)
 
 
@@ -116,6 +118,7 @@ def _handed_out(page: VendorPage) -> Table:
         notes=(
             f"{wording.per_cent(page.share)} % of {wording.whole(page.parameters)} weights were handed out.",
             *((page.note,) if page.note else ()),
+            *((wording.uncopied(page.blocks),) if page.blocks is not None and not page.blocks.students else ()),
         ),
     )
 
@@ -135,4 +138,38 @@ def _copies(page: VendorPage) -> Table:
             )
             for each in page.students
         ),
+    )
+
+
+def _blocks(copies: BlocksCopies) -> Table:
+    return Table(
+        title="Copies of the vendor's blocks from rows in and out: unseen texts (%)",
+        columns=(
+            "texts",
+            "variance explained",
+            "95 % interval",
+            "same token",
+            "95 % interval",
+            "from answers",
+            "95 % interval",
+            "from own text",
+            "95 % interval",
+            "n",
+        ),
+        rows=tuple(
+            (
+                wording.whole(each.texts),
+                wording.per_cent(each.explained),
+                wording.per_cent_range(each.explained_ci),
+                wording.per_cent(each.agreement),
+                wording.per_cent_range(each.agreement_ci),
+                wording.per_cent(each.from_answers),
+                wording.per_cent_range(each.from_answers_ci),
+                wording.per_cent(each.from_text),
+                wording.per_cent_range(each.from_text_ci),
+                wording.whole(each.n),
+            )
+            for each in copies.students
+        ),
+        notes=tuple(map(wording.checked_copies, copies.controls)),
     )

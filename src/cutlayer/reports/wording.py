@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TypeGuard
 
+from cutlayer.attacks import Check, Control
 from cutlayer.attacks.truth import REPORTS_ALONE
-from cutlayer.reports.schema import Finding, HandedOut, Interval
+from cutlayer.reports.schema import BlocksCopies, Finding, HandedOut, Interval
 
 NO_NUMBER = "–"
 
@@ -115,6 +116,23 @@ def yes_or_no(value: bool | None) -> str:
 def whereabouts(part: HandedOut) -> str:
     """Who has these weights."""
     return "handed out" if part.handed_out else "kept"
+
+
+def uncopied(copies: BlocksCopies) -> str:
+    """Why there is no number of copies of the vendor's blocks."""
+    return f"There is no number of copies of the vendor's blocks ({copies.name}): {copies.status}. {copies.reason}"
+
+
+def checked_copies(control: Control) -> str:
+    """A control of students of the vendor's blocks."""
+    made = {
+        Check.UNPROTECTED: "a map of rows that is easy to copy",
+        Check.SHUFFLED: "rows out dealt out anew among rows in",
+    }[control.check]
+    return (
+        f"Control: of {made} students explain {per_cent(control.recovered)} % of the variance; must be "
+        f"{control.relation} {per_cent(control.bound)} %."
+    )
 
 
 def probability(value: float | None) -> str:

@@ -13,6 +13,8 @@ from cutlayer.reports.audit.words import verdict
 from cutlayer.reports.schema import (
     AuditReport,
     AuditSettings,
+    BlocksCopies,
+    BlocksCopy,
     Example,
     Finding,
     Frontier,
@@ -279,6 +281,40 @@ TAGGER = finding(
 )
 
 
+def copied_blocks(**changes: Any) -> BlocksCopies:
+    """What students made of the vendor's blocks."""
+    made = {
+        "name": "middle-distillation",
+        "title": "a student of blocks",
+        "reference": "somebody",
+        "status": "measured",
+        "controls": (
+            Control(check=Check.UNPROTECTED, recovered=0.998, bound=0.95, n=900, passed=True),
+            Control(check=Check.SHUFFLED, recovered=-0.02, bound=0.004, n=900, passed=True),
+        ),
+        "students": (
+            BlocksCopy(texts=100, rows=2531, kind="linear", explained=-0.125, agreement=0.0, unseen=200, n=5757),
+            BlocksCopy(
+                texts=1000,
+                rows=25310,
+                kind="linear and perceptron",
+                explained=0.731,
+                explained_ci=(0.72, 0.742),
+                agreement=0.487,
+                agreement_ci=(0.47, 0.504),
+                from_answers=0.461,
+                from_answers_ci=(0.44, 0.48),
+                from_text=0.213,
+                from_text_ci=(0.2, 0.23),
+                unseen=200,
+                n=5757,
+            ),
+        ),
+        "seconds": 33.0,
+    }
+    return BlocksCopies(**{**made, **changes})
+
+
 def full(**changes: Any) -> AuditReport:
     """A report with something in each of its parts."""
     attacks = (
@@ -364,6 +400,7 @@ def full(**changes: Any) -> AuditReport:
                     n=1000,
                 ),
             ),
+            blocks=copied_blocks(),
             note="Students begin from the public weights of the same kind of model.",
         ),
         "traded": ("The learnt map was trained on 400 of 1,200 public texts.",),

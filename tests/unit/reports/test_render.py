@@ -122,6 +122,8 @@ def test_every_part_appears():
         assert page.row("weights-table", part.name)[1] == f"{part.parameters:,}"
     for student in report.vendor.students:
         assert page.row("copies-table", f"{student.queries:,}")[1] == f"{100 * student.agreement:.1f}"
+    assert page.row("blocks-table", "1,000")[1:5] == ["73.1", "72.0 to 74.2", "48.7", "47.0 to 50.4"]
+    assert page.row("blocks-table", "100")[1:5] == ["-12.5", "–", "0.0", "–"]
 
 
 def test_page_one_says_numbers_as_people_do():

@@ -18,6 +18,7 @@ def test_what_leaked_comes_first():
         "Settings (shares in %)",
         "What the customer was handed",
         "Copies of the tuned model: agreement on unseen texts (%)",
+        "Copies of the vendor's blocks from rows in and out: unseen texts (%)",
     ]
 
 

@@ -1,5 +1,6 @@
 """What a vendor could learn from a setting, on the customer's own data: traffic, attacks, and the report."""
 
+from cutlayer.reports.audit.blocks import copy_blocks, study_blocks, unasked
 from cutlayer.reports.audit.frontier import (
     HELD_OUT,
     Compared,
@@ -14,7 +15,7 @@ from cutlayer.reports.audit.public import public_text
 from cutlayer.reports.audit.report import ALPHA, METRICS, audit
 from cutlayer.reports.audit.runs import SeveralRuns, check_runs, several_runs
 from cutlayer.reports.audit.students import train_students
-from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evidence, recorded_evidence
+from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evidence, local_exchange, recorded_evidence
 
 __all__ = [
     "ALPHA",
@@ -27,14 +28,18 @@ __all__ = [
     "audit",
     "beside",
     "check_runs",
+    "copy_blocks",
     "evaluate",
     "evaluate_beside",
     "frontier",
     "local_answers",
     "local_evidence",
+    "local_exchange",
     "public_text",
     "quick_attacks",
     "recorded_evidence",
     "several_runs",
+    "study_blocks",
     "train_students",
+    "unasked",
 ]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from cutlayer.customer.evidence import Evidence
 from cutlayer.models import inventory, load_model
-from cutlayer.reports.schema import HandedOut, Student, VendorPage
+from cutlayer.reports.schema import BlocksCopies, HandedOut, Student, VendorPage
 
 
-def vendor_page(evidence: Evidence, source: str, students: tuple[Student, ...]) -> VendorPage:
+def vendor_page(
+    evidence: Evidence, source: str, students: tuple[Student, ...], blocks: BlocksCopies | None
+) -> VendorPage:
     """Weights by name, count and share, and how well the tuned model can be copied (SAP §3.2, goal 1).
 
     Args:
         evidence: The run.
         source: Where the whole model is to be had.
         students: Copies that were tried.
+        blocks: Copies of the vendor's blocks that were tried.
     """
     groups = inventory(load_model(source, head=evidence.archive.manifest.head), evidence.spec.cut)
     total = sum(group.parameters for group in groups)
@@ -31,6 +34,7 @@ def vendor_page(evidence: Evidence, source: str, students: tuple[Student, ...]) 
         parameters=total,
         share=sum(group.handed_out for group in groups) / total,
         students=students,
+        blocks=blocks,
         note="" if students else _NO_LABELS if evidence.unlabelled else _NO_STUDENTS,
     )
 

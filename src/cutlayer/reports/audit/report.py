@@ -30,7 +30,7 @@ from cutlayer.reports.audit.running import Ran, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.markup import Markup, mark_up
 from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
-from cutlayer.reports.schema import AuditReport, AuditSettings, Finding, Metric, Student, TokenClass
+from cutlayer.reports.schema import AuditReport, AuditSettings, BlocksCopies, Finding, Metric, Student, TokenClass
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
@@ -47,6 +47,7 @@ def audit(
     only: Collection[str] | None = None,
     students: tuple[Student, ...] = (),
     runs: tuple[str, ...] = (),
+    blocks: BlocksCopies | None = None,
     shown: int,
     seed: int,
     repeat: tuple[str, ...],
@@ -64,6 +65,7 @@ def audit(
         only: Names of the attacks to run; `None` for all.
         students: Copies of the tuned model that were tried, for the vendor's page.
         runs: What is to be said of several runs that are read together.
+        blocks: Copies of the vendor's blocks that were tried, for the same page.
         shown: Examples on page one.
         seed: From which examples are chosen.
         repeat: Command lines that make the report again.
@@ -82,11 +84,9 @@ def audit(
     best = strongest(findings)
     rows, tried = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.reading for each in ran if each.reading is not None}
-    page = vendor_page(evidence, source, students)
-    blocks = sum("block" in part.name for part in page.handed)
-    settings = _settings(
-        evidence, source, blocks=blocks, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran)
-    )
+    page = vendor_page(evidence, source, students, blocks)
+    depth = sum("block" in part.name for part in page.handed)
+    settings = _settings(evidence, source, blocks=depth, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -58,15 +58,13 @@ def train_students(
         None where there are fewer than 100 texts beside the unseen ones, or where all answers are the same: then
         there is nothing to be learnt.
     """
-    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
-    held = min(MOST_UNSEEN, round(UNSEEN_SHARE * len(texts)))
-    unseen, asked = order[:held], order[held:]
+    unseen, asked = divide(len(texts), seed=seed)
     if len(asked) < SIZES[0] or texts.labels is None or len(set(answers)) < 2:
         return ()
     said, true = np.array(answers), np.array(texts.labels)
     means = None if table is None else _mean_rows(texts, tokenizer, table)
     students = []
-    for size in _sizes(len(asked)):
+    for size in sizes_up_to(len(asked)):
         taught = asked[:size]
         features, tested = _features(texts, taught, unseen, means)
         copied = _agreement(features, said[taught], tested, said[unseen])
@@ -84,8 +82,15 @@ def train_students(
     return tuple(students)
 
 
-def _sizes(asked: int) -> list[int]:
-    """Those that there are texts for, and all texts where that is half as many again."""
+def divide(count: int, *, seed: int) -> tuple[list[int], list[int]]:
+    """Texts that no student sees, and the others in the order in which they are asked about."""
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    held = min(MOST_UNSEEN, round(UNSEEN_SHARE * count))
+    return order[:held], order[held:]
+
+
+def sizes_up_to(asked: int) -> list[int]:
+    """Numbers of texts to learn from: those that there are texts for, and all where that is half as many again."""
     sizes = [size for size in SIZES if size <= asked]
     return [*sizes, asked] if asked < SIZES[-1] and 2 * asked >= 3 * sizes[-1] else sizes
 

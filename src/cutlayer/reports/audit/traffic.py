@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from cutlayer import vendor
+from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped
 from cutlayer.customer import Client, Home, Objective, Progress, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
@@ -135,6 +136,19 @@ def local_answers(texts: Dataset, adapter: str, folder: Path, progress: Progress
     """
     with closing(_client(folder)) as client:
         return tuple(answer.label for answer in client.predict(adapter, texts, progress=progress))
+
+
+def local_exchange(texts: Dataset, adapter: str, folder: Path, progress: Progress) -> Exchanged:
+    """Rows that go into the vendor's blocks of a local run, and rows that come out: a customer's queries.
+
+    Args:
+        texts: What is asked about.
+        adapter: The adapter that the run made, of a language model.
+        folder: Where vendor, customer and run are, as `local_evidence` was given it.
+        progress: Where to show progress.
+    """
+    with closing(_client(folder)) as client:
+        return client.exchange(adapter, texts, progress=progress)
 
 
 def _client(folder: Path) -> Client:
