@@ -61,7 +61,7 @@ GRANTS = {
     Need.TABLE: ("table", "candidates"),
     Need.BOTTOM: ("bottom", "table", "candidates"),
     Need.TAIL: ("tail",),
-    Need.NOISE: ("noise",),
+    Need.NOISE: ("noise", "noises"),
     Need.PUBLIC_TEXT: ("public",),
     Need.LINKS: ("links",),
     Need.CLASSES: ("classes",),
@@ -212,6 +212,7 @@ class Knowledge:
         bottom: The customer's lower part as it was handed out, before any training.
         tail: The customer's upper part as it was handed out.
         noise: How releases are privatized.
+        noises: The same by source, of releases that are privatized in another way: those of further runs.
         public: Text of the attacker's own.
         links: By source and number of a release, `[rows]` int64: which text each row is of, where texts are released
             several times. A vendor sees their lengths, and what they have in common.
@@ -233,6 +234,7 @@ class Knowledge:
     bottom: Bottom | Seq2SeqBottom | None = None
     tail: Tail | Seq2SeqTail | None = None
     noise: Noise | None = None
+    noises: Mapping[str, Noise] | None = None
     public: PublicText | None = None
     links: Mapping[tuple[str, int], Tensor] | None = None
     classes: int | None = None
@@ -280,7 +282,7 @@ class Knowledge:
 
     def unprotected(self) -> Knowledge:
         """The same, of releases as they are."""
-        return replace(self, noise=Noise.nothing())
+        return replace(self, noise=Noise.nothing(), noises=None)
 
 
 def _digest(tensor: Tensor) -> float:

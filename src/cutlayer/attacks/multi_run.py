@@ -15,8 +15,8 @@ Ref: this project. Several releases of one text: SAP, Appendix A, E attacks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,25 +56,82 @@ class MultiRunSpec(Spec):
 
 
 @dataclass(frozen=True)
+class _Settings:
+    """How releases of several settings are explained: symbols are the token and n times the vocabulary, in the n-th.
+
+    Attributes:
+        parts: How a draw is explained by each token, in each setting.
+        vocabulary: Tokens that there are.
+    """
+
+    parts: tuple[Released, ...]
+    vocabulary: int
+
+    def candidates(self, symbols: Tensor, k: int) -> Candidates:
+        """See `Emission.candidates`."""
+        found = {
+            number: self.parts[number].candidates(symbols[at] % self.vocabulary, k)
+            for number, at in self._each(symbols)
+        }
+        width = min((each.ids.shape[1] for each in found.values()), default=k)
+        ids = torch.empty(len(symbols), width, dtype=torch.int64)
+        scores = torch.empty(len(symbols), width, dtype=torch.float64)
+        for number, at in self._each(symbols):
+            ids[at], scores[at] = found[number].ids[:, :width], found[number].scores[:, :width]
+        return Candidates(ids, scores)
+
+    def scores(self, symbols: Tensor, ids: Tensor) -> Tensor:
+        """See `Emission.scores`."""
+        told = torch.empty(ids.shape, dtype=torch.float64)
+        for number, at in self._each(symbols):
+            told[at] = self.parts[number].scores(symbols[at] % self.vocabulary, ids[at])
+        return told
+
+    def log_evidence(self, kinds: Tensor) -> Tensor:
+        """See `Released.log_evidence`."""
+        told = torch.empty(len(kinds), dtype=torch.float64)
+        for number, at in self._each(kinds):
+            told[at] = self.parts[number].log_evidence(kinds[at] % self.vocabulary)
+        return told
+
+    def _each(self, symbols: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Settings that are seen, and where."""
+        setting = symbols // self.vocabulary
+        for number in setting.unique().tolist():
+            yield number, (setting == number).nonzero()[:, 0]
+
+
+@dataclass(frozen=True)
 class JointReader:
     """Reads tokens from all draws of their originals.
 
     Attributes:
-        posterior: What reads tokens of which there is one draw.
+        posterior: What reads tokens of which there is one draw, in the first setting.
         emission: How a draw is explained by each token.
     """
 
     posterior: PosteriorReader
-    emission: Released
+    emission: _Settings
 
     @classmethod
-    def of(cls, posterior: PosteriorReader) -> JointReader | None:
-        """`None` where nothing was drawn, so that one look tells all."""
-        emission = posterior.emission
-        if posterior.own is not None and not isinstance(emission, Released):
-            # of one look it is best taken as it is; several looks want their likelihood
-            emission = posterior.own.explained(posterior.prior)
-        return cls(posterior, emission) if isinstance(emission, Released) else None
+    def of(cls, *posteriors: PosteriorReader) -> JointReader | None:
+        """`None` where nothing was drawn in the first setting, so that one look tells all.
+
+        Args:
+            posteriors: What reads one look in each setting; a released token of the n-th is told as the token and n
+                times the vocabulary.
+        """
+        drawn = []
+        for posterior in posteriors:
+            emission = posterior.emission
+            if posterior.own is not None and not isinstance(emission, Released):
+                # of one look it is best taken as it is; several looks want their likelihood
+                emission = posterior.own.explained(posterior.prior)
+            if not isinstance(emission, Released):
+                return None
+            drawn.append(emission)
+        first = posteriors[0]
+        return cls(first, _Settings(tuple(drawn), len(first.prior.unigram)))
 
     def aligned(self, released: Ragged) -> Looks:
         """Which places of released texts look at the same; see `aligned_looks`."""
@@ -86,11 +143,11 @@ class JointReader:
     def read(self, released: Ragged, looks: Looks) -> Tensor:
         """Tokens `[places]` of texts, none of them empty, from all looks at each."""
         candidates, several = self.candidates(released.values, looks)
-        tuned = self.posterior.tuned
+        tuned, unigram = self.posterior.tuned, self.posterior.prior.unigram
         if tuned.weight is not None:
             return decode(candidates, released.lengths, self.posterior.prior, weight=tuned.weight)
-        likeliest = (candidates.scores + self.posterior.prior.unigram[candidates.ids]).argmax(1, keepdim=True)
-        return torch.where(several, candidates.ids.gather(1, likeliest)[:, 0], released.values)
+        likeliest = (candidates.scores + unigram[candidates.ids]).argmax(1, keepdim=True)
+        return torch.where(several, candidates.ids.gather(1, likeliest)[:, 0], released.values % len(unigram))
 
     def candidates(self, values: Tensor, looks: Looks) -> tuple[Candidates, Tensor]:
         """What may have been in each place by all looks at it, and in which `[places]` bool there were several."""
@@ -173,16 +230,25 @@ class MultiRun:
         seen = [(release, content_tokens(release.payload, knowledge)) for release in view.transcript.releases()]
         if not seen:
             return
-        single = posterior.reader(knowledge, rows=seen[0][1].values.is_floating_point())
-        reader = JointReader.of(single)
+        rows, noises = seen[0][1].values.is_floating_point(), knowledge.noises or {}
+        settings = [
+            knowledge,
+            *(replace(knowledge, noise=noise) for noise in {each.key: each for each in noises.values()}.values()),
+        ]
+        singles = [posterior.reader(setting, rows=rows) for setting in settings]
+        reader = JointReader.of(*singles)
         if reader is None or knowledge.links:
             # what links tell needs no alignment
             yield from readings(view, posterior.reader)
             return
-        if single.rounded is not None:
-            search = single.rounded
+        if (search := singles[0].rounded) is not None:
             seen = [(release, tokens.with_values(search.nearest(tokens.values.double()))) for release, tokens in seen]
-        yield from _read(seen, reader)
+        number = {setting.noise.key: at for at, setting in enumerate(settings) if setting.noise is not None}
+        shift = {source: number[noise.key] * len(singles[0].prior.unigram) for source, noise in noises.items()}
+        yield from _read(
+            [(release, tokens.with_values(tokens.values + shift.get(release.source, 0))) for release, tokens in seen],
+            reader,
+        )
 
 
 def _read(seen: Sequence[tuple[SeenRelease, Tokens]], reader: JointReader) -> Guesses:

@@ -71,6 +71,21 @@ class AttackerSpec(Spec):
 
 
 @dataclass(frozen=True)
+class Joined:
+    """What several runs of one customer showed together.
+
+    Attributes:
+        transcript: Of all of them.
+        tokens: Which tokens their texts had.
+        noises: By source of a release, how it was privatized where that is not as in the first run.
+    """
+
+    transcript: Transcript
+    tokens: TokenTruth
+    noises: Mapping[str, Noise]
+
+
+@dataclass(frozen=True)
 class Evidence:
     """A recorded run, and what it was about.
 
@@ -96,8 +111,7 @@ class Evidence:
             their numbers.
         archive: What the vendor handed out.
         result: What the run found.
-        joined: What several runs of this customer showed together, and which tokens their texts had; `None` where there
-            is one run.
+        joined: What several runs of this customer showed together; `None` where there is one run.
     """
 
     spec: RunSpec
@@ -118,7 +132,7 @@ class Evidence:
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
-    joined: tuple[Transcript, TokenTruth] | None = None
+    joined: Joined | None = None
 
     @property
     def unlabelled(self) -> bool:
@@ -144,12 +158,16 @@ class Evidence:
 
     def seen_by(self, attack: Attack) -> Transcript:
         """What an attack reads: of several runs all, if it can."""
-        return self.joined[0] if attack.joint and self.joined else self.transcript
+        return self.joined.transcript if attack.joint and self.joined else self.transcript
+
+    def known_to(self, attack: Attack) -> Knowledge:
+        """What it is granted beside that."""
+        return replace(self.knowledge, noises=self.joined.noises) if attack.joint and self.joined else self.knowledge
 
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
         """What an attack is scored on, with the column of the attribute that it is about."""
         if attack.joint and self.joined:
-            yield "", self.joined[1]
+            yield "", self.joined.tokens
         elif attack.question is Question.WORDS:
             words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
             if words is not None:

@@ -27,9 +27,9 @@ KNOWLEDGE = dataclasses.replace(
 )
 
 
-def drawn(texts: Ragged, *, seed: int) -> Ragged:
+def drawn(texts: Ragged, *, seed: int, eta: float = ETA) -> Ragged:
     """Texts as they leave, each token by a draw of its own."""
-    etas = torch.full((len(texts.values),), ETA, dtype=torch.float64)
+    etas = torch.full((len(texts.values),), eta, dtype=torch.float64)
     rng = np.random.Generator(np.random.PCG64(seed))
     return texts.with_values(draw_ids(texts.values, KNOWLEDGE.search, mechanism=DChi(), etas=etas, rng=rng))
 
@@ -126,6 +126,26 @@ def test_two_transcripts_are_scored_as_one_customer(tmp_path, reader: JointReade
     assert int((scores[0].trials > 0).sum()) == TEXTS
     assert scores[1].success.n == 2 * len(texts.values)
     assert scores[1].success.value > scores[0].success.value + 0.03
+
+
+def test_runs_of_two_etas_are_read_together(tmp_path) -> None:
+    """Each by its own noise: what survives the weaker noise says which text the stronger one hides."""
+    texts, weaker = long_texts(), 1.3 * ETA
+    runs = {RECORD_SET: ETA, OTHER_SET: weaker}
+    seen, truths = [], []
+    for number, (name, eta) in enumerate(runs.items()):
+        sent = Tokens((drawn(texts, seed=number + 30, eta=eta),))
+        seen.append(Transcript.recorded(record(tmp_path / name, [worlds.shard(0, sent, record_set=name)])))
+        truths.append(TokenTruth(Tokens((texts,)), records={name: torch.arange(TEXTS)}))
+    truth = TokenTruth.joined(truths, torch.arange(TEXTS).repeat(2))
+    told = {f"record-set/{OTHER_SET}": Noise(PrivacySpec(eta=weaker))}
+    knows = dataclasses.replace(KNOWLEDGE, noises=told)
+    both = list(MultiRun()(View(Transcript.joined(seen), knows)))
+    alone = truths[0].score(MultiRun()(View(seen[0], KNOWLEDGE))).success.value
+    assert truths[0].score(both).success.value > alone + 0.1
+    # who is not told of the other eta takes its draws for the first one's
+    untold = truth.score(MultiRun()(View(Transcript.joined(seen), KNOWLEDGE))).success.value
+    assert truth.score(both).success.value > untold + 0.05
 
 
 def test_noisy_rows_are_refused(tmp_path) -> None:

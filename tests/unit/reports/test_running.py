@@ -108,7 +108,9 @@ def outcome(name: str, tokens: int) -> Measured:
 
 def run(budget: float | None, *names: str, tokens: int = TOKENS) -> tuple[dict[str, Ran], tuple[str, ...]]:
     texts = Tokens((Ragged(torch.arange(tokens), torch.full((tokens // 10,), 10)),))
-    evidence = SimpleNamespace(seen_by=lambda _: None, knowledge=None, truths=lambda _: [("", TokenTruth(texts))])
+    evidence = SimpleNamespace(
+        seen_by=lambda _: None, known_to=lambda _: None, truths=lambda _: [("", TokenTruth(texts))]
+    )
     ran, traded = run_attacks(cast(Evidence, evidence), names or tuple(SUITE), budget=budget, progress=Silent())
     return {each.name: each for each in ran}, traded
 

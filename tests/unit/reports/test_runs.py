@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,9 +45,16 @@ def evidence(client: Client, model: Path, folders: Sequence[Path], given: Sequen
     ]
 
 
-def test_runs_are_read_together_whatever_the_order_of_rows(client: Client, tiny_model: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("other_eta", [6.0, 9.0])
+def test_runs_are_read_together_whatever_the_order_of_rows_and_eta(
+    client: Client,
+    tiny_model: Path,  # noqa: F811
+    other_eta: float,
+) -> None:
     given = [TRAIN, REVERSED]
-    folders = [finetune(client, train=train).folder for train in given]
+    folders = [
+        finetune(client, train=train, eta=eta).folder for train, eta in zip(given, (6.0, other_eta), strict=True)
+    ]
     check_runs(folders)
     runs = evidence(client, tiny_model, folders, given)
     several = several_runs(folders, runs)
@@ -58,6 +66,10 @@ def test_runs_are_read_together_whatever_the_order_of_rows(client: Client, tiny_
     ((_, truth),) = found.truths(attack)
     assert len(list(found.seen_by(attack).releases())) == sum(len(list(each.transcript.releases())) for each in runs)
     assert found.seen_by(ATTACKS["maximum-posterior"]) is runs[0].transcript
+    assert found.known_to(ATTACKS["maximum-posterior"]) is runs[0].knowledge
+    granted = found.known_to(attack).noises or {}
+    later = {release.source for release in runs[1].transcript.releases()} if other_eta != 6.0 else set()
+    assert {source: noise.privacy.eta for source, noise in granted.items()} == dict.fromkeys(later, other_eta)
     # of what the attacker knows of one run it is asked in none
     assert found.texts is not None
     assert runs[0].tokens.texts is not None
@@ -69,7 +81,7 @@ def test_runs_are_read_together_whatever_the_order_of_rows(client: Client, tiny_
     assert len(truth.tokens) == len(runs[0].tokens.tokens) + len(asked)  # type: ignore[attr-defined]
     # a few tokens of the tiny model do for what an attacker has read
     own = PublicText(tokenise(corpus(300, seed=9), found.archive.tokenizer, max_content=20), source="made up")
-    knowledge = dataclasses.replace(found.knowledge, public=own)
+    knowledge = dataclasses.replace(found.known_to(attack), public=own)
     outcome = examine("multi-run", found.seen_by(attack), knowledge=knowledge, truth=truth).outcome
     assert isinstance(outcome, Measured)
     assert outcome.success.n == truth.tokens.total  # type: ignore[attr-defined]
@@ -95,15 +107,17 @@ def test_a_label_that_changed_is_named_by_its_rows(client: Client, tiny_model: P
 
 
 def test_runs_that_cannot_be_read_together_are_refused_by_their_settings(client: Client) -> None:
-    first, weaker = (finetune(client, eta=eta).folder for eta in (6.0, 9.0))
-    with pytest.raises(ConfigError, match="differ in how texts left"):
-        check_runs([first, weaker])
+    first, clear, deeper = (finetune(client, **how).folder for how in ({"eta": 6.0}, {"eta": math.inf}, {"bottom": 1}))
+    with pytest.raises(ConfigError, match="privatized in two ways"):
+        check_runs([first, clear])
+    with pytest.raises(ConfigError, match="differ in cut"):
+        check_runs([first, deeper])
     with pytest.raises(ConfigError, match="named twice"):
         check_runs([first, first])
-    state = weaker / "run.json"
+    state = clear / "run.json"
     state.write_text(state.read_text().replace(Evidence.settings(first).model, "another"))
     with pytest.raises(ConfigError, match="two models"):
-        check_runs([first, weaker])
+        check_runs([first, clear])
 
 
 def test_a_run_of_another_customer_is_refused(

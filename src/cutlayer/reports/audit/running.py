@@ -143,7 +143,7 @@ class _Turn:
         found = examine(
             self.name,
             evidence.seen_by(attack),
-            knowledge=evidence.knowledge,
+            knowledge=evidence.known_to(attack),
             truth=self.truth,
             run=attack,
             controls=controls,

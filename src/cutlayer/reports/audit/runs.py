@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutlayer.attacks import TokenTruth, Transcript
 from cutlayer.core import ConfigError, DataError
-from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.evidence import Evidence, Joined
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def check_runs(folders: Sequence[Path]) -> None:
         folders: Of finished runs (`finetune --out`).
 
     Raises:
-        ConfigError: One is no finished run, or named twice; or they are of other models, or privatized in other ways.
+        ConfigError: One is no finished run, or named twice; or they are of other models, or what left is of two kinds.
     """
     first, *others = folders
     if len({folder.resolve() for folder in folders}) < len(folders):
@@ -48,10 +48,16 @@ def check_runs(folders: Sequence[Path]) -> None:
                 "not the same.",
                 remedy="Audit them one by one.",
             )
-        if other.privacy != spec.privacy or other.cut != spec.cut or other.objective != spec.objective:
+        if other.cut != spec.cut or other.objective != spec.objective:
             raise ConfigError(
-                f"The runs in {first} and {folder} differ in how texts left: in eta, mechanism, cut or objective.",
-                remedy="Audit them one by one, or runs of one setting together.",
+                f"The runs in {first} and {folder} differ in cut or objective: what left is not of one kind.",
+                remedy="Audit them one by one, or runs of one cut and objective together.",
+            )
+        if other.privacy != spec.privacy and {spec.privacy.mechanism, other.privacy.mechanism} != {"text-to-text"}:
+            raise ConfigError(
+                f"The runs in {first} and {folder} were privatized in two ways, and not both text-to-text: released "
+                "tokens of several etas are read together, rows and tokens without noise are not.",
+                remedy="Audit them one by one.",
             )
 
 
@@ -89,7 +95,13 @@ def several_runs(folders: Sequence[Path], runs: Sequence[Evidence]) -> SeveralRu
         texts += [here[row] for row in kept[asked].tolist()]
     truth = TokenTruth.joined(truths, _numbered(texts))
     transcript = Transcript.joined([run.transcript for run in runs])
-    return SeveralRuns(replace(first, joined=(transcript, truth)), tuple(told))
+    noises = {
+        release.source: run.knowledge.noise
+        for run in runs
+        if run.knowledge.noise is not None and run.spec.privacy != first.spec.privacy
+        for release in run.transcript.releases()
+    }
+    return SeveralRuns(replace(first, joined=Joined(transcript, truth, noises)), tuple(told))
 
 
 def _texts(run: Evidence, number: int) -> list[object]:
