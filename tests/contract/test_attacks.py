@@ -728,16 +728,6 @@ def remembered():
     return of
 
 
-@pytest.mark.parametrize(("name", "make"), CASES)
-def test_unprotected_traffic_is_recovered(tmp_path, name, make):
-    world = make(tmp_path, Traffic.UNPROTECTED)
-    outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
-    assert isinstance(outcome, Measured)
-    assert outcome.success.value >= world.recovered
-    assert outcome.privacy.value == pytest.approx(1 - outcome.success.value)
-    assert {control.check for control in outcome.controls} == set(Check)
-
-
 @pytest.mark.parametrize("kind", [Traffic.NOISE, Traffic.SHUFFLED])
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make, kind):
@@ -750,7 +740,7 @@ def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make
 
 
 @pytest.mark.parametrize(("name", "make"), CASES)
-def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, remembered, name, make):
+def test_unprotected_traffic_is_recovered_from_a_view_and_nothing_else(tmp_path, planted, remembered, name, make):
     world = make(tmp_path, Traffic.UNPROTECTED)
     everything = dataclasses.replace(
         world.knowledge,
@@ -766,6 +756,10 @@ def test_an_attack_is_given_a_view_and_nothing_else(tmp_path, planted, remembere
 
     planted(name, run)
     outcome = measure(name, world.transcript, knowledge=everything, truth=world.truth)
+    assert isinstance(outcome, Measured)
+    assert outcome.success.value >= world.recovered
+    assert outcome.privacy.value == pytest.approx(1 - outcome.success.value)
+    assert {control.check for control in outcome.controls} == set(Check)
     graded = next(control for control in outcome.controls if control.check is Check.GRADED)
     assert len(calls) == 2 + len(Traffic) + (graded.reason is None)
     granted = {field for need in real.needs for field in GRANTS[need]}
@@ -988,16 +982,7 @@ def graded_control(outcome):
     return found
 
 
-@pytest.mark.parametrize(("name", "make"), GRADED_CASES)
-def test_graded_traffic_is_read_as_well_as_by_the_simplest_attack(tmp_path, name, make):
-    world = make(tmp_path, Traffic.UNPROTECTED)
-    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
-    assert found.passed
-    assert found.reason is None
-    assert 0 < found.bound < 1, "something is hidden, and something is left to read"
-
-
-def gives_up(real, world):
+def gives_up(real):
     """Works where nothing is hidden, and finds nothing where something is: all other controls pass it."""
     calls = itertools.count()
 
@@ -1016,9 +1001,16 @@ def gives_up(real, world):
 
 
 @pytest.mark.parametrize(("name", "make"), GRADED_CASES)
-def test_an_attack_that_gives_up_where_something_is_hidden_has_no_number(tmp_path, planted, name, make):
-    world = make(tmp_path, Traffic.UNPROTECTED)
-    planted(name, gives_up(ATTACKS[name].run, world))
+def test_graded_traffic_is_read_as_by_the_simplest_attack_and_who_gives_up_there_has_no_number(
+    tmp_path, planted, remembered, name, make
+):
+    world, real = make(tmp_path, Traffic.UNPROTECTED), ATTACKS[name].run
+    planted(name, remembered(name, make, real))
+    found = graded_control(measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth))
+    assert found.passed
+    assert found.reason is None
+    assert 0 < found.bound < 1, "something is hidden, and something is left to read"
+    planted(name, gives_up(remembered(name, make, real)))
     outcome = measure(name, world.transcript, knowledge=world.knowledge, truth=world.truth)
     assert isinstance(outcome, ControlFailed)
     assert {control.check for control in outcome.controls if not control.passed} == {Check.GRADED}

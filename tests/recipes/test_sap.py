@@ -452,6 +452,7 @@ def test_a_run_in_small_stops_goes_on_and_reports(order, monkeypatch):
     assert recipe.run(once, worlds.Quiet()).content == report.content
 
 
+@pytest.mark.slow
 def test_bottoms_are_attacked_at_every_depth_and_noise(order):
     recipe = Sap(worlds.small_config())
     parts = Order(order.size, 1, order.model, order.data, order.out, only=("figure-4", "table-2"))

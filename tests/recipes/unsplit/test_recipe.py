@@ -113,12 +113,17 @@ def test_an_unknown_part_is_refused_with_the_known_ones():
         chosen_parts(PARTS, ["tabel-2", "figure-3"], other_names=OTHER_NAMES)
 
 
-def test_a_recipe_of_one_piece_has_no_parts_and_no_tiny_size(tmp_path):
+def test_a_recipe_of_one_piece_has_no_parts_and_may_lack_a_size(tmp_path):
     with pytest.raises(ConfigError, match="one piece"):
         RECIPES["generation"].run(order(tmp_path, only=("table-1",)), None)
-    with pytest.raises(ConfigError, match=r"size = 'tiny'.*small, full"):
-        Sap().run(order(tmp_path, Size.TINY), None)
     assert at_size({Size.FULL: 3}, Size.FULL) == 3
+    with pytest.raises(ConfigError, match=r"size = 'tiny'.*full"):
+        at_size({Size.FULL: 3}, Size.TINY)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_shows_in_minutes_that_it_runs(name):
+    assert Size.TINY in RECIPES[name].show()["sizes"]
 
 
 # ---------------------------------------------------------------- cells
@@ -294,6 +299,7 @@ def test_an_unknown_part_is_told_before_anything_is_run(world, capsys):
     assert not (world[0] / "other").exists()
 
 
+@pytest.mark.slow
 def test_what_is_read_above_the_cut_is_a_part(world, capsys):
     assert run(world, "tail,model-scale") == 0
     report = json.loads((world[0] / "out" / "report.json").read_text())["parts"]["tail"]

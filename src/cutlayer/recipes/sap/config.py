@@ -16,12 +16,21 @@ Setting = float | int | str | bool | None
 
 
 class Scale(Spec):
-    """What `--size` changes: rows, training (of all tasks, of one), tokens that slow attacks are measured on."""
+    """What `--size` changes: rows, training (of all tasks, of one), and of attacks what they read and are measured on.
+
+    Attributes:
+        limits: Rows.
+        training: Of all tasks.
+        task_training: Of one.
+        attacked_tokens: Tokens that slow attacks are measured on.
+        public_texts: Of the text that the attacker reads beforehand, so many; as in `depths` where it is left out.
+    """
 
     limits: Limits
     training: Mapping[str, Setting] = {}
     task_training: Mapping[str, Mapping[str, Setting]] = {}
     attacked_tokens: int = Field(ge=1)
+    public_texts: int | None = Field(default=None, ge=1)
 
 
 class PaperRows(Spec):

@@ -117,6 +117,7 @@ class Grid:
         """A point of Figure 4 or Table 2, a cell for each seed: CTI where noise acts on tokens."""
         depths = self.config.depths
         task = self.config.task(depths.task)
+        scale = self.config.sizes[self._order.size]
         plain = math.isinf(eta)
         return [
             AttackedCell(
@@ -126,8 +127,8 @@ class Grid:
                 bottom=bottom,
                 place=place,
                 attacks=depths.without_noise if plain else depths.with_noise,
-                attacked_tokens=self.config.sizes[self._order.size].attacked_tokens,
-                public=depths.text,
+                attacked_tokens=scale.attacked_tokens,
+                public=depths.text.model_copy(update={"texts": scale.public_texts or depths.text.texts}),
             )
             for seed in range(self._order.seeds)
         ]
