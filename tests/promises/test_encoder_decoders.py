@@ -276,10 +276,11 @@ def check_same(calm: Kept, restless: Kept) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({}, id="plain"),
         pytest.param({"clip_norm": 0.5, "accumulation": 2}, id="clipped"),
     ],
 )
+@pytest.mark.slow
 def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: str, tmp_path: Path) -> None:
     settings = training(Method.FULL, **changes)
     found = []

@@ -110,6 +110,7 @@ def test_it_is_registered_and_shows_its_settings():
     json.dumps(recipe.show())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_controls")
 def test_both_figures_without_noise_and_with_it(tiny, data, tmp_path):
     report = Inference(CONFIG).run(order(tiny, data, tmp_path), Silent())

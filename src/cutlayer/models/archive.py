@@ -361,6 +361,10 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
             )
 
 
+_CHECKED: set[str] = set()
+"""Manifests whose model was planned and checked in this process: a manifest has the digests of all that is read."""
+
+
 def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
     """The whole model with the archive's weights; all others take no memory. Buffers are real."""
     settings = read_json(folder / _CONFIG, largest=_LARGEST_CONFIG)
@@ -372,9 +376,11 @@ def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:
         )
     config = read_settings(settings, manifest.family)
     try:
-        with torch.device("meta"):  # first without any memory, for what it would take
-            planned = model_class(config, manifest.head).from_config(config, attn_implementation=ATTENTION)
-        _check_plan(planned, manifest, folder)
+        if (checked := manifest.model_dump_json()) not in _CHECKED:
+            with torch.device("meta"):  # first without any memory, for what it would take
+                planned = model_class(config, manifest.head).from_config(config, attn_implementation=ATTENTION)
+            _check_plan(planned, manifest, folder)
+            _CHECKED.add(checked)
         with init_empty_weights(include_buffers=False):
             model: PreTrainedModel = model_class(config, manifest.head).from_config(
                 config, attn_implementation=ATTENTION
