@@ -19,7 +19,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import get_linear_schedule_with_warmup
@@ -31,10 +30,10 @@ from cutlayer import vendor
 from cutlayer.attacks import Transcript
 from cutlayer.customer import Client, TrainSpec
 from cutlayer.customer.client import choose_device
-from cutlayer.customer.order import epoch_batches
+from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
-from cutlayer.recipes.centralised import Batches, ordinary_peft
+from cutlayer.recipes.centralised import Batches, order_without_privacy, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import routes
 
@@ -52,13 +51,15 @@ class Whole:
 
     Args:
         frozen_blocks: Blocks below the adapter; they run, but are not adapted.
-        data: The texts that the split run trains on; they are taken in the batches that it makes.
+        data: The texts that the split run trains on.
+        order: In which its customer takes them.
 
     Attributes:
         longest: Positions of each batch's longest text.
     """
 
-    def __init__(self, frozen_blocks: int, data: Dataset) -> None:
+    def __init__(self, frozen_blocks: int, data: Dataset, order: Order) -> None:
+        data = data.select(order.of(data.texts))
         settings = TrainSpec()
         whole = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
         device = choose_device("auto")  # as the split run's parties do
@@ -69,11 +70,9 @@ class Whole:
         self._schedule = get_linear_schedule_with_warmup(self._optimiser, 0, 10_000)
         batches = Batches(load_tokenizer("starter"), MAX_LENGTH, device)
         labels = torch.tensor([int(label) for label in data.labels or ()], device=device)
-        order = epoch_batches(
-            batches.lengths(data), batch_size=BATCH, rng=np.random.Generator(np.random.PCG64(1)), group_by_length=True
-        )
+        taken = epoch_batches(batches.lengths(data), batch_size=BATCH, rng=order.generator(0), group_by_length=True)
         # tokenised before the clock runs, as it is on the other side
-        self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in order]
+        self._batches = [(batches.of([data.texts[i] for i in rows.tolist()]), labels[rows]) for rows in taken]
         self.longest = [int(batch["input_ids"].shape[1]) for batch, _ in self._batches]
         self._step = 0
 
@@ -134,7 +133,8 @@ def longest(transcript: Transcript) -> list[int]:
 def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> Found:
     """Seconds a step: split, and whole with and without the frozen blocks adapted."""
     train, dev = data.split_off(0.01, seed=1)
-    references = [Whole(bottom, train)] + ([Whole(0, train)] if bottom else [])
+    order = order_without_privacy(home, 1)
+    references = [Whole(bottom, train, order)] + ([Whole(0, train, order)] if bottom else [])
     turns = Turns(references, steps=TURN)
     client = Client(url, key, home=home)
     result = client.finetune(
