@@ -432,7 +432,7 @@ def _pooled(owner: Tensor, ids: Tensor, scores: Tensor, floor: Tensor, unigram: 
     """Scores of several looks together: of each token that any considers; where one does not, its floor counts.
 
     Args:
-        owner: `[looks]` int64, the original that each is a look at.
+        owner: `[looks]` int64, the original of which each is a draw.
         ids: `[looks, k]` int64.
         scores: `[looks, k]`.
         floor: `[looks]`.

@@ -281,7 +281,7 @@ def distil(
     Args:
         exchanged: What the customer sent and got back.
         taught: Texts that are learnt from; a tenth of them, at the end, chooses between students.
-        unseen: Texts that numbers are told of.
+        unseen: Texts that they are scored on.
         spec: How strong students are.
         generator: Draws weights, order and dropout.
     """

@@ -506,8 +506,7 @@ class Client:
         archive = session.archive
         session.eval()
         tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content)
-        # texts leave in an order of their own: others may hold a list of people in the file's
-        order = Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"predict/{adapter}").of(dataset.texts)
+        order = self._order(profile, f"predict/{adapter}").of(dataset.texts)
         tokens = tokens.select(torch.tensor(order))
         self._check_budget(profile, session, tokens, offer, progress)
         most = min(offer.positions, EVALUATION_POSITIONS)
@@ -556,10 +555,7 @@ class Client:
         if not given:
             raise DataError("There are no prompts.", remedy="Give one at least.")
         session, gate, offer = self._asking(profile, f"generate/{adapter}", progress or Silent())
-        # as of predict: the order of prompts is the customer's
-        order = Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"generate/{adapter}").of(
-            [(prompt,) for prompt in given]
-        )
+        order = self._order(profile, f"generate/{adapter}").of([(prompt,) for prompt in given])
         dataset = Dataset(tuple((given[row],) for row in order))
         # a source text is cut as those of training were; a prompt never is
         most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else UNCUT
@@ -613,9 +609,7 @@ class Client:
         if not isinstance(tail, Tail) or table is None:
             raise TypeError("a language model's customer holds table and tail")
         dataset = _dataset(texts, text_column, None)
-        order = torch.tensor(
-            Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), f"exchange/{adapter}").of(dataset.texts)
-        )
+        order = torch.tensor(self._order(profile, f"exchange/{adapter}").of(dataset.texts))
         tokens = tokenise(dataset, session.archive.tokenizer, max_content=profile.max_content).select(order)
         held = template.segment_lengths(tokens).sum(1) > 0
         tokens, order = tokens.select(held.nonzero()[:, 0]), order[held]
@@ -649,6 +643,10 @@ class Client:
             tail=tail,
             template=template,
         ).select(order.argsort())
+
+    def _order(self, profile: Profile, run: str) -> Order:
+        """In which texts are asked about: others may hold a list of people in the file's order."""
+        return Order(noise_secret(self.home, profile.spec.unsafe_noise_seed), run)
 
     def _check_budget(
         self, profile: Profile, session: Session, tokens: Tokens, offer: Offer, progress: Progress
