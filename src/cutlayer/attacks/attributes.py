@@ -273,7 +273,7 @@ class AttributeTruth:
         area = Further(
             name="auc",
             title="area under the ROC curve",
-            value=area_under_curve(scores, positive),
+            value=float(area_under_curve(scores, positive)),
             interval=bootstrap_of(lambda weights: area_under_curve(scores, positive, weights), groups, trials=fewest),
             n=len(truth),
         )

@@ -254,9 +254,11 @@ class RowTruth:
         correlation = Further(
             name="rank_correlation",
             title="rank correlation of guessed and true rows (Spearman), without its sign",
-            value=_correlation(own, guessed, torch.ones(len(true))),
+            value=float(_correlation(own, guessed, torch.ones(len(true)))),
             interval=bootstrap_of(
-                lambda weights: _correlation(own, guessed, torch.from_numpy(weights)), texts, trials=len(texts.unique())
+                lambda weights: _correlation(own, guessed, torch.from_numpy(weights)).numpy(),
+                texts,
+                trials=len(texts.unique()),
             ),
             n=len(true),
             unit="correlation",
@@ -304,8 +306,9 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks
 
 
-def _correlation(one: Tensor, other: Tensor, times: Tensor) -> float:
-    """Of ranks, each of which counts so many times."""
-    a, b = (each - (times * each).sum() / times.sum() for each in (one, other))
-    spread = ((times * a * a).sum() * (times * b * b).sum()).sqrt()
-    return float((times * a * b).sum().abs() / spread) if spread else 0.0
+def _correlation(one: Tensor, other: Tensor, times: Tensor) -> Tensor:
+    """`[...]` without sign, of ranks `[n]` that count `times` `[..., n]` each; 0 where one side does not vary."""
+    total = times.sum(-1, keepdim=True)
+    a, b = (each - (times * each).sum(-1, keepdim=True) / total for each in (one, other))
+    spread = ((times * a * a).sum(-1) * (times * b * b).sum(-1)).sqrt()
+    return torch.where(spread > 0, (times * a * b).sum(-1).abs() / spread, 0.0)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cutlayer.attacks.truth import Reading
 
 _RESAMPLES = 2000
+_WEIGHTS = 1 << 20
+"""Of resamples at a time."""
 _DEALS = 200
 _SEED = 2026
 """Which texts a resample takes hides nothing, so an interval may repeat: the same run is told in the same way."""
@@ -192,60 +194,71 @@ def resampled(sums: Tensor, trials: Tensor) -> tuple[float, float]:
     """
     kept = trials > 0
     added, counts = sums[kept].double().numpy(), trials[kept].double().numpy()
-    return _interval(added[drawn].sum() / counts[drawn].sum() for drawn in _drawn(len(added)))
+    return _interval((drawn @ added) / (drawn @ counts) for drawn in _drawn(len(added), items=len(added)))
 
 
 def bootstrap_of(
-    statistic: Callable[[NDArray[np.float64]], float], groups: Tensor, *, trials: float
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]], groups: Tensor, *, trials: float
 ) -> tuple[float, float]:
     """The 95 % percentile interval of a statistic of items: their groups are drawn with replacement.
 
     Args:
-        statistic: A share; called with `[items]`, how often each item was drawn.
+        statistic: Shares `[draws]`; called with `[draws, items]`, how often each item was drawn.
         groups: `[items]` int64, the group of each.
         trials: As many independent trials stand behind it at least, where it does not vary.
     """
     of_item = groups.unique(return_inverse=True)[1].numpy()
-    count = 1 + int(of_item.max())
-    low, high = _interval(
-        statistic(np.bincount(drawn, minlength=count)[of_item].astype(np.float64)) for drawn in _drawn(count)
-    )
-    return (low, high) if low < high else exact_interval(statistic(np.ones(len(of_item))), trials)
+    count, items = 1 + int(of_item.max()), len(of_item)
+    low, high = _interval(statistic(drawn[:, of_item]) for drawn in _drawn(count, items=items))
+    return (low, high) if low < high else exact_interval(float(statistic(np.ones((1, items)))[0]), trials)
 
 
-def _drawn(clusters: int) -> Iterator[NDArray[np.int64]]:
+def _drawn(clusters: int, *, items: int) -> Iterator[NDArray[np.float64]]:
+    """How often each cluster was drawn, `[resamples, clusters]`, some resamples at a time.
+
+    Args:
+        clusters: Of which as many are drawn with replacement.
+        items: That are weighted by each resample; what is in memory at a time is bounded by them.
+    """
     rng = np.random.Generator(np.random.PCG64(_SEED))
-    return (rng.integers(clusters, size=clusters) for _ in range(_RESAMPLES))
+    most = max(1, _WEIGHTS // items)
+    for start in range(0, _RESAMPLES, most):
+        count = min(most, _RESAMPLES - start)
+        picked = rng.integers(clusters, size=(count, clusters)) + clusters * np.arange(count)[:, None]
+        times = np.bincount(picked.ravel(), minlength=count * clusters)
+        yield times.reshape(count, clusters).astype(np.float64)
 
 
-def _interval(values: Iterator[float]) -> tuple[float, float]:
-    found = np.array(list(values))
+def _interval(values: Iterator[NDArray[np.float64]]) -> tuple[float, float]:
+    found = np.concatenate(list(values))
     found = found[np.isfinite(found)]
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def area_under_curve(scores: Tensor, positive: Tensor, weights: NDArray[np.float64] | None = None) -> float:
+def area_under_curve(
+    scores: Tensor, positive: Tensor, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """How probable it is that a positive item scores higher than a negative one; ties count half.
 
     Args:
         scores: `[items]`, higher for items that are held to be positive.
         positive: `[items]` bool.
-        weights: `[items]`, how often each item counts; once where it is left out.
+        weights: `[..., items]`, how often each item counts; once where it is left out.
 
     Returns:
-        The area under the ROC curve, not a number where one kind is missing.
+        The area under the ROC curve `[...]`, not a number where one kind is missing.
     """
     if weights is None:
         weights = np.ones(len(scores))
-    values, places = torch.unique(scores, return_inverse=True)
-    at, true = places.numpy(), positive.numpy()
-    above = np.bincount(at[true], weights[true], minlength=len(values))
-    below = np.bincount(at[~true], weights[~true], minlength=len(values))
-    pairs = above.sum() * below.sum()
-    if not pairs:
-        return math.nan
-    return float((above * (below.cumsum() - below / 2)).sum() / pairs)
+    ordered, order = scores.sort()
+    first = torch.cat([torch.ones(1, dtype=torch.bool), ordered[1:] != ordered[:-1]])  # of those of one score
+    starts, true = first.nonzero()[:, 0].numpy(), positive[order].numpy()
+    sorted_weights = weights[..., order.numpy()]
+    above, below = (np.add.reduceat(sorted_weights * kind, starts, axis=-1) for kind in (true, ~true))
+    pairs = above.sum(-1) * below.sum(-1)
+    won = (above * (below.cumsum(-1) - below / 2)).sum(-1)
+    return np.divide(won, pairs, out=np.full(np.shape(pairs), math.nan), where=pairs > 0)
 
 
 def p_value(success: Proportion, chance: float) -> float:

@@ -520,5 +520,8 @@ class Finetuning:
         return self.run.read_trained(step) if self._trains else {}
 
     def _knowledge(self) -> Knowledge:
-        """What the vendor knows: the parts as they were handed out, not as the customer trained them."""
-        return granted(self.spec, fetch_archive(self.gate, self.home, self.model, self.spec.cut, self.progress))
+        """What the vendor knows: the parts as they were handed out, not as the customer trained or moved them."""
+        archive = self.archive
+        if self._trains or self.session.device.type != "cpu":
+            archive = fetch_archive(self.gate, self.home, self.model, self.spec.cut, self.progress)
+        return granted(self.spec, archive)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -156,7 +157,7 @@ def test_an_interval_of_a_mean_is_that_of_a_share():
     right = (torch.rand(400, generator=rng) < 0.3).long()
     values = right.double().numpy()
     hits, trials = (torch.bincount(groups, weights=each.double()) for each in (right, torch.ones(400)))
-    found = bootstrap_of(lambda weights: float((weights * values).sum() / weights.sum()), groups, trials=50)
+    found = bootstrap_of(lambda weights: weights @ values / weights.sum(-1), groups, trials=50)
     assert found == pytest.approx(bootstrap(hits, trials))
 
 
@@ -205,7 +206,7 @@ def test_an_average_that_is_no_share_has_no_exact_interval():
 
 
 def test_a_curve_without_any_error_is_not_certain():
-    low, high = bootstrap_of(lambda weights: 1.0, torch.arange(40), trials=8)
+    low, high = bootstrap_of(lambda weights: np.ones(len(weights)), torch.arange(40), trials=8)
     assert (low, high) == pytest.approx((0.025 ** (1 / 8), 1))
 
 
