@@ -258,7 +258,8 @@ def area_under_curve(
     above, below = (np.add.reduceat(sorted_weights * kind, starts, axis=-1) for kind in (true, ~true))
     pairs = above.sum(-1) * below.sum(-1)
     won = (above * (below.cumsum(-1) - below / 2)).sum(-1)
-    return np.divide(won, pairs, out=np.full(np.shape(pairs), math.nan), where=pairs > 0)
+    area: NDArray[np.float64] = np.divide(won, pairs, out=np.full(np.shape(pairs), math.nan), where=pairs > 0)
+    return area
 
 
 def p_value(success: Proportion, chance: float) -> float:
