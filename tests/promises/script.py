@@ -404,7 +404,8 @@ class Script:
         yield Due(routes.FINISH, job, SnapshotRequest(step=best))
         if test is not None:
             yield from self._evaluated(routes.ADAPTER_INFER, {"adapter": job["job"]}, test)
-        yield from self._archive(kept=True)
+        if self.trains:  # what was handed out is read again; what nobody trained is still that
+            yield from self._archive(kept=True)
         for name in ("train", "dev") if self.stores else ():
             yield Due(routes.RECORD_SET_DELETE, {"record_set": self._identifier(name)})
 
