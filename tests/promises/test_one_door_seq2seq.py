@@ -133,8 +133,8 @@ def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tm
         cut, _ = SETTINGS[name]
         added = [frame.tensors()["gradient"] for frame in frames if frame.route is routes.SOURCE_GRADIENT]
         assert any(bool(gradient.any()) for gradient in added) == bool(cut["target_bottom"] or cut["tail"])
-        # a fresh draw in each of two epochs, of a pair that stands in two batches
-        assert result.looks == (4 if cut.get("train_bottom") == "redraw" else 1)
+        # one fresh draw in each of two epochs, also of a pair that stands in two batches
+        assert result.looks == (2 if cut.get("train_bottom") == "redraw" else 1)
         if "eta" in cut:
             assert result.replaced is None or result.replaced > 0
             check_no_canary(frames, client)

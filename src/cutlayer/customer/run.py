@@ -131,7 +131,8 @@ def check_version(state: RunState, folder: Path) -> None:
     remedy = (
         "Give it up with `cutlayer discard`, and begin again: its texts are drawn, and charged, once more."
         if state.adapter is None
-        else f"Its adapter {state.adapter} and result.json can still be used. Choose another folder with --out."
+        else f"Its adapter {state.adapter} and result.json can still be used, and the version that made it can audit "
+        "it. Begin anew in another folder."
     )
     raise ConfigError(
         f"{folder} holds a run of an earlier version of cutlayer, which released texts in the order of their file.",

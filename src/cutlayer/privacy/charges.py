@@ -145,7 +145,8 @@ class Due:
         raise BudgetError(
             f"{len(texts)} of {self.texts} {what} would be charged beyond the budget of {budget:g}: "
             f"up to {before:g} spent and {eta:g} due, in {unit}. {told}",
-            remedy=f"Use what was released before at the same settings, leave these {what} out, or raise the budget.",
+            remedy=f"Use what was released before at the same settings, leave these {what} out, or "
+            "fine-tune with a larger budget.",
         )
 
     def spent(self, unit: str) -> list[float]:
