@@ -8,6 +8,7 @@ a bug in cutlayer.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import signal
@@ -115,7 +116,7 @@ def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
     faults: Sequence[Fault] = getattr(error, "faults", ())
     if not faults:
         return error.message, error.remedy
-    command: Any = get_command(app)
+    command = _commands()
     called = ["cutlayer"]
     for word in given:
         if not isinstance(command, TyperGroup):
@@ -134,6 +135,12 @@ def _in_options(error: CutlayerError, given: Sequence[str]) -> tuple[str, str]:
         dataclasses.replace(fault, path=options.get(fault.path.removeprefix("vendor."), fault.path)) for fault in faults
     ]
     return "; ".join(map(str, named)), error.remedy or f"See `{' '.join(called)} --help`."
+
+
+@functools.cache
+def _commands() -> Any:
+    """The program with all its commands, which takes a tenth of a second to build."""
+    return get_command(app)
 
 
 def _show_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
@@ -165,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.excepthook = _show_bug
     try:
-        code = get_command(app).main(given, prog_name="cutlayer", standalone_mode=False)
+        code = _commands().main(given, prog_name="cutlayer", standalone_mode=False)
     except UsageError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "cutlayer"
