@@ -220,6 +220,7 @@ def test_a_short_run_learns_enough_for_accuracies_to_differ(
     assert (compared.epochs, compared.learning_rate, compared.dev_share) == (3, 1e-3, 0.2)
 
 
+@pytest.mark.slow
 def test_without_labels_each_setting_shows_what_it_gives_away(
     run: Run,
     texts: Path,
