@@ -90,7 +90,7 @@ def test_a_report_answers_every_question_of_a_run(
     assert report.vendor is not None
     assert report.vendor.students == students
     assert report.vendor.share == pytest.approx(sum(part.share for part in report.vendor.handed if part.handed_out))
-    assert len(report.stand_out) <= 1  # where all are protected alike, one is named with probability 5 %
+    assert report.stand_out == ()
     assert len(report.examples) == 4
     for example in report.examples:
         assert len(example.original) == len(example.guess)
@@ -168,11 +168,10 @@ def test_a_planted_leak_is_found_and_named(
     report = report_on(evidence, tiny_model, only=QUICK)
     trained = {texts.texts.index(text) + 1 for text in planted if text in set(evidence.texts.texts)}
     assert trained
-    assert set(report.stand_out) >= trained
-    assert len(report.stand_out) <= len(trained) + 1  # of the others one is named with probability 5 %
+    assert set(report.stand_out) == trained
     assert "far better than noise like the others' allows" in report.verdict[0]
     assert str(min(trained)) in report.verdict[0]
-    assert f"{len(report.stand_out)} of the {len(evidence.texts)} texts whose words were tried" in report.verdict[0]
+    assert f"{len(trained)} of the {len(evidence.texts)} texts whose words were tried" in report.verdict[0]
 
 
 @pytest.mark.parametrize(
@@ -223,8 +222,7 @@ def test_a_report_on_pure_noise_finds_nothing(
         alarms += any(each.above_chance for each in report.attacks) or bool(report.stand_out)
         if not alarms:
             assert all("more than guessing" in each.sentence for each in report.strongest if each.value is not None)
-    # the secret of each run is fresh, and a report may find something in nothing with probability 5 %
-    assert alarms <= seeds // 2
+    assert alarms == 0
 
 
 def test_what_the_time_does_not_allow_is_said(

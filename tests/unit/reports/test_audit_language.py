@@ -66,7 +66,7 @@ def test_answers_are_not_told_as_texts(report: AuditReport) -> None:
     assert answered is not None
     assert read is not None
     assert answered > 0.5 > read
-    assert len(report.stand_out) <= 1  # where all are protected alike, one is named with probability 5 %
+    assert report.stand_out == ()
     assert {each.attack for each in report.examples} == {"nearest-neighbour"}
     told = {each.name: {metric.name for metric in each.further} for each in report.attacks}
     assert told["nearest-neighbour"] == {"exact_text", "rouge_l", "bleu"}
