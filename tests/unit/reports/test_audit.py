@@ -24,6 +24,8 @@ from cutlayer.reports.audit import LocalSpec, audit, local_answers, local_eviden
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 
+pytestmark = pytest.mark.usefixtures("known_secret")
+
 TRAINING = TrainSpec(epochs=1, batch_size=32, learning_rate=1e-3, dev_share=0.1)
 QUICK = [name for name in ATTACKS if not ATTACKS[name].costly]
 NOBODY = AttackerSpec(known=0)

@@ -15,6 +15,8 @@ from cutlayer.reports.audit import METRICS, LocalSpec, audit, local_evidence
 from tests.promises.runs import corpus
 from tests.service.tiny import write_tiny_gpt2
 
+pytestmark = pytest.mark.usefixtures("known_secret")
+
 ATTACKS = ("forward-leak", "lengths", "nearest-neighbour")
 TEXTS = corpus(120, seed=1)
 
