@@ -17,8 +17,8 @@ from cutlayer.cli.options import AsJson
 from cutlayer.cli.output import Output, fields
 
 if TYPE_CHECKING:
-    from cutlayer.customer import Client, FinetuneResult, Progress
-    from cutlayer.data import Dataset
+    from cutlayer.customer import Client, FinetuneResult, Home, Progress
+    from cutlayer.customer.prepare import Corpora
 
 SHOWN = 3
 SEED = 1
@@ -43,7 +43,7 @@ def demo(
     from cutlayer import vendor
     from cutlayer.vendor.process import VendorProcess
 
-    with _folder(out) as folder:
+    with _folder(out) as folder, _unfinished(out):
         output.say("The vendor makes its folder and a key for the customer, and starts its service.")
         vendor.init(folder / "vendor", models=["starter"])
         key = vendor.keys.create(folder / "vendor", "demo-customer")
@@ -69,22 +69,42 @@ def _folder(out: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
+@contextmanager
+def _unfinished(out: Path | None) -> Iterator[None]:
+    """Speaks for the run within, which names its own folder and options, and the demo has neither.
+
+    Raises:
+        Stopped: The user interrupted.
+    """
+    from cutlayer.core import Stopped
+
+    try:
+        yield
+    except Stopped as error:
+        if out is None:
+            kept, remedy = "nothing of it is kept", "Run it again to see it from the beginning."
+        else:
+            kept, remedy = f"what it made so far is in {out}", "Run it again with another --out."
+        raise Stopped(f"Stopped. The demo was not finished, and {kept}.", remedy=remedy) from error
+
+
 def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> dict[str, object]:
     from cutlayer.customer import Client
+    from cutlayer.customer.prepare import Corpora
     from cutlayer.data import read_dataset, sample_path
 
     train = read_dataset(sample_path("train"), text_column="text", label_column="label")
     train, dev = train.split_off(0.1, seed=SEED)
-    test = read_dataset(sample_path("test"), text_column="text", label_column="label")
+    given = Corpora(train, dev, read_dataset(sample_path("test"), text_column="text", label_column="label"))
     client = Client(url, key, home=home)
     results = {}
     for each in (eta, math.inf):
         output.say(f"The customer fine-tunes on {len(train)} messages at eta {each:g}.")
         with output.progress() as progress:
-            results[each] = _finetune(client, train, dev, test, eta=each, progress=progress)
+            results[each] = _finetune(client, given, eta=each, progress=progress)
     private, bare = results[eta], results[math.inf]
 
-    texts = _side_by_side(client, train, private, bare, eta=eta)
+    texts = _side_by_side(client, given, private, bare, eta=eta)
     output.table(
         "What the vendor saw, and what an attacker makes of it",
         ("", "text"),
@@ -127,23 +147,23 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
     }
 
 
-def _finetune(
-    client: Client, train: Dataset, dev: Dataset, test: Dataset, *, eta: float, progress: Progress
-) -> FinetuneResult:
+def _finetune(client: Client, given: Corpora, *, eta: float, progress: Progress) -> FinetuneResult:
     from cutlayer.customer import TrainSpec
 
     # A small model needs a larger rate than the paper's, and the demo few epochs.
     training = TrainSpec(epochs=3, learning_rate=2e-3)
-    return client.finetune(train, eta=eta, dev=dev, test=test, training=training, seed=SEED, progress=progress)
+    return client.finetune(
+        given.train, eta=eta, dev=given.dev, test=given.test, training=training, seed=SEED, progress=progress
+    )
 
 
 def _side_by_side(
-    client: Client, train: Dataset, private: FinetuneResult, bare: FinetuneResult, *, eta: float
+    client: Client, given: Corpora, private: FinetuneResult, bare: FinetuneResult, *, eta: float
 ) -> list[dict[str, str]]:
     """The first texts as they are, as they left, and as the attack reads them from each run's transcript."""
-    first = train.select(range(SHOWN))
+    first = given.train.select(range(SHOWN))
     shown = client.privatize(first, eta=eta)
-    guesses = [_guesses(result.folder / "transcript") for result in (private, bare)]
+    guesses = [_guesses(result.folder, given, client.home) for result in (private, bare)]
     return [
         {
             "original": first.texts[row][0],
@@ -155,18 +175,17 @@ def _side_by_side(
     ]
 
 
-def _guesses(transcript: Path) -> list[str]:
-    """The attack's reading of the first texts that a transcript released."""
-    from cutlayer.attacks import ATTACKS, Knowledge, Transcript, View
-    from cutlayer.core import Cut, Tokens
-    from cutlayer.models import load_tokenizer
+def _guesses(run: Path, given: Corpora, home: Home) -> list[str]:
+    """The attack's reading of the first texts; which record each of them is, the customer alone knows."""
+    from cutlayer.attacks import ATTACKS, View
+    from cutlayer.customer.evidence import AttackerSpec
+    from cutlayer.reports.audit import recorded_evidence
 
-    tokenizer = load_tokenizer("starter")
-    view = View(Transcript.recorded(transcript), Knowledge(Cut(bottom=None)))
-    _, _, guess = next(ATTACKS["nearest-neighbour"](view))
-    if not isinstance(guess, Tokens):
-        raise TypeError(f"the attack guessed {type(guess).__name__}, not tokens")
-    return [str(tokenizer.decode(guess.segments[0][row])) for row in range(SHOWN)]
+    evidence = recorded_evidence(given, run, "starter", home, attacker=AttackerSpec(known=0))
+    view = View(evidence.transcript, evidence.knowledge)
+    read = evidence.tokens.read(ATTACKS["nearest-neighbour"](view)).read.segments[0]
+    tokenizer = evidence.archive.tokenizer
+    return [str(tokenizer.decode(read[evidence.rows.index(row)])) for row in range(SHOWN)]
 
 
 def _percent(share: float | None) -> str:
