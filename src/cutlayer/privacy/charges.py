@@ -175,7 +175,16 @@ def largest_spent(connection: sqlite3.Connection) -> dict[str, float]:
     return dict(connection.execute(f"SELECT unit, MAX(spent) FROM ({by_account}) GROUP BY unit").fetchall())  # noqa: S608 - constants
 
 
-def most_looks(connection: sqlite3.Connection) -> dict[str, int]:
-    """The largest number of draws that were charged to one account, by model, whatever their units."""
-    by_account = "SELECT model, COUNT(*) AS looks FROM looks JOIN kinds USING (kind) GROUP BY account, model"
-    return dict(connection.execute(f"SELECT model, MAX(looks) FROM ({by_account}) GROUP BY model").fetchall())  # noqa: S608 - constants
+def most_looks(connection: sqlite3.Connection, *, besides: str) -> dict[str, int]:
+    """The largest number of draws that were charged to one account, by model, whatever their units but for one.
+
+    Args:
+        connection: In a transaction.
+        besides: A unit that does not count: that of labels, which are no model's.
+    """
+    by_account = (
+        "SELECT model, COUNT(*) AS looks FROM looks JOIN kinds USING (kind) WHERE unit != :besides "
+        "GROUP BY account, model"
+    )
+    rows = connection.execute(f"SELECT model, MAX(looks) FROM ({by_account}) GROUP BY model", {"besides": besides})  # noqa: S608 - constants
+    return dict(rows.fetchall())

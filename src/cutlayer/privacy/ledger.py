@@ -335,7 +335,7 @@ class Ledger:
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
-            spent, looks = largest_spent(connection), most_looks(connection)
+            spent, looks = largest_spent(connection), most_looks(connection, besides=LABEL_UNIT)
             rows = connection.execute(
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
                 "MAX(eta) FROM releases JOIN kinds USING (kind) GROUP BY kind ORDER BY kind"

@@ -199,6 +199,7 @@ def test_a_draw_at_another_epsilon_adds_up_and_a_run_in_clear_ends_the_promise(v
     first, second, clear = draw(vault, 1.0, n=10), draw(vault, 0.5, n=12), draw(vault, math.inf, n=1)
     for drawn in (first, second):
         open_frame(ledger, drawn)
+    assert ledger.summary().looks == {}, "draws of a label are no looks at a text"
     spent = ledger.spent_on([second.charges], LABEL_UNIT)
     assert spent == [1.5] * 10 + [0.5] * 2
     promise = second.guarantee(spent=max(spent))

@@ -43,6 +43,7 @@ def send(
     size: int = 100,
     vendor: str = "https://a.example",
     unsafe: bool = False,
+    model: str = "",
 ) -> int:
     entry = ledger.open_frame(
         run="run 1",
@@ -53,6 +54,7 @@ def send(
         release=release,
         budget=budget,
         unsafe=unsafe,
+        model=model,
     )
     ledger.close_frame(entry, uplink_bytes=150, downlink_bytes=20, status=200, digest=b"sha")
     return entry
@@ -549,3 +551,14 @@ def test_looks_of_a_run_are_the_draws_of_its_most_drawn_text(ledger: Ledger) -> 
         send(ledger, draw(look=look))
     assert ledger.looks("run 1") == 3
     assert ledger.looks("another") == 0
+
+
+def test_looks_at_a_text_add_up_over_all_tables_of_a_model(ledger: Ledger) -> None:
+    """A vendor that changes a bit of its table begins another unit of eta, and the text is looked at again."""
+    for table in ("t", "u", "v", "w", "x"):
+        send(ledger, draw(fingerprint=table), model="large")
+    send(ledger, draw(60, fingerprint="t"), model="large")
+    send(ledger, draw(fingerprint="y"), model="small")
+    summary = ledger.summary()
+    assert {line.largest_spent for line in summary.mechanisms} == {80, 140}
+    assert summary.looks == {"large": 6, "small": 1}
