@@ -43,6 +43,8 @@ class Check(StrEnum):
     """The same traffic gives the same guesses."""
     GRADED = "graded"
     """Where as much is hidden as in the run itself it reads what the simplest attack reads, or more."""
+    NONLINEAR = "nonlinear"
+    """Where the answer follows by no linear map it recovers more than the best linear map does."""
 
 
 class Control(BaseModel):

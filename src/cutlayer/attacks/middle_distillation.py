@@ -22,7 +22,7 @@ Ref: SAP §3.2, goal 1; a student that regresses hidden states as in Romero et a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -52,7 +52,13 @@ _NO_TOKEN = -1
 _HELD = 0.1
 """Share of the taught texts that a student is chosen on."""
 _FLOOR = 0.95
-"""Of a map that is easy to copy, the least that a sound student explains."""
+"""Of a linear map, the least that a sound student explains."""
+_BENDS = 4
+"""Directions along which the nonlinear control bends."""
+_BENT_FLOOR = 0.25
+"""Of a nonlinear map, the least that a sound perceptron explains of what its linear part leaves over."""
+_BENT_PASSES = 30
+"""Of few texts, so that the perceptron has steps enough; the control's work bounds them as others."""
 _STANDARD_ERRORS = 5.0
 
 
@@ -322,37 +328,79 @@ def control_students(
 ) -> tuple[Control, ...]:
     """Whether students of these rows learn what is there, and nothing where nothing is.
 
-    In place of the vendor's blocks stands a map that is easy to copy: each row out is a mixture, drawn at random, of
-    the row and of the one before it. Of that a student must explain nearly everything. And rows out of the run are
-    dealt out anew among all rows of all texts: of those it must explain no more than nothing, but for five standard
-    errors.
+    Two maps take the place of the vendor's blocks. A linear one: each row out is a random mixture of the row and the
+    one before it; a student must explain nearly all of it. And a nonlinear one: each row out is a random mixture of
+    absolute values along the main axes of the windows; the perceptron must explain a quarter of what the student's
+    linear part leaves over. Then rows out of the run are dealt out anew among all rows of all texts: of those a student
+    must explain no more than nothing, but for five standard errors.
 
     Args:
         exchanged: As of `distil`, with the two that follow.
         taught: Texts that are learnt from.
         unseen: Texts that numbers are of.
         spec: How strong students are; a control takes an eighth of the work.
-        generator: Draws the map, the deal, and what students draw.
+        generator: Draws the maps, the deal, and what students draw.
     """
     weaker = spec.model_copy(update={"work": spec.work / 8})
+    longer = weaker.model_copy(update={"passes": max(spec.passes, _BENT_PASSES)})
     chosen = exchanged.select([*taught, *unseen])
     returned = chosen.returned.packed.values
-    windows, width = _Windows(chosen.sent), chosen.sent.packed.values.shape[1]
-    drawn = torch.randn(2 * width, returned.shape[1], generator=generator) / math.sqrt(2 * width)
-    mixed = torch.cat([windows.of(part)[:, : 2 * width] @ drawn for part in _slices(chosen.sent.total)])
-    dealt = returned[torch.randperm(len(returned), generator=generator)]
-    controls = []
-    for check, rows in ((Check.UNPROTECTED, mixed), (Check.SHUFFLED, dealt)):
+
+    def learn(rows: Tensor, strength: DistillationSpec = weaker) -> tuple[_Student, Callable[[], _Explained]]:
         made = chosen.with_returned(rows)
-        learnt = made.select(range(len(taught)))
-        compared = made.select(range(len(taught), len(made)))
-        student, _ = _regress(learnt, weaker, generator)
-        found = _explained(student.rows(compared.sent), compared, learnt)
-        planted = check is Check.UNPROTECTED
-        bound = _FLOOR if planted else _STANDARD_ERRORS * found.standard_error
-        passed = found.value >= bound if planted else found.value <= bound
-        controls.append(Control(check=check, recovered=found.value, bound=bound, n=compared.sent.total, passed=passed))
-    return tuple(controls)
+        learnt, compared = made.select(range(len(taught))), made.select(range(len(taught), len(made)))
+        student, _ = _regress(learnt, strength, generator)
+        return student, lambda: _explained(student.rows(compared.sent), compared, learnt)
+
+    _, explained = learn(_mixed(chosen, generator))
+    linear = explained()
+    student, explained = learn(_bent(chosen, generator), longer)
+    nonlinear = explained()
+    student.nonlinear = False
+    without = explained().value
+    _, explained = learn(returned[torch.randperm(len(returned), generator=generator)])
+    dealt = explained()
+    bounds = (
+        (Check.UNPROTECTED, linear, _FLOOR),
+        (Check.NONLINEAR, nonlinear, without + _BENT_FLOOR * (1 - without)),
+        (Check.SHUFFLED, dealt, _STANDARD_ERRORS * dealt.standard_error),
+    )
+    n = int(chosen.sent.packed.lengths[len(taught) :].sum())
+    return tuple(
+        Control(
+            check=check,
+            recovered=found.value,
+            bound=bound,
+            n=n,
+            passed=found.value <= bound if check is Check.SHUFFLED else found.value >= bound,
+        )
+        for check, found, bound in bounds
+    )
+
+
+def _mixed(chosen: Exchanged, generator: torch.Generator) -> Tensor:
+    """Rows out `[rows, width]` by a random linear map of the row in and of the one before it."""
+    windows, seen = _Windows(chosen.sent), 2 * chosen.sent.packed.values.shape[1]
+    drawn = torch.randn(seen, chosen.returned.packed.values.shape[1], generator=generator) / math.sqrt(seen)
+    return torch.cat([windows.of(part)[:, :seen] @ drawn for part in _slices(chosen.sent.total)])
+
+
+def _bent(chosen: Exchanged, generator: torch.Generator) -> Tensor:
+    """Rows out `[rows, width]` by absolute values along the directions in which windows vary most.
+
+    Along others a perceptron would need more rows than a short file has to find where the map bends.
+    """
+    windows = _Windows(chosen.sent)
+    some = windows.of(slice(0, _FEATURES))
+    means, scales = some.mean(0), _spread(some)
+    z = (some - means) / scales
+    directions = torch.randn(z.shape[1], _BENDS, generator=generator)
+    for _ in range(_BENDS):  # subspace iteration: the main axes need not be exact
+        directions, _ = torch.linalg.qr(z.T @ (z @ directions))
+    along = torch.cat([(windows.of(part) - means) / scales @ directions for part in _slices(chosen.sent.total)])
+    centred = (along - along.median(0).values) / _spread(along)
+    drawn = torch.randn(_BENDS, chosen.returned.packed.values.shape[1], generator=generator)
+    return centred.abs() @ drawn
 
 
 @dataclass(frozen=True)

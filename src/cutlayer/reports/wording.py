@@ -126,7 +126,8 @@ def uncopied(copies: BlocksCopies) -> str:
 def checked_copies(control: Control) -> str:
     """A control of students of the vendor's blocks."""
     made = {
-        Check.UNPROTECTED: "a map of rows that is easy to copy",
+        Check.UNPROTECTED: "a linear map of rows",
+        Check.NONLINEAR: "a nonlinear map of rows",
         Check.SHUFFLED: "rows out dealt out anew among rows in",
     }[control.check]
     return (

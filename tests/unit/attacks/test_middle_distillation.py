@@ -13,7 +13,7 @@ from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, Layout, Template, split
 from tests.equivalence.zoo import VOCAB, shared_model
 
-SPEC = DistillationSpec(hidden=32, passes=2)
+SPEC = DistillationSpec(passes=2)
 TAUGHT, UNSEEN = range(160), range(160, 220)
 NOTHING = Layout(specials=((), ()), special_types=((), ()), segment_types=(0,))
 PAIRS = Layout(specials=((), (), ()), special_types=((), (), ()), segment_types=(0, 0))
@@ -116,9 +116,10 @@ def test_texts_of_one_token_teach_no_next_token_and_are_no_error(seen):
 
 def test_sound_students_pass(seen):
     found = check(seen)
-    assert set(found) == {Check.UNPROTECTED, Check.SHUFFLED}
+    assert set(found) == {Check.UNPROTECTED, Check.NONLINEAR, Check.SHUFFLED}
     assert all(control.passed for control in found.values())
     assert found[Check.UNPROTECTED].recovered > 0.99
+    assert found[Check.NONLINEAR].bound < 0.6 < found[Check.NONLINEAR].recovered
     assert found[Check.SHUFFLED].recovered <= found[Check.SHUFFLED].bound < 0.1
 
 
@@ -146,6 +147,21 @@ def test_a_student_that_sees_no_row_but_its_own_is_noticed(seen, monkeypatch):
 
     monkeypatch.setattr(attack, "_ridge", ridge)
     assert not check(seen)[Check.UNPROTECTED].passed
+
+
+@pytest.mark.parametrize("fault", ["no step is taken", "steps go up", "it has no part in the sum"])
+def test_a_perceptron_that_learns_nothing_is_noticed(seen, monkeypatch, fault):
+    """The linear part passes the other controls by itself."""
+    fit, forward = attack.minimise, attack.Perceptron.forward
+    if fault == "no step is taken":
+        monkeypatch.setattr(attack, "minimise", lambda *_, **__: None)
+    elif fault == "steps go up":
+        monkeypatch.setattr(attack, "minimise", lambda fitted, loss, **how: fit(fitted, lambda at: -loss(at), **how))
+    else:
+        monkeypatch.setattr(attack.Perceptron, "forward", lambda self, features: 0 * forward(self, features))
+    found = check(seen)
+    assert found[Check.UNPROTECTED].passed
+    assert not found[Check.NONLINEAR].passed
 
 
 def test_a_score_that_looks_at_the_truth_is_noticed(seen, monkeypatch):

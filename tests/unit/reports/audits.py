@@ -290,6 +290,7 @@ def copied_blocks(**changes: Any) -> BlocksCopies:
         "status": "measured",
         "controls": (
             Control(check=Check.UNPROTECTED, recovered=0.998, bound=0.95, n=900, passed=True),
+            Control(check=Check.NONLINEAR, recovered=0.915, bound=0.844, n=900, passed=True),
             Control(check=Check.SHUFFLED, recovered=-0.02, bound=0.004, n=900, passed=True),
         ),
         "students": (

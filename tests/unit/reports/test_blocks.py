@@ -22,7 +22,7 @@ from tests.service.tiny import write_tiny_gpt2
 from tests.unit.attacks.test_middle_distillation import exchanged
 from tests.unit.reports.audits import copied_blocks, full
 
-SPEC = DistillationSpec(hidden=16, passes=1)
+SPEC = DistillationSpec(passes=1)
 TEXTS = corpus(130, seed=1)
 
 
