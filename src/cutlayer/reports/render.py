@@ -58,7 +58,7 @@ def render(report: AuditReport) -> str:
             known_of_labels=wording.known_of_labels(report.attacks),
             questions=_by_question(report),
             controls=[(finding, _by_check(finding)) for finding in report.attacks if finding.controls],
-            checks=list(Check),
+            checks=_checks(report),
             without_meaning=_without_meaning(report),
             classes=_classes(report),
             utility=_utility,
@@ -247,6 +247,12 @@ def _by_question(report: AuditReport) -> list[tuple[str, list[tuple[str, Finding
 def _rank(anchored: tuple[str, Finding]) -> tuple[bool, float]:
     value = anchored[1].value
     return (False, -value) if known(value) else (True, 0.0)
+
+
+def _checks(report: AuditReport) -> list[Check]:
+    """What attacks on transcripts were asked, in the order of `Check`."""
+    asked = {control.check for finding in report.attacks for control in finding.controls}
+    return [check for check in Check if check in asked]
 
 
 def _by_check(finding: Finding) -> dict[Check, Control]:
