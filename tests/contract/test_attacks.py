@@ -759,7 +759,7 @@ def test_unprotected_traffic_is_recovered_from_a_view_and_nothing_else(tmp_path,
     assert isinstance(outcome, Measured)
     assert outcome.success.value >= world.recovered
     assert outcome.privacy.value == pytest.approx(1 - outcome.success.value)
-    assert {control.check for control in outcome.controls} == set(Check)
+    assert {control.check for control in outcome.controls} == worlds.ASKED
     graded = next(control for control in outcome.controls if control.check is Check.GRADED)
     assert len(calls) == 2 + len(Traffic) + (graded.reason is None)
     granted = {field for need in real.needs for field in GRANTS[need]}

@@ -22,6 +22,8 @@ from cutlayer.privacy import (
     Spellings,
     build_privatizer,
 )
+from cutlayer.privacy.privatizers import privatizer as privatizer_module
+from cutlayer.privacy.privatizers.privatizer import RECOGNISED
 from cutlayer.privacy.randomness import stream_fingerprint
 from tests.contract import recomputed
 from tests.contract.noise_checks import stream
@@ -62,6 +64,13 @@ def test_every_release_is_what_the_secret_says(window: int | None) -> None:
     """Computed again without a line of the library: a sampler that errs at 1 token of 200 fails this."""
     given = [*random_texts(60, 12), *random_texts(9, 1), [], [7, 10, 10, 10, 8], random_texts(1, 40)[0]]
     assert wrong(build(window), given, window) == 0
+
+
+def test_a_large_release_is_what_the_secret_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several blocks of noise: what goes wrong behind the first thousands of tokens is no rarer in a corpus."""
+    monkeypatch.setattr(privatizer_module, "BLOCK_ELEMENTS", 0)
+    monkeypatch.setattr(privatizer_module, "QUERY_BLOCK", 900)
+    assert wrong(build(4), random_texts(400, 12), 4) == 0
 
 
 def test_releases_of_the_embedded_model_are_what_the_secret_says() -> None:
@@ -174,6 +183,25 @@ def release_of_blocks(privatizer: Privatizer, given: list[list[int]], size: int)
     ends = [*range(size, total, size), total]
     lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     return Tokens((Ragged(sources.values, torch.tensor(lengths)),)), Excerpts.blocks(sources, lengths)
+
+
+@WINDOWS
+def test_what_stands_in_the_middle_of_a_text_is_charged_to_that_text(window: int | None, tmp_path: Any) -> None:
+    """A block that no text begins in, and tokens that a text grows by, have no accounts of their own."""
+    ledger, given = Ledger(tmp_path / "ledger.db"), random_texts(6, 17)
+    send(ledger, build(window).tokens(texts(*given), labels=None), budget=ETA)
+    weaker = build(window, eta=ETA / 2)
+    blocks, excerpts = release_of_blocks(weaker, given, 5)
+    inner = [
+        number
+        for number, parts in enumerate(excerpts.parts)
+        if all(start > 0 for _, start, _ in parts) and any(stop > RECOGNISED for _, _, stop in parts)
+    ]
+    assert len(inner) > 5
+    for number in inner:
+        some = weaker.tokens(blocks.select([number]), labels=None, excerpts=excerpts.select([number]))
+        with pytest.raises(BudgetError):
+            send(ledger, some, budget=ETA)
 
 
 def test_blocks_that_are_not_the_texts_they_are_said_to_be_are_refused() -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from cutlayer.attacks import ATTACKS, Check, Measured, TokenTruth, Transcript, examine
+from cutlayer.attacks import ATTACKS, Measured, TokenTruth, Transcript, examine
 from cutlayer.privacy import MECHANISMS, PluggedIn, find_mechanism
 from cutlayer.reports import check_mechanism
 from tests.contract.noise_checks import stream
@@ -141,7 +141,7 @@ def test_the_attack_is_found_and_measured_with_its_controls(tmp_path: Path) -> N
             "smallest-angle", Transcript.recorded(folder), knowledge=worlds.KNOWLEDGE, truth=truth
         ).outcome
         assert isinstance(outcome, Measured), outcome
-        assert {control.check for control in outcome.controls} == set(Check)
+        assert {control.check for control in outcome.controls} == worlds.ASKED
         found[sigma] = outcome.success.value
     assert found[0.0] == 1 > found[0.4] > found[4.0] > 0
 

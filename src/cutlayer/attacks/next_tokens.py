@@ -279,10 +279,15 @@ class GreedyTruth(TokenTruth):
         inputs = template.assemble(self.tokens)
         real = inputs.attention_mask.bool()
         scale = float(answer.output.float().std())
-        hidden = torch.randn(*real.shape, answer.output.shape[1], generator=rng) * scale
-        shown = hidden
+
+        def drawn() -> Tensor:
+            """Rounded as answers are: a customer's tail says what it says of the rows that came down."""
+            rows = torch.randn(*real.shape, answer.output.shape[1], generator=rng) * scale
+            return rows.to(answer.output.dtype).float()
+
+        shown = hidden = drawn()
         if kind is Traffic.NOISE:
-            shown = torch.randn(hidden.shape, generator=rng) * scale
+            shown = drawn()
         elif kind is Traffic.SHUFFLED:
             places = torch.randperm(int(real.sum()), generator=rng)
             shown = hidden.clone()

@@ -7,7 +7,6 @@ import torch
 
 from cutlayer.attacks import (
     ATTACKS,
-    Check,
     Inapplicable,
     Knowledge,
     Measured,
@@ -25,7 +24,7 @@ from cutlayer.models import Head, Template, cut_up
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 from tests.equivalence import zoo
-from tests.unit.attacks.worlds import PLAIN, TEMPLATE, generator
+from tests.unit.attacks.worlds import ASKED, PLAIN, TEMPLATE, generator
 
 JOB = "b" * 32
 START = Template.opened_by(1, max_length=None)
@@ -129,7 +128,7 @@ def test_it_is_measured_with_its_controls():
     outcome = measure("prefix-search", seen, knowledge=granted, truth=truth)
     assert isinstance(outcome, Measured)
     assert outcome.success.value == 1
-    assert {control.check for control in outcome.controls} == set(Check)
+    assert {control.check for control in outcome.controls} == ASKED
 
 
 @pytest.mark.parametrize("template", [PLAIN, TEMPLATE])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cutlayer.attacks import Knowledge, PublicText
+from cutlayer.attacks import Check, Knowledge, PublicText
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, Layout, Template, split
 from cutlayer.models.heads import model_class
@@ -44,6 +44,8 @@ def random_tokens(texts, *, segments=1, seed=0, longest=12):
 TABLE = torch.randn(VOCAB, WIDTH, generator=generator(7))
 CANDIDATES = torch.arange(VOCAB) >= 10
 """All but special tokens."""
+ASKED = set(Check) - {Check.NONLINEAR}
+"""What an attack on a transcript is asked; the other check is of students of the vendor's blocks."""
 KNOWLEDGE = Knowledge(cut=Cut(bottom=0), table=TABLE, template=TEMPLATE)
 
 

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, DataError, ModelError, Place, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, Cut, DataError, ModelError, Place, Stopped, VendorError
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
-from cutlayer.customer.derived import split_order
+from cutlayer.customer.derived import run_privatizer, split_order
+from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
@@ -537,6 +538,36 @@ def test_another_tenants_key_deletes_nothing_here(
         assert finetune(client, eta=5.0, out=run).adapter_id != adapter
         client.delete_adapter(adapter)
         assert not client.home.adapter(adapter).exists()
+
+
+def test_a_run_whose_rows_changed_their_order_goes_on_and_says_so_and_with_other_labels_is_refused(
+    client: Client, tmp_path: Path
+) -> None:
+    folder, labels = tmp_path / "run", TRAIN.labels or ()
+    with pytest.raises(Stopped):
+        finetune(client, out=folder, progress=Interrupts())
+    left = len(list(client.ledger.frames()))
+    turned = Dataset(TRAIN.texts, (*labels[:-1], LABELS[LABELS.index(labels[-1]) - 1]))
+    with pytest.raises(ConfigError, match="holds a run over the same texts with other labels"):
+        finetune(client, train=turned, out=folder)
+    released = [entry for entry in client.ledger.frames() if entry.entry > left and entry.texts]
+    assert not released
+    result = finetune(client, train=Dataset(TRAIN.texts[::-1], labels[::-1]), out=folder)
+    assert any("came in another order" in caveat for caveat in result.guarantee.caveats)
+    straight = finetune(client, out=tmp_path / "straight")
+    assert not any("came in another order" in caveat for caveat in straight.guarantee.caveats)
+    assert result.adapter_sha256 == straight.adapter_sha256
+    assert client.ledger.summary().mechanisms[0].largest_spent == 6.0, "nothing was drawn again"
+
+
+def test_accounts_of_a_run_are_named_by_how_its_tokens_read(client: Client, tiny_model: Path) -> None:  # noqa: F811
+    """Where a run took tokens for words, another case or blank of a text would have accounts of its own."""
+    archive = local_archive(client.home, str(tiny_model), Cut(bottom=0))
+    result = finetune(client)
+    spec = Profile.load(client.home, result.adapter_id).spec
+    known = run_privatizer(archive, spec, client.home.secret, None).space.spellings
+    assert archive.spellings[31:33] == (b" w0", b" w1")
+    assert [known[token] for token in range(len(archive.spellings))] == list(archive.spellings)
 
 
 def test_a_discard_that_was_cut_short_is_finished_by_another(

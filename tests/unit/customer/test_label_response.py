@@ -19,10 +19,11 @@ from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
 from cutlayer.customer.trainer import Trainer
-from cutlayer.data import Dataset
-from cutlayer.privacy import CtiSpec, keep_probability
+from cutlayer.data import Dataset, LabelNames
+from cutlayer.privacy import CtiSpec, CustomerSecret, LabelResponse, Vault, keep_probability
 from tests.promises.runs import LABELS, TEST, TRAINING, Sent, corpus, customer, finetune
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
+from tests.unit.models.vocabularies import make_tokenizer
 
 MANY = corpus(600, seed=5, canaries=False)
 QUICK = TRAINING.model_copy(update={"epochs": 4, "patience": 4, "batch_size": 32})
@@ -230,6 +231,19 @@ def test_a_run_in_clear_is_an_event_and_ends_what_is_promised(client: Client) ->
     assert "as they are" in later.label_guarantee.caveats[0]
     with pytest.raises(BudgetError):
         finetune(client, label_epsilon=0.5, label_budget=3.0)
+
+
+def test_a_record_is_a_whole_text_and_not_its_beginning(tmp_path: Path) -> None:
+    """Tokens that a run cuts off count: a run of another length would take other texts for one."""
+    beginning = " ".join(f"word{number % 40}" for number in range(600))
+    train, dev = Dataset(((f"{beginning} a",), (f"{beginning} b",)), ("x", "y")), Dataset((("a b",),), ("x",))
+    names = LabelNames.of(train.labels or ())
+    rows = Labelled(train, dev, None, names, torch.tensor([0, 1]), torch.tensor([0]), None)
+    secret = CustomerSecret(bytes(range(32)))
+    vault = Vault(tmp_path / "vault.sqlite", secret)
+    reported = rows.report(LabelResponse(1.0, secret=secret), make_tokenizer("bert"), vault=vault)
+    vault.close()
+    assert len(reported.identities) == 3
 
 
 def test_labels_from_a_seed_promise_nothing(client: Client) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cutlayer import vendor
-from cutlayer.attacks import ATTACKS, Measured, NotApplicable, Outcome, Question, Transcript, measure
+from cutlayer.attacks import ATTACKS, Check, Measured, NotApplicable, Outcome, Question, Transcript, measure
 from cutlayer.core import Cut
 from cutlayer.customer import Client, LanguageResult, Method, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence
@@ -85,6 +85,8 @@ def test_what_is_read_of_answers_is_what_the_result_says(client: Client, decoder
     outcome = measure("forward-leak", found.transcript, knowledge=found.knowledge, truth=found.said)
     assert isinstance(outcome, Measured)
     assert outcome.success == result.read_from_answers
+    (unprotected,) = (control for control in outcome.controls if control.check is Check.UNPROTECTED)
+    assert unprotected.recovered == 1, "the control's truth is about rows as they are sent"
     moved = RUNS[name][2]
     assert (outcome.success.value < 1) == moved, "the tail as it was handed out says what the vendor's does"
     fresh = local_archive(client.home, str(decoder), Cut(bottom=1, tail=RUNS[name][0]["tail"]))

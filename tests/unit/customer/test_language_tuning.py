@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, Cut, ModelError, Place, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, Cut, ModelError, Place, Stopped, Tokens, VendorError
 from cutlayer.customer import (
     Client,
     Gate,
@@ -33,7 +33,8 @@ from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset
 from cutlayer.models import Archive, Head, Inputs, Tail, read_archive, write_archive
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, Excerpts, PrivacySpec
+from cutlayer.privacy.privatizers.text_to_text import TextToText
 from cutlayer.wire import Form, WireType, routes
 from tests.equivalence import zoo
 from tests.promises.runs import Sent, corpus, customer
@@ -535,6 +536,62 @@ def test_a_block_beyond_the_limit_leaves_nothing(client: Client) -> None:
     with pytest.raises(ConfigError, match="max_length = 65: must be at most 64"):
         client.finetune_language_model(PRIVATE, eta=6.0, training=TrainSpec.language(max_length=65))
     assert not any(entry.texts for entry in client.ledger.frames())
+
+
+@pytest.mark.parametrize("train_bottom", [F, TrainBottom.MEMOISED])
+def test_a_run_whose_blocks_are_cut_elsewhere_draws_and_charges_no_text_again(
+    client: Client, train_bottom: TrainBottom
+) -> None:
+    """Three runs within a budget of 40 spent 40 three times: each block was a text of its own."""
+    once = {"train_bottom": train_bottom, "public_first": None, "public_iterations": 0, "budget": 6.0}
+    for seed, length in ((3, 16), (4, 11)):
+        tune_with(client, **once, seed=seed, training={"max_length": length, "dev_share": 0.5})
+    (line,) = client.ledger.summary().mechanisms
+    assert (line.texts, line.largest_spent) == (len(PRIVATE), 6.0)
+    with pytest.raises(BudgetError, match="beyond the budget of 6: up to 6 spent and 3 due") as refused:
+        tune_with(client, **once, eta=3.0, training={"dev_share": 0.5})
+    assert int(str(refused.value).split()[0]) >= len(PRIVATE), "a part of each text, or all of it"
+
+
+def test_prompts_and_exchanged_texts_leave_in_an_order_that_is_not_the_callers(client: Client) -> None:
+    """The same texts in two orders leave alike, and each has its own answer."""
+    adapter = tune_with(client, public_first=None, public_iterations=0).adapter_id
+    texts = [f"w{number} w{number + 1}" for number in range(5, 13)]
+    asked, written, exchanged = [], [], []
+    for given in (texts, texts[::-1]):
+        newest = client.ledger.newest()
+        answers = client.generate(adapter, given, sampling=Sampling(greedy=True, max_new_tokens=2))
+        rows = client.exchange(adapter, given).returned.packed.split()
+        asked.append([entry.content for entry in client.ledger.releases() if entry.entry > newest])
+        written.append({prompt: answer.text for prompt, answer in zip(given, answers, strict=True)})
+        exchanged.append(dict(zip(given, rows, strict=True)))
+    assert asked[0] == asked[1]
+    assert written[0] == written[1]
+    for text, rows in exchanged[0].items():
+        torch.testing.assert_close(rows, exchanged[1][text])
+
+
+def test_tokens_that_are_generated_are_drawn_as_parts_of_their_text(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By themselves they would be drawn behind nothing, and again where the text is a later prompt's beginning."""
+    result = tune_with(client, public_first=None, public_iterations=0)
+    drawn: list[tuple[Tokens, Excerpts]] = []
+    honest = TextToText.tokens
+
+    def noting(privatizer: TextToText, tokens: Tokens, *, excerpts: Excerpts, **given: Any) -> Any:
+        drawn.append((tokens, excerpts))
+        return honest(privatizer, tokens, excerpts=excerpts, **given)
+
+    monkeypatch.setattr(TextToText, "tokens", noting)
+    client.generate(result.adapter_id, "w5 w6 w7", sampling=Sampling(greedy=True, max_new_tokens=3))
+    text: list[int] = []
+    for tokens, excerpts in drawn:
+        start = len(text)
+        text += tokens.segments[0].values.tolist()
+        assert excerpts.texts.values.tolist() == text
+        assert excerpts.parts == (((0, start, len(text)),),)
+    assert len(drawn) > 1
 
 
 def test_noise_is_drawn_once_for_each_block(client: Client) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +253,33 @@ def test_the_held_out_rows_do_not_depend_on_labels() -> None:
     parts = [Corpora(each, None, None).split(dev_share=0.2, order=Order(SECRET, "split")) for each in (data, permuted)]
     assert parts[0][0].texts == parts[1][0].texts
     assert parts[0][1].texts == parts[1][1].texts
+
+
+def in_order_of(purpose: str, key: bytes, texts: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Single texts by their ranks, computed from the secret's bytes without the library."""
+    derived = hashlib.blake2b(purpose.encode(), key=key, digest_size=32).digest()
+
+    def rank(text: tuple[str, ...]) -> bytes:
+        said = text[0].encode()
+        return hashlib.blake2b(len(said).to_bytes(8) + said, key=derived, digest_size=16).digest()
+
+    return sorted(texts, key=rank)
+
+
+@pytest.mark.parametrize("key", [bytes(range(32)), bytes(32)], ids=("one secret", "another"))
+def test_which_texts_are_held_out_and_all_orders_follow_from_the_secret(key: bytes) -> None:
+    """Neither the seed that the vendor is told nor the file's order says which texts become dev."""
+    settings = spec(train=TrainSpec(dev_share=0.2))
+    data, others = labelled(50), labelled(9)
+    split = in_order_of(f"order/split/{settings.seed}", key, data.texts)
+    run = f"order/run/{settings.seed}/{settings.privacy.model_dump_json()}"
+    train, dev, test = Corpora(data, None, others).arranged(settings, CustomerSecret(key))
+    assert list(dev.texts) == in_order_of(run, key, split[:10])
+    assert list(train.texts) == in_order_of(run, key, split[10:])
+    assert test is not None
+    assert list(test.texts) == in_order_of(run, key, others.texts)
+    _, given, _ = Corpora(data, others, None).arranged(settings, CustomerSecret(key))
+    assert list(given.texts) == in_order_of(run, key, others.texts)
 
 
 def test_a_share_that_leaves_nothing_is_refused() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import struct
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from cutlayer.privacy import (
     build_privatizer,
     keep_probability,
 )
+from cutlayer.privacy.charges import Charges, record
 from cutlayer.privacy.labels import LARGEST_EPSILON, _joined
 from tests.unit.privacy.test_release import PAIR
 
@@ -258,6 +260,32 @@ def test_texts_that_read_alike_are_one_record(vault):
     assert len(drawn.identities) == 300
     right = int((by_form.double().mean(0).round().long() == torch.arange(300) % 2).sum())
     assert within(right, 300, keep_probability(1.0, 2))
+
+
+@pytest.mark.parametrize(
+    "other", ["strasse 7 slept.", "Strasse  7\tslept. ", "Strasse 7 \uff53lept.", "Stra\u00dfe 7 slept."]
+)
+def test_texts_that_read_alike_are_one_record_whatever_their_tokens(vault, other):
+    """Tokenizers of language models tell cases and blanks apart: their ids merge nothing here."""
+    ids = Tokens((Ragged.from_lists([[1], [2]]),))
+    drawn = draw(vault, 0.1, given=[("Strasse 7 slept.",), (other,)], ids=ids, labels=torch.zeros(2).long())
+    assert len(drawn.identities) == 1
+
+
+def test_a_label_is_charged_by_its_texts_tokens_and_as_the_first_version_named_it(vault, ledger):
+    """A text that the vendor cannot tell from another has that one's account; what was spent before counts."""
+    ids, label = Tokens((Ragged.from_lists([[5, 6]]),)), torch.zeros(1).long()
+    first = draw(vault, 1.0, given=[("na\u00efve reading",)], ids=ids, labels=label)
+    open_frame(ledger, first, label_budget=1.0)
+    with pytest.raises(BudgetError):
+        open_frame(ledger, draw(vault, 0.5, given=[("naive reading",)], ids=ids, labels=label), label_budget=1.0)
+    text = ("Another  reading",)
+    former = hashlib.blake2b(_joined(text), key=SECRET.content_key(), digest_size=16, person=b"label").digest()
+    charges = Charges.of([record(former, bytes(16), 1.0)])
+    drawn = draw(vault, 1.0, given=[text], labels=label)
+    open_frame(ledger, replace(drawn, charges=charges), label_budget=1.0)
+    with pytest.raises(BudgetError):
+        open_frame(ledger, draw(vault, 0.5, given=[text], labels=label), label_budget=1.0)
 
 
 def test_texts_that_the_tokenizer_cannot_tell_apart_are_one_record(vault):
