@@ -40,6 +40,18 @@ def test_every_attack_is_described() -> None:
     assert told == set(ATTACKS)
 
 
+# ---------------------------------------------------------------- promises
+
+
+def test_a_promise_is_told_for_what_has_noise() -> None:
+    """Of rows, where noise is at the activations, and not of tokens; as `test_claims` has it of the claim itself."""
+    page = (DOCS / "explanation/guarantees.md").read_text()
+    (section,) = re.findall(r"^## d_χ-privacy of a token\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    tokens, _, rows = section.partition("With `--place activations`")
+    assert "`--place tokens`" in tokens
+    assert re.search(r"for each row.*not\s+for tokens", rows, re.DOTALL)
+
+
 # ---------------------------------------------------------------- the command line
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import re
 import shutil
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -21,6 +23,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from cutlayer import cli, vendor
 from cutlayer.cli.output import Output
@@ -179,6 +182,21 @@ def test_generated_text_commands_no_terminal(capsys: pytest.CaptureFixture[str])
     out, _ = capsys.readouterr()
     assert not CONTROL.search(out)
     assert json.loads(out)["text"] == written
+
+
+def test_progress_on_a_terminal_commands_it_nothing() -> None:
+    output, shown = Output(), io.StringIO()
+    output._messages = Console(file=shown, force_terminal=True, color_system=None, width=160)
+    with output.progress() as bars:
+        bars.update("write", 1, 1, "\x1b]0;owned\x07\x9b31m\u202e")
+    assert r"\x1b]0;owned\x07\x9b31m\u202e" in shown.getvalue()
+
+
+def test_a_bug_that_quotes_a_vendor_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    sys.excepthook(ValueError, ValueError(ESCAPES), None)
+    assert not CONTROL.search(capsys.readouterr().err)
 
 
 # ---------------------------------------------------------------- sizes and time

@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import ModelError
@@ -68,6 +69,11 @@ def _is_rate(given: Any) -> bool:
     return type(given) in (int, float) and math.isfinite(given) and 0 <= given <= 1000
 
 
+_ROPE_TYPES = frozenset({"default", *ROPE_INIT_FUNCTIONS})
+"""Words of rotary positions. Transformers repeats others in warnings of its own, which go to the terminal as they
+are."""
+
+
 def _is_rope(given: Any) -> bool:
     """Numbers, words and lists of numbers, for the whole model or for each kind of layer."""
     if not isinstance(given, dict) or len(given) > 16:
@@ -75,7 +81,7 @@ def _is_rope(given: Any) -> bool:
     return all(
         value is None
         or type(value) in (bool, int, float)
-        or (isinstance(value, str) and len(value) <= 32)
+        or (isinstance(value, str) and value in _ROPE_TYPES)
         or (isinstance(value, list) and len(value) <= _MAX_WIDTH and all(type(each) in (int, float) for each in value))
         or (isinstance(value, dict) and not any(isinstance(each, dict) for each in value.values()) and _is_rope(value))
         for value in given.values()

@@ -26,3 +26,9 @@ def test_a_config_error_lists_every_fault_with_path_and_value() -> None:
 
 def test_budget_refusals_are_privacy_errors() -> None:
     assert issubclass(BudgetError, PrivacyError)
+
+
+def test_words_of_others_in_an_error_command_no_terminal() -> None:
+    """Also in a program of one's own, where no command writes them out."""
+    error = CutlayerError("No \x1b[2J\x9b\u202e.", remedy="Type \r\ud800.")
+    assert str(error) == r"No \x1b[2J\x9b\u202e. Type \x0d\ud800."

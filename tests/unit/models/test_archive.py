@@ -302,6 +302,19 @@ def test_a_rotary_setting_takes_no_memory(tmp_path: Path) -> None:
         read_archive(archive)
 
 
+@pytest.mark.parametrize("key", ["rope_type", "attention_factor"])
+def test_a_rotary_setting_commands_no_terminal(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Transformers repeats words of it in warnings of its own."""
+    archive = write("llama", Cut(bottom=1), tmp_path / "archive")
+    config = json.loads((archive / "config.json").read_text())
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, key: "\x1b]0;owned\x07\x1b[2J"}
+    (archive / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    relist(archive)
+    with pytest.raises(ModelError, match="rope_parameters"):
+        read_archive(archive)
+    assert "\x1b" not in "".join(capfd.readouterr())
+
+
 # ---------------------------------------------------------------- damaged archives
 
 

@@ -187,6 +187,24 @@ def test_work_is_divided_where_it_yields_and_others_are_served_between() -> None
     assert all(took == 1 for *_, took in seen)
 
 
+def test_a_tenant_is_charged_for_what_its_work_took() -> None:
+    """Neither for its turns nor for its waiting; what it waited is told apart."""
+    executor, order, seen, now = ByHand(), [], [], [0.0]
+    thread = ComputeThread(1, executor, watch=lambda *told: seen.append(told), clock=lambda: now[0])
+
+    def work(tenant: str, seconds: float) -> None:
+        order.append(tenant)
+        now[0] += seconds
+
+    for _ in range(3):
+        thread.post(work, "long", 3.5)
+    for _ in range(8):
+        thread.post(work, "short", 1.0)
+    executor.run()
+    assert order == ["long", *["short"] * 4, "long", *["short"] * 3, "long", "short"]
+    assert seen[:3] == [("long", 0.0, 3.5), ("short", 3.5, 1.0), ("short", 4.5, 1.0)]
+
+
 def test_an_error_between_pieces_is_its_callers() -> None:
     def fails(_: str) -> Generator[None, None, None]:
         yield

@@ -14,6 +14,7 @@ import torch
 
 from cutlayer import vendor
 from cutlayer.core import VendorError
+from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import Frame, Reply, encode_tensors, routes
 from cutlayer.wire.transports import LocalTransport
@@ -67,6 +68,14 @@ def test_metrics_count_and_tell_nothing_else(open_vendor: Open, data_dir: Path) 
     settings = vendor.VendorSettings.load(data_dir).model_copy(update={"metrics_from_anywhere": True})
     settings.save()
     assert get(open_vendor(), "/metrics", client="192.0.2.7")[0] == 200
+
+
+def test_times_of_waiting_and_of_work_are_told_apart() -> None:
+    metrics = Metrics()
+    metrics.computed("clinic", 3.0, 0.5)
+    text = metrics.render().decode()
+    assert 'cutlayer_compute_wait_seconds_sum{tenant="clinic"} 3.0' in text
+    assert 'cutlayer_compute_seconds_sum{tenant="clinic"} 0.5' in text
 
 
 def test_metrics_ask_for_their_own_key(transport: LocalTransport, data_dir: Path) -> None:

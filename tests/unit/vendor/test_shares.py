@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,9 +102,11 @@ class TestSessions:
     def api_key(self, authors_vendor: tuple[Path, str]) -> str:
         return authors_vendor[1]
 
-    def other(self, transport: LocalTransport, data_dir: Path, *, tail: int = 0) -> LocalTransport:
+    def other(
+        self, transport: LocalTransport, data_dir: Path, *, tail: int = 0, name: str = "hospital"
+    ) -> LocalTransport:
         """A tenant who has published an adapter, too."""
-        other = beside(transport, data_dir, "hospital")
+        other = beside(transport, data_dir, name)
         Author(other, {"cut": Cut(bottom=1, tail=tail)}, job=HEAD).start()
         ask(other, routes.FINISH, SnapshotRequest(step=0), job=HEAD)
         return other
@@ -142,6 +145,35 @@ class TestSessions:
         for name in first[1:7]:
             put(transport, session=name)
         assert generations(transport).live == 12, "what nobody else asks for is free again"
+
+    def test_sessions_end_of_the_tenant_that_takes_the_most(
+        self,
+        open_vendor: Open,
+        data_dir: Path,
+        decoder: Path,  # noqa: F811
+        change_settings: Callable[..., None],
+    ) -> None:
+        """And not the one that was used the longest ago, where that is all that its tenant has."""
+        one = cache_bytes(top(decoder, Cut(bottom=1, tail=0)), sequences=2, positions=20)
+        change_settings(data_dir, limits={"max_generation_bytes": 6 * one})
+        transport = open_vendor()
+        greedy, third = (self.other(transport, data_dir, name=name) for name in ("greedy", "third"))
+        put(transport)
+        for number in range(5):
+            put(greedy, session=f"{number:032x}")
+        put(third)
+        put(third, session="f" * 32)
+        kept = [tenant for tenant, _ in generations(transport)._sessions]
+        assert kept == ["clinic", *["greedy"] * 3, *["third"] * 2]
+
+    def test_to_end_a_session_waits_for_nothing(self, transport: LocalTransport) -> None:
+        put(transport)
+        over, waited = threading.Event(), []
+        vendor_of(transport).compute.post(lambda _: waited.append(not over.wait(20)), "greedy")
+        end(transport)
+        assert not waited, "it waited for another tenant's work"
+        over.set()
+        assert gauge(transport, "generations") == 0
 
     def test_what_sessions_keep_in_memory_leaves_for_a_tenant_within_its_share(
         self, open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ from cutlayer.core import Rows, VendorError
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.trainer import divided
 from cutlayer.wire import Frame, routes
-from cutlayer.wire.messages import RecordSetInfo
+from cutlayer.wire.messages import AdapterList, RecordSetInfo
 from cutlayer.wire.transports import LocalTransport
 from tests.service.customer import Customer, ask, first_model, some_rows, some_tokens
+from tests.unit.vendor.test_door import get
 from tests.unit.vendor.test_jobs import Open, info, job_folder, query, vendor_of
 from tests.unit.vendor.test_shares import beside
 
@@ -68,6 +70,9 @@ def test_what_only_reads_or_deletes_does_not_wait(open_vendor: Open, is_live: bo
         assert info(customer).step == customer.steps, "a finished one"
         assert ask(transport, routes.RECORD_SET_GET, record_set=other.job).expect(RecordSetInfo).sealed
         assert first_model(transport) == model
+        ask(transport, routes.SERVICE)
+        assert get(transport, "/healthz")[0] == 200
+        assert ask(transport, routes.ADAPTERS).expect(AdapterList).adapters == (customer.adapter,)
         assert ask(transport, routes.ARCHIVE, **where).control == manifest
         ask(transport, routes.ARCHIVE_FILE, file="manifest.json", **where)
         assert ask(transport, routes.ADAPTER_GET, adapter=customer.job).control == customer.adapter
@@ -87,15 +92,18 @@ def test_records_are_read_through_before_the_compute_thread_is_asked_for(
     customer = Customer(open_vendor())
     customer.upload()
     customer.train(customer.start(), until=3)
+    other = Customer(customer.transport, job="a" * 32)
+    other.upload()
     customer.transport.close()
     threads = []
     digest = vendor.store._digest  # type: ignore[attr-defined]
     monkeypatch.setattr(
         "cutlayer.vendor.store._digest", lambda path: threads.append(threading.current_thread().name) or digest(path)
     )
-    customer.transport = open_vendor()
+    customer.transport = other.transport = open_vendor()
     customer.train(info(customer), until=4)
-    assert len(threads) == 3, "each shard once"
+    other.start()
+    assert len(threads) == 6, "each shard once"
     assert not any(name.startswith("compute") for name in threads)
 
 
@@ -135,14 +143,53 @@ def test_an_inference_is_divided_and_others_are_served_meanwhile(
     again = Customer(customer.transport, job="a" * 32)
     again.upload()
     again.train(again.start(), until=6)
-    found = vendor_of(customer.transport)
-    seen: list[str] = []
-    watch = found.compute._watch
-    found.compute._watch = lambda tenant, waited, took: seen.append(tenant) or watch(tenant, waited, took)
+    seen = pieces(customer.transport)
     torch.testing.assert_close(infer(again), whole)
+    of_job = len(seen)
     torch.testing.assert_close(query(customer), published)
+    assert min(of_job, len(seen) - of_job) > 2, "each is divided"
     assert torch.equal(infer(again), infer(again))
-    assert seen.count("clinic") > 8
+
+
+def pieces(transport: LocalTransport) -> list[str]:
+    """Whose each piece of work is from now on."""
+    compute = vendor_of(transport).compute
+    settle(transport)
+    seen: list[str] = []
+    watch = compute._watch
+    compute._watch = lambda tenant, waited, took: seen.append(tenant) or watch(tenant, waited, took)
+    return seen
+
+
+def settle(transport: LocalTransport) -> None:
+    """Waits until what was answered is counted, too."""
+    transport._run(vendor_of(transport).compute.run(lambda _: None, "nobody"))  # type: ignore[attr-defined]
+
+
+def test_others_are_served_between_a_steps_two_passes(open_vendor: Open) -> None:
+    customer = Customer(open_vendor())
+    customer.upload()
+    customer.start()
+    pending = customer.take(1, None)
+    seen = pieces(customer.transport)
+    customer.take(2, pending)
+    settle(customer.transport)
+    assert seen.count("clinic") == 2, "backward, and forward"
+
+
+def test_idle_jobs_leave_one_by_one(open_vendor: Open) -> None:
+    """Each is written to disk; a hundred at once would stop everybody."""
+    transport = open_vendor()
+    for job in ("a" * 32, "b" * 32):
+        customer = Customer(transport, job=job)
+        customer.upload()
+        customer.start()
+    found, seen = vendor_of(transport), pieces(transport)
+    found.residents._clock = lambda: time.monotonic() + 10_000
+    transport._run(found.compute.run(lambda _: found.residents.expire(), ""))  # type: ignore[attr-defined]
+    settle(transport)
+    assert not found.jobs.live
+    assert seen.count("") == 3, "one for each, and the end"
 
 
 def infer(customer: Customer) -> torch.Tensor:
