@@ -153,8 +153,7 @@ class Output:
     def result(self, content: Mapping[str, Any]) -> None:
         """The result for machines: printed last, and only where it was asked for."""
         if self.as_json:
-            # the one control character that JSON leaves as it is
-            sys.stdout.write(json.dumps(_plain(content), allow_nan=False).replace("\x7f", "\\u007f") + "\n")
+            sys.stdout.write(json.dumps(_plain(content), allow_nan=False) + "\n")
             sys.stdout.flush()
 
     @contextmanager
