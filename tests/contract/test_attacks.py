@@ -816,6 +816,8 @@ def told_the_truth(real, world):
                 yield source, number, guess
             elif isinstance(guess, Tokens):
                 known = world.answers() if world.answers else sample.tokens
+                # of an attack that reads several releases together graded traffic has copies of each text
+                known = known.select(torch.arange(len(guess)) % len(known))
                 sides = zip(guess.segments, known.segments, strict=True)
                 yield source, number, Tokens(tuple(peek(a, b) for a, b in sides))
             else:

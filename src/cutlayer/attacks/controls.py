@@ -19,13 +19,15 @@ from torch import Tensor
 from cutlayer.attacks.attack import Attack, Guess
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.scoring import allowance
-from cutlayer.attacks.truth import LabelTruth, Traffic, Truth
+from cutlayer.attacks.truth import LabelTruth, TokenTruth, Traffic, Truth
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Tokens
 
 _STANDARD_ERRORS = 5.0
 _RISK = 3e-7
 """That an attack as good as the simplest one is held to be weaker: five standard errors, of many texts."""
+_COPIES = 3
+"""Of each text in the graded traffic of an attack that reads several releases together."""
 _SEED = 2026
 """Controls hide nothing, so their noise may repeat: the same run is checked in the same way."""
 
@@ -135,7 +137,13 @@ def run_controls(
 
 
 def _graded(attack: Attack, truth: Truth, transcript: Transcript, knowledge: Knowledge) -> Control:
-    """What an attack reads beside the simplest one where as much is hidden as in the run."""
+    """What an attack reads beside the simplest one where as much is hidden as in the run.
+
+    Of texts that were released several times, if it reads these together: the simplest one is told which are copies,
+    and it is not. Where it is told which releases are of one text, it has nothing to find.
+    """
+    if attack.joint and isinstance(truth, TokenTruth) and not knowledge.links:
+        truth = truth.repeated(_COPIES)
     try:
         made = truth.graded(transcript, knowledge, rng=torch.Generator().manual_seed(_SEED))
         guesses = list(attack(View(made.transcript, made.truth.granted(made.transcript, knowledge))))

@@ -45,6 +45,28 @@ def read_words(payload: Payload, knowledge: Knowledge, *, frequent: int) -> Toke
     return Tokens(tuple(side.with_values(ids) for side, ids in zip(content.segments, sides, strict=True)))
 
 
+def most_said(read: Tokens, originals: Tensor) -> Tokens:
+    """What most copies of a text say in each place, where it is known which are copies.
+
+    A copy whose own token is said as often as any other keeps it.
+
+    Args:
+        read: What was read of each copy by itself.
+        originals: `[n]` int64, which text each is a copy of.
+    """
+    sides = []
+    for side in read.segments:
+        within = torch.arange(len(side.values)) - side.offsets[:-1].repeat_interleave(side.lengths)
+        owners = originals.repeat_interleave(side.lengths)
+        place = torch.stack([owners, within], 1).unique(dim=0, return_inverse=True)[1]
+        said, kind, count = torch.stack([place, side.values], 1).unique(dim=0, return_inverse=True, return_counts=True)
+        most = count.new_zeros(int(place.max()) + 1 if len(place) else 0).scatter_reduce(0, said[:, 0], count, "amax")
+        winners = said[count == most[said[:, 0]]]
+        winner = winners[winners[:, 0].diff(prepend=torch.tensor([-1])) > 0, 1]  # of equal ones the smallest id
+        sides.append(side.with_values(torch.where(count[kind] == most[place], side.values, winner[place])))
+    return Tokens(tuple(sides))
+
+
 def nearest_class(payload: Payload, labels: Tensor, known: Tensor, classes: int, knowledge: Knowledge) -> Tensor:
     """The class of each text whose known texts are nearest on average, by the mean of the rows of each text.
 

@@ -27,7 +27,7 @@ from cutlayer.attacks.scoring import (
     matched_groups,
     resampled,
 )
-from cutlayer.attacks.simplest import read_words
+from cutlayer.attacks.simplest import most_said, read_words
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.attacks.telling import telling_like, vocabulary
 from cutlayer.attacks.view import SeenFrame, Transcript
@@ -407,6 +407,11 @@ class TokenTruth:
         some = self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1)))
         return TokenTruth(some, skipped=self.skipped, search=self.search)
 
+    def repeated(self, times: int) -> TokenTruth:
+        """About as many copies of each text of a sample, the first ones of all texts first."""
+        every = torch.arange(len(self.tokens)).repeat(times)
+        return TokenTruth(self.tokens.select(every), skipped=self.skipped, search=self.search, originals=every)
+
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
     ) -> tuple[Transcript, TokenTruth]:
@@ -422,12 +427,21 @@ class TokenTruth:
         return Transcript(lambda: frames), truth
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
-        """These texts released once, beside what the nearest row, or a linear map behind blocks, reads of them."""
+        """These texts released once, beside what the nearest row, or a linear map behind blocks, reads of them.
+
+        Of copies of a text that is what most of them say in each place.
+        """
         transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
         truth = TokenTruth(
-            self.tokens, steps={(CONTROL, 1): torch.arange(len(self.tokens))}, skipped=self.skipped, search=self.search
+            self.tokens,
+            steps={(CONTROL, 1): torch.arange(len(self.tokens))},
+            skipped=self.skipped,
+            search=self.search,
+            originals=self.originals,
         )
         read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
+        if self.originals is not None:
+            read = most_said(read, self.originals)
         return Graded(transcript, truth, ((f"job/{CONTROL}", 1, read),))
 
     def ceiling(self, knowledge: Knowledge) -> float:

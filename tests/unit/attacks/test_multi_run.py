@@ -8,10 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from cutlayer.attacks import Inapplicable, MaximumPosterior, MultiRun, Noise, PublicText, TokenTruth, Transcript, View
+from cutlayer.attacks import (
+    Check,
+    ControlFailed,
+    Inapplicable,
+    MaximumPosterior,
+    Measured,
+    MultiRun,
+    Noise,
+    PublicText,
+    TokenTruth,
+    Transcript,
+    View,
+    measure,
+)
 from cutlayer.attacks.alignment import Looks
 from cutlayer.attacks.channel import draw_ids
 from cutlayer.attacks.multi_run import JointReader
+from cutlayer.attacks.simplest import most_said
 from cutlayer.core import Ragged, Tokens
 from cutlayer.privacy import DChi, PrivacySpec
 from tests.unit.attacks import worlds
@@ -154,3 +168,29 @@ def test_noisy_rows_are_refused(tmp_path) -> None:
     noise = Noise(PrivacySpec(mechanism="vector", eta=ETA))
     with pytest.raises(Inapplicable, match="aligns released tokens"):
         list(MultiRun()(View(seen, dataclasses.replace(KNOWLEDGE, noise=noise))))
+
+
+def test_an_attack_that_finds_no_copies_has_no_number(tmp_path, monkeypatch) -> None:
+    """Of texts that left once it reads as much as `maximum-posterior`, so that alone would tell nothing of it."""
+    texts = long_texts()
+    seen = Transcript.recorded(record(tmp_path, [worlds.shard(0, Tokens((drawn(texts, seed=1),)))]))
+    truth = TokenTruth(Tokens((texts,)), records={RECORD_SET: torch.arange(TEXTS)}, search=KNOWLEDGE.search)
+    assert isinstance(measure("multi-run", seen, knowledge=KNOWLEDGE, truth=truth), Measured)
+
+    def alone(reader: JointReader, released: Ragged) -> Looks:
+        places = torch.arange(len(released.values))
+        return Looks(places, places)
+
+    monkeypatch.setattr(JointReader, "aligned", alone)
+    outcome = measure("multi-run", seen, knowledge=KNOWLEDGE, truth=truth)
+    assert isinstance(outcome, ControlFailed)
+    (failed,) = (control for control in outcome.controls if not control.passed)
+    assert failed.check is Check.GRADED
+
+
+def test_most_copies_say_what_is_read_and_a_copy_keeps_what_is_said_as_often() -> None:
+    read = Tokens((Ragged.from_lists([[1, 5, 7, 9], [4, 4], [1, 6, 8], [2, 6, 7]]),))
+    told = most_said(read, torch.tensor([0, 1, 0, 0]))
+    assert [text.tolist() for text in told.segments[0].split()] == [[1, 6, 7, 9], [4, 4], [1, 6, 7], [1, 6, 7]]
+    tied = Tokens((Ragged.from_lists([[3], [2]]),))
+    assert torch.equal(most_said(tied, torch.tensor([0, 0])).segments[0].values, tied.segments[0].values)
