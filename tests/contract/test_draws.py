@@ -186,6 +186,33 @@ def release_of_blocks(privatizer: Privatizer, given: list[list[int]], size: int)
 
 
 @WINDOWS
+@pytest.mark.parametrize("tokens", [1, 255, 256, 257, 700, 4000])
+def test_blocks_of_a_long_text_are_drawn_as_it_is_and_do_not_read_all_of_it_each_time(
+    window: int | None, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps take blocks in any order. A book that was read again for each of its blocks doubled a step's time."""
+    privatizer, given = build(window), random_texts(1, tokens)
+    whole = build(window).tokens(texts(*given), labels=None)
+    reads = 0
+    honest = Spellings.__getitem__
+
+    def counted(spellings: Spellings, token: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return honest(spellings, token)
+
+    monkeypatch.setattr(Spellings, "__getitem__", counted)
+    blocks, excerpts = release_of_blocks(privatizer, given, 32)
+    drawn: dict[int, list[int]] = {}
+    for number in torch.randperm(len(blocks), generator=torch.Generator().manual_seed(1)).tolist():
+        release = privatizer.tokens(blocks.select([number]), labels=None, excerpts=excerpts.select([number]))
+        (drawn[number],) = ids_of(release)
+        assert set(release.contents) == set(whole.contents)
+    assert [token for number in sorted(drawn) for token in drawn[number]] == ids_of(whole)[0]
+    assert reads <= tokens + len(blocks) * (32 + 256)
+
+
+@WINDOWS
 def test_what_stands_in_the_middle_of_a_text_is_charged_to_that_text(window: int | None, tmp_path: Any) -> None:
     """A block that no text begins in, and tokens that a text grows by, have no accounts of their own."""
     ledger, given = Ledger(tmp_path / "ledger.db"), random_texts(6, 17)

@@ -7,8 +7,11 @@ after how the text reads up to it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import struct
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +22,10 @@ from torch import Tensor
 from cutlayer.core import Ragged
 
 NAME_BYTES: Final = 16
+_STRIDE = 256
+"""Tokens from one place where reading can go on to the next."""
+_KEPT_TOKENS = 2**22
+"""Of texts whose readings are kept: some 20 MB."""
 
 Part = tuple[int, int, int]
 """A text's number, and where a part of it starts and stops."""
@@ -101,38 +108,141 @@ class Context:
     read: bytes
 
 
-def contexts(ids: Sequence[int], spellings: Spellings, *, window: int | None, first: int = 0) -> Iterator[Context]:
-    """Each token of a text with what stands before it.
+class _Reader:
+    """Reads a text token by token, and can be copied to go on from the middle."""
+
+    def __init__(self, spellings: Spellings, window: int | None) -> None:
+        self._spellings = spellings
+        self._recent: deque[bytes] | None = None if window is None else deque(maxlen=window)
+        self._reading = hashlib.blake2b(digest_size=NAME_BYTES)
+        self._taken = self._blanks = 0
+        self._spaced = True
+
+    def copy(self) -> _Reader:
+        """Another reader of what was read so far."""
+        other = copy.copy(self)
+        other._recent = None if self._recent is None else self._recent.copy()
+        other._reading = self._reading.copy()
+        return other
+
+    @property
+    def before(self) -> bytes:
+        """Names what the noise of the next token follows from."""
+        recent = self._recent
+        whole = recent is None or recent.maxlen is None or self._taken <= recent.maxlen
+        name = self._reading.digest() if recent is None else b"".join(recent)
+        return struct.pack("<?q", whole, self._blanks) + name
+
+    @property
+    def read(self) -> bytes:
+        """Names the text so far, as it reads."""
+        reading = self._reading.copy()
+        reading.update(struct.pack("<Bq", 0xFE, self._blanks))
+        return reading.digest()
+
+    def take(self, token: int) -> None:
+        """Reads the next token."""
+        piece = self._spellings[token]
+        if self._spaced and piece[:1] == b" ":
+            piece = piece[1:]
+        # a token that adds nothing but another blank has an account of its own, or a page of blank lines would be
+        # charged to the word before it
+        self._blanks = 0 if piece else self._blanks + 1
+        if piece:
+            self._spaced = piece[-1:] == b" "
+        self._taken += 1
+        self._reading.update(piece)
+        if self._recent is not None:
+            self._recent.append(piece)
+
+
+def contexts(
+    ids: Sequence[int], spellings: Spellings, *, window: int | None, begun: _Reader | None = None
+) -> Iterator[Context]:
+    """Tokens of a text with what stands before each of them.
+
+    Args:
+        ids: The text's tokens, from its beginning or from where a reader stands.
+        spellings: How they read.
+        window: How many tokens before it a token's noise follows from; `None` for all of them.
+        begun: Has read what stands before them.
+    """
+    reader = _Reader(spellings, window) if begun is None else begun
+    for token in ids:
+        before = reader.before
+        reader.take(token)
+        yield Context(before, reader.read)
+
+
+class Reading:
+    """A text that was read once, so that parts of it can be named without reading all that precedes them again.
 
     Args:
         ids: The text's tokens from its beginning.
         spellings: How they read.
-        window: How many tokens before it a token's noise follows from; `None` for all of them.
-        first: The token to begin with; those before it are read and not yielded.
+        window: As of `contexts`.
     """
-    text = bytearray()
-    ends = [0]
-    reading = hashlib.blake2b(digest_size=NAME_BYTES)
-    blanks = 0
-    for place, token in enumerate(ids):
-        before = b""
-        if place >= first:
-            since = 0 if window is None else max(0, place - window)
-            name = reading.digest() if window is None else bytes(text[ends[since] :])
-            before = struct.pack("<?q", since == 0, blanks) + name
-        piece = spellings[token]
-        if piece[:1] == b" " and (not text or text[-1:] == b" "):
-            piece = piece[1:]
-        # a token that adds nothing but another blank has an account of its own, or a page of blank lines would be
-        # charged to the word before it
-        blanks = 0 if piece else blanks + 1
-        text += piece
-        ends.append(len(text))
-        reading.update(piece)
-        if place >= first:
-            read = reading.copy()
-            read.update(struct.pack("<Bq", 0xFE, blanks))
-            yield Context(before, read.digest())
+
+    def __init__(self, ids: Sequence[int], spellings: Spellings, *, window: int | None) -> None:
+        self._spellings, self._window = spellings, window
+        reader = _Reader(spellings, window)
+        self._marks = []
+        for place, token in enumerate(ids):
+            if place % _STRIDE == 0:
+                self._marks.append(reader.copy())
+            reader.take(token)
+        self.read = reader.read
+        """Names the whole text, as it reads."""
+
+    def contexts(self, ids: Sequence[int], start: int, stop: int) -> Iterator[Context]:
+        """The tokens from `start` to `stop` with what stands before them.
+
+        Args:
+            ids: The text that was read.
+            start: The first of them.
+            stop: Behind the last.
+        """
+        reader = self._marks[start // _STRIDE].copy()
+        for token in ids[start - start % _STRIDE : start]:
+            reader.take(token)
+        return contexts(ids[start:stop], self._spellings, window=self._window, begun=reader)
+
+
+class Readings:
+    """Texts that were read lately: a long one is privatized block by block, and in every epoch.
+
+    Args:
+        spellings: How tokens read.
+        window: As of `contexts`.
+    """
+
+    def __init__(self, spellings: Spellings, *, window: int | None) -> None:
+        self._spellings, self._window = spellings, window
+        self._kept: OrderedDict[bytes, tuple[int, Reading]] = OrderedDict()
+        self._tokens = 0
+        self._lock = threading.Lock()
+
+    def of(self, ids: Sequence[int], packed: bytes) -> Reading:
+        """A text's reading.
+
+        Args:
+            ids: Its tokens.
+            packed: The same as bytes.
+        """
+        key = hashlib.blake2b(packed, digest_size=NAME_BYTES).digest()
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][1]
+        reading = Reading(ids, self._spellings, window=self._window)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = len(ids), reading
+                self._tokens += len(ids)
+            while self._tokens > _KEPT_TOKENS and len(self._kept) > 1:
+                _, (count, _) = self._kept.popitem(last=False)
+                self._tokens -= count
+        return reading
 
 
 def token_lists(texts: Ragged) -> list[list[int]]:

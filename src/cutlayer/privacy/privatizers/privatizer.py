@@ -8,6 +8,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from cutlayer.core import (
     Tokens,
 )
 from cutlayer.privacy.charges import Charges, record
-from cutlayer.privacy.context import NAME_BYTES, Excerpts, Spellings, contexts, token_lists
+from cutlayer.privacy.context import NAME_BYTES, Excerpts, Readings, Spellings, contexts, token_lists
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
@@ -109,9 +110,25 @@ class _Named:
     names: NDArray[np.uint8]
 
 
+class _Source:
+    """A text that is named, or of which parts are.
+
+    Args:
+        ids: All of it that is known.
+    """
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The ids as bytes, made once for all parts of the text."""
+        return np.asarray(self.ids, dtype="<i8").tobytes()
+
+
 def _sources(
     texts: TextMajor, excerpts: Excerpts | None
-) -> tuple[list[list[int]], Sequence[Sequence[tuple[int, int, int]]]]:
+) -> tuple[list[_Source], Sequence[Sequence[tuple[int, int, int]]]]:
     """Texts, and the parts of them that each item is made of.
 
     Raises:
@@ -121,7 +138,7 @@ def _sources(
         sources = token_lists(Ragged(texts.values, texts.lengths.flatten()))
         segments = texts.lengths.shape[1]
         numbers = range(len(sources))
-        return sources, [
+        return list(map(_Source, sources)), [
             [(text, 0, len(sources[text])) for text in numbers[at : at + segments]]
             for at in range(0, len(sources), segments)
         ]
@@ -130,7 +147,7 @@ def _sources(
     made = [[token for text, start, stop in own for token in sources[text][start:stop]] for own in compact.parts]
     if made != token_lists(Ragged(texts.values, texts.per_text)):
         raise PrivacyError("These tokens are not the parts of texts that they are said to be.")
-    return sources, compact.parts
+    return list(map(_Source, sources)), compact.parts
 
 
 class Privatizer(ABC):
@@ -174,6 +191,7 @@ class Privatizer(ABC):
         self._noise_keys = NoiseKeys(secret)
         self._content_key = secret.content_key()
         self._identity_key = secret.derive("identity")
+        self._readings = Readings(space.spellings, window=spec.noise_window)
 
     # ------------------------------------------------------------ what it says of itself
 
@@ -365,7 +383,7 @@ class Privatizer(ABC):
 
     def _read(
         self,
-        ids: Sequence[int],
+        source: _Source,
         levels: Sequence[float],
         settings: bytes,
         *,
@@ -375,28 +393,34 @@ class Privatizer(ABC):
         """Names of a part of a text.
 
         Args:
-            ids: The whole text, as far as it is known.
+            source: The text.
             levels: Etas of all tokens of the release.
             settings: What `_settings` returned.
             part: Where the part's etas begin, and where it starts and stops in the text.
             paired: Whether it is one of two texts, which have an account together.
         """
         first, start, stop = part
+        ids = source.ids
         charges, drawn, largest = bytearray(), bytearray(), math.inf if math.isinf(self.spec.eta) else 0.0
         account = self._account(b"")
-        places = contexts(ids, self.space.spellings, window=self.spec.noise_window, first=start)
+        if (start, stop) == (0, len(ids)):
+            reading, places = None, contexts(ids, self.space.spellings, window=self.spec.noise_window)
+        else:
+            reading = self._readings.of(ids, source.packed)
+            places = reading.contexts(ids, start, stop)
         for place, context in enumerate(places, start=start):
             last = place == len(ids) - 1
             account = self._account(context.read) if last or place >= RECOGNISED - 1 else account
-            if place < stop:
-                eta = levels[first + place - start]
-                key = context.before + struct.pack("<qd", ids[place], eta)
-                draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
-                drawn += draw
-                largest = max(largest, eta)
-                if place >= RECOGNISED - 1 or (last and not paired):
-                    charges += record(account, draw, largest)
-        draw = hashlib.blake2b(np.asarray(ids, dtype="<i8").tobytes(), key=settings, digest_size=NAME_BYTES).digest()
+            eta = levels[first + place - start]
+            key = context.before + struct.pack("<qd", ids[place], eta)
+            draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
+            drawn += draw
+            largest = max(largest, eta)
+            if place >= RECOGNISED - 1 or (last and not paired):
+                charges += record(account, draw, largest)
+        if reading is not None:
+            account = self._account(reading.read)
+        draw = hashlib.blake2b(source.packed, key=settings, digest_size=NAME_BYTES).digest()
         return _Text(account, draw, stop - start, charges, drawn, largest)
 
     def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
