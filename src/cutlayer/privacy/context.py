@@ -222,14 +222,13 @@ class Readings:
         self._tokens = 0
         self._lock = threading.Lock()
 
-    def of(self, ids: Sequence[int], packed: bytes) -> Reading:
+    def of(self, key: bytes, ids: Sequence[int]) -> Reading:
         """A text's reading.
 
         Args:
+            key: Tells it from other texts.
             ids: Its tokens.
-            packed: The same as bytes.
         """
-        key = hashlib.blake2b(packed, digest_size=NAME_BYTES).digest()
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)

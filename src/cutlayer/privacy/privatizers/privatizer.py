@@ -115,19 +115,30 @@ class _Source:
 
     Args:
         ids: All of it that is known.
+        settings: As `Privatizer._settings` returns them.
     """
 
-    def __init__(self, ids: list[int]) -> None:
+    def __init__(self, ids: list[int], settings: bytes) -> None:
         self.ids = ids
+        self._settings = settings
 
     @cached_property
-    def packed(self) -> bytes:
-        """The ids as bytes, made once for all parts of the text."""
+    def _packed(self) -> bytes:
         return np.asarray(self.ids, dtype="<i8").tobytes()
+
+    @cached_property
+    def name(self) -> bytes:
+        """Tells it from other texts, in memory and nowhere else."""
+        return hashlib.blake2b(self._packed, digest_size=NAME_BYTES).digest()
+
+    @cached_property
+    def draw(self) -> bytes:
+        """Names the draw of all of it."""
+        return hashlib.blake2b(self._packed, key=self._settings, digest_size=NAME_BYTES).digest()
 
 
 def _sources(
-    texts: TextMajor, excerpts: Excerpts | None
+    texts: TextMajor, excerpts: Excerpts | None, settings: bytes
 ) -> tuple[list[_Source], Sequence[Sequence[tuple[int, int, int]]]]:
     """Texts, and the parts of them that each item is made of.
 
@@ -138,7 +149,7 @@ def _sources(
         sources = token_lists(Ragged(texts.values, texts.lengths.flatten()))
         segments = texts.lengths.shape[1]
         numbers = range(len(sources))
-        return list(map(_Source, sources)), [
+        return [_Source(ids, settings) for ids in sources], [
             [(text, 0, len(sources[text])) for text in numbers[at : at + segments]]
             for at in range(0, len(sources), segments)
         ]
@@ -147,7 +158,7 @@ def _sources(
     made = [[token for text, start, stop in own for token in sources[text][start:stop]] for own in compact.parts]
     if made != token_lists(Ragged(texts.values, texts.per_text)):
         raise PrivacyError("These tokens are not the parts of texts that they are said to be.")
-    return list(map(_Source, sources)), compact.parts
+    return [_Source(ids, settings) for ids in sources], compact.parts
 
 
 class Privatizer(ABC):
@@ -334,7 +345,7 @@ class Privatizer(ABC):
         texts = TextMajor.of(tokens)
         etas = self._etas(tokens, texts, labels)
         levels, settings = etas.tolist(), self._settings(look)
-        sources, parts = _sources(texts, excerpts)
+        sources, parts = _sources(texts, excerpts, settings)
         drawn = bytearray()
         identities, listed = [], []
         end = 0
@@ -406,7 +417,7 @@ class Privatizer(ABC):
         if (start, stop) == (0, len(ids)):
             reading, places = None, contexts(ids, self.space.spellings, window=self.spec.noise_window)
         else:
-            reading = self._readings.of(ids, source.packed)
+            reading = self._readings.of(source.name, ids)
             places = reading.contexts(ids, start, stop)
         for place, context in enumerate(places, start=start):
             last = place == len(ids) - 1
@@ -420,8 +431,7 @@ class Privatizer(ABC):
                 charges += record(account, draw, largest)
         if reading is not None:
             account = self._account(reading.read)
-        draw = hashlib.blake2b(source.packed, key=settings, digest_size=NAME_BYTES).digest()
-        return _Text(account, draw, stop - start, charges, drawn, largest)
+        return _Text(account, source.draw, stop - start, charges, drawn, largest)
 
     def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
         """A row that leaves whole: a text, or a pair of texts."""
