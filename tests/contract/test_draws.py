@@ -212,6 +212,16 @@ def test_blocks_of_a_long_text_are_drawn_as_it_is_and_do_not_read_all_of_it_each
     assert reads <= tokens + len(blocks) * (32 + 256)
 
 
+@pytest.mark.parametrize("tokens", [0, 9, 256])
+def test_a_text_that_grows_by_nothing_releases_nothing(tokens: int, tmp_path: Any) -> None:
+    """In a batch of texts some have ended."""
+    ledger, privatizer = Ledger(tmp_path / "ledger.db"), build(4)
+    grown = Excerpts(Ragged.from_lists(random_texts(1, tokens)), (((0, tokens, tokens),),))
+    release = privatizer.tokens(texts([]), labels=None, excerpts=grown)
+    assert ids_of(release) == [[]]
+    send(ledger, release, budget=0.0)
+
+
 @WINDOWS
 def test_what_stands_in_the_middle_of_a_text_is_charged_to_that_text(window: int | None, tmp_path: Any) -> None:
     """A block that no text begins in, and tokens that a text grows by, have no accounts of their own."""

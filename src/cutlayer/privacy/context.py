@@ -108,8 +108,13 @@ class Context:
     read: bytes
 
 
-class _Reader:
-    """Reads a text token by token, and can be copied to go on from the middle."""
+class Reader:
+    """Reads a text token by token, and can be copied to go on from the middle.
+
+    Args:
+        spellings: How tokens read.
+        window: How many tokens before it a token's noise follows from; `None` for all of them.
+    """
 
     def __init__(self, spellings: Spellings, window: int | None) -> None:
         self._spellings = spellings
@@ -118,7 +123,7 @@ class _Reader:
         self._taken = self._blanks = 0
         self._spaced = True
 
-    def copy(self) -> _Reader:
+    def copy(self) -> Reader:
         """Another reader of what was read so far."""
         other = copy.copy(self)
         other._recent = None if self._recent is None else self._recent.copy()
@@ -156,18 +161,13 @@ class _Reader:
             self._recent.append(piece)
 
 
-def contexts(
-    ids: Sequence[int], spellings: Spellings, *, window: int | None, begun: _Reader | None = None
-) -> Iterator[Context]:
-    """Tokens of a text with what stands before each of them.
+def contexts(ids: Sequence[int], reader: Reader) -> Iterator[Context]:
+    """Tokens with what stands before each of them.
 
     Args:
-        ids: The text's tokens, from its beginning or from where a reader stands.
-        spellings: How they read.
-        window: How many tokens before it a token's noise follows from; `None` for all of them.
-        begun: Has read what stands before them.
+        ids: A text's tokens, from its beginning or from where the reader stands.
+        reader: Reads them, too.
     """
-    reader = _Reader(spellings, window) if begun is None else begun
     for token in ids:
         before = reader.before
         reader.take(token)
@@ -180,12 +180,11 @@ class Reading:
     Args:
         ids: The text's tokens from its beginning.
         spellings: How they read.
-        window: As of `contexts`.
+        window: As of a `Reader`.
     """
 
     def __init__(self, ids: Sequence[int], spellings: Spellings, *, window: int | None) -> None:
-        self._spellings, self._window = spellings, window
-        reader = _Reader(spellings, window)
+        reader = Reader(spellings, window)
         self._marks = []
         for place, token in enumerate(ids):
             if place % _STRIDE == 0:
@@ -205,7 +204,7 @@ class Reading:
         reader = self._marks[start // _STRIDE].copy()
         for token in ids[start - start % _STRIDE : start]:
             reader.take(token)
-        return contexts(ids[start:stop], self._spellings, window=self._window, begun=reader)
+        return contexts(ids[start:stop], reader)
 
 
 class Readings:
@@ -213,7 +212,7 @@ class Readings:
 
     Args:
         spellings: How tokens read.
-        window: As of `contexts`.
+        window: As of a `Reader`.
     """
 
     def __init__(self, spellings: Spellings, *, window: int | None) -> None:

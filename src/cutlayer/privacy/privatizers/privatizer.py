@@ -29,7 +29,7 @@ from cutlayer.core import (
     Tokens,
 )
 from cutlayer.privacy.charges import Charges, record
-from cutlayer.privacy.context import NAME_BYTES, Excerpts, Readings, Spellings, contexts, token_lists
+from cutlayer.privacy.context import NAME_BYTES, Excerpts, Reader, Readings, Spellings, contexts, token_lists
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
@@ -414,8 +414,9 @@ class Privatizer(ABC):
         ids = source.ids
         charges, drawn, largest = bytearray(), bytearray(), math.inf if math.isinf(self.spec.eta) else 0.0
         account = self._account(b"")
-        if (start, stop) == (0, len(ids)):
-            reading, places = None, contexts(ids, self.space.spellings, window=self.spec.noise_window)
+        if start == stop or (start, stop) == (0, len(ids)):
+            places = contexts(ids[start:stop], Reader(self.space.spellings, self.spec.noise_window))
+            reading = None
         else:
             reading = self._readings.of(source.name, ids)
             places = reading.contexts(ids, start, stop)
