@@ -17,6 +17,7 @@ from cutlayer.reports.calibrate import run as evaluation
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 from tests.unit.cli.conftest import Ran, Run
+from tests.unit.reports.conftest import known_secret  # noqa: F401 - fixtures are used by name
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def calibrate(run: Run, texts: Path, model: Path, folder: Path, *options: object
     return run(*line, "--home", folder / "home", "--json", *options)
 
 
+@pytest.mark.usefixtures("known_secret")  # with others a model sometimes learns
 def test_a_setting_is_found_confirmed_and_recommended(
     run: Run,
     texts: Path,
