@@ -25,7 +25,7 @@ NAME_BYTES: Final = 16
 _STRIDE = 256
 """Tokens from one place where reading can go on to the next."""
 _KEPT_TOKENS = 2**22
-"""Of texts whose readings are kept: some 20 MB."""
+"""Of texts whose readings are kept, with a stride more for each: 20 to 30 MB at the default window."""
 
 Part = tuple[int, int, int]
 """A text's number, and where a part of it starts and stops."""
@@ -235,8 +235,9 @@ class Readings:
         reading = Reading(ids, self._spellings, window=self._window)
         with self._lock:
             if key not in self._kept:
-                self._kept[key] = len(ids), reading
-                self._tokens += len(ids)
+                counted = len(ids) + _STRIDE  # a short text has a mark, too
+                self._kept[key] = counted, reading
+                self._tokens += counted
             while self._tokens > _KEPT_TOKENS and len(self._kept) > 1:
                 _, (count, _) = self._kept.popitem(last=False)
                 self._tokens -= count
