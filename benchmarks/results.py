@@ -60,6 +60,7 @@ def machine() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "texts": "public data sets" if os.environ.get("CUTLAYER_DATA") else "embedded sample",
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
 

@@ -1,7 +1,8 @@
 """How long a language model in three parts takes over loopback HTTP, against the whole model in one process.
 
 Run it with `python -m benchmarks.split_lm`. It starts a real vendor process on GPT-2 architectures with random
-weights: what they compute is noise, and takes the time that it takes. Both sides may use all cores.
+weights: what they compute is noise, and takes the time that it takes. Both sides may use all cores, or the GPU where
+there is one.
 
 Ratios, each for GPT-2's own size (124 M) and, with `_small`, for six blocks of width 256 (7 M):
     training_vs_whole: A step of full fine-tuning, bottom 1 and tail 0 at the customer, 8 blocks of 128 tokens.
@@ -26,6 +27,7 @@ from benchmarks.results import write
 from benchmarks.turns import Turns
 from cutlayer import vendor
 from cutlayer.customer import Client, Method, Sampling, TrainSpec
+from cutlayer.customer.client import choose_device
 from cutlayer.data import Dataset
 from cutlayer.vendor.process import VendorProcess
 
@@ -93,6 +95,7 @@ class Whole:
         self._model = model.train()
         self._optimiser = torch.optim.AdamW(model.parameters(), lr=5e-6)
         self._batch = torch.randint(2, 2000, (BATCH, BLOCK), generator=torch.Generator().manual_seed(2))
+        self._batch = self._batch.to(model.device)
 
     def step(self) -> float:
         """One step; returns its seconds."""
@@ -102,6 +105,7 @@ class Whole:
         loss.backward()
         self._optimiser.step()
         self._optimiser.zero_grad()
+        loss.item()  # a GPU has done all of it by then
         return time.perf_counter() - began
 
 
@@ -110,10 +114,11 @@ def whole_token(model: GPT2LMHeadModel, prompt: torch.Tensor) -> float:
     """Seconds a token of the whole model, with its cache, by the plainest loop there is."""
     model.eval()
     began = time.perf_counter()
-    cache, ids = None, prompt
+    cache, ids = None, prompt.to(model.device)
     for _ in range(TOKENS):
         out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache, ids = out.past_key_values, out.logits[:, -1].argmax(-1, keepdim=True)
+        ids.item()  # whoever writes reads each token
     return (time.perf_counter() - began) / TOKENS
 
 
@@ -121,10 +126,11 @@ def measure(size: Size, at: Path) -> tuple[float, float]:
     """Both ratios for one architecture."""
     at.mkdir()
     model = write_model(size, at / "model")
+    nn.Module.to(model, choose_device("auto"))  # as the split run's parties do
     vendor.init(at / "vendor", models=[f"gpt2={at / 'model'}"])
     key = vendor.keys.create(at / "vendor", "benchmark")
     with VendorProcess(at / "vendor") as process:
-        client = Client(process.url, key, home=at / "home", device="cpu")
+        client = Client(process.url, key, home=at / "home")
         turns = Turns([Whole(model)], steps=TURN)
         corpus = Dataset((((text(BATCH * BLOCK * size.steps - 1, 3)),),))
         result = client.finetune_language_model(
