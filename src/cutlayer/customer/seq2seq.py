@@ -10,11 +10,11 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cutlayer.core import ConfigError, ModelError, Payload, Ragged, Rows, Tokens
 from cutlayer.customer.link import AdapterLink, Exchange, Leg, Seq2SeqLink, Stored
-from cutlayer.customer.session import Growing, Session, Texts
+from cutlayer.customer.session import Growing, Session, Texts, token_losses
 from cutlayer.models import Inputs, Seq2SeqBottom, Seq2SeqTail, Template, seed_dropout
 from cutlayer.privacy import Release
 
@@ -84,11 +84,7 @@ class Seq2SeqSession(Session):
         _, target = labels.segments
         end = torch.tensor([self.archive.tokenizer.eos_token_id])
         followers = torch.cat([torch.cat([ids, end]) for ids in target.split()])
-        mask = Ragged(followers, target.lengths + 1).mask().bool()
-        losses = nn.functional.cross_entropy(
-            logits[mask.to(logits.device)], followers.to(logits.device), reduction="none"
-        )
-        return Ragged(losses, target.lengths + 1)
+        return token_losses(logits, Ragged(followers, target.lengths + 1))
 
     @torch.no_grad()
     def begin(self, texts: GrowingTarget, source: Ragged) -> None:

@@ -24,6 +24,7 @@ from cutlayer.models import (
     Inputs,
     Part,
     Tail,
+    Template,
     seed_dropout,
 )
 from cutlayer.models.cutting import block_list
@@ -33,6 +34,8 @@ from cutlayer.wire import Form, Precision, WireType, decode_tensors, encode_tens
 
 BOTTOM_BATCH = 64
 """Texts that go through the bottom at a time when nothing is trained."""
+_NOTHING = -100
+"""Stands where no token is predicted."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,32 @@ def replaced_tokens(original: Tokens, drawn: Release) -> int | None:
         return None
     pairs = zip(original.segments, payload.segments, strict=True)
     return sum(int((before.values != after.values).sum()) for before, after in pairs)
+
+
+def next_tokens(template: Template, texts: Tokens) -> Ragged:
+    """Ids of all tokens but the first of each text, special tokens among them."""
+    inputs = template.assemble(texts)
+    if inputs.input_ids is None:
+        raise ModelError("Losses need the true token ids.")
+    predicted = inputs.attention_mask[:, 1:].bool()
+    return Ragged(inputs.input_ids[:, 1:][predicted], predicted.sum(1))
+
+
+def token_losses(logits: Tensor, followers: Ragged) -> Ragged:
+    """Negative log-likelihood of the tokens that follow a text's first positions, in nats.
+
+    Args:
+        logits: `[n, positions, vocabulary]`.
+        followers: Ids of `n` texts, the first of which is to be predicted at position 0.
+    """
+    # Positions that predict nothing are left out after the loss: the gradient of picking rows of logits takes as long
+    # as the loss itself.
+    targets = followers.padded(_NOTHING)
+    targets = nn.functional.pad(targets, (0, logits.shape[1] - targets.shape[1]), value=_NOTHING).flatten()
+    losses = nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.to(logits.device), reduction="none", ignore_index=_NOTHING
+    )
+    return Ragged(losses[(targets != _NOTHING).to(losses.device)], followers.lengths)
 
 
 class Session(nn.Module):
@@ -236,13 +265,7 @@ class Session(nn.Module):
         Returns:
             Losses of `n` texts.
         """
-        inputs = self.archive.template.assemble(labels)
-        if inputs.input_ids is None:
-            raise ModelError("Losses need the true token ids.")
-        predicted = inputs.attention_mask[:, 1:].bool()
-        followers = inputs.input_ids[:, 1:][predicted].to(logits.device)
-        chosen = logits[:, :-1][predicted.to(logits.device)]
-        return Ragged(nn.functional.cross_entropy(chosen, followers, reduction="none"), predicted.sum(1))
+        return token_losses(logits, next_tokens(self.archive.template, labels))
 
     def segment_lengths(self, texts: Texts | Stored) -> Tensor:
         """`[n, segments]` int64: positions of each text, special tokens included."""

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from cutlayer.attacks import Knowledge, TrainedTruth
 from cutlayer.core import Cut, DataError, Guarantee, Perplexity, Ragged, Tokens
 from cutlayer.customer import Home, Progress
+from cutlayer.customer.session import next_tokens, token_losses
 from cutlayer.data import Dataset, read_dataset, tokenise
-from cutlayer.models import Head, Inputs, Parts, Tail, Template, load_model, load_tokenizer, max_length, split
+from cutlayer.models import Head, Parts, Tail, Template, load_model, load_tokenizer, max_length, split
 from cutlayer.models.heads import frozen
 from cutlayer.privacy import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
 from cutlayer.recipes.labels.config import CorpusSpec, LanguageScale
@@ -91,8 +91,7 @@ def language_option(
         hidden = parts.top(inputs)
         hidden.retain_grad()
         logits = _tail(parts)(hidden, inputs)
-        predicted, followers = _followers(inputs, template.assemble(reported.select(texts)))
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1][predicted], followers)
+        loss = token_losses(logits, next_tokens(template, reported.select(texts))).values.mean()
         optimiser.zero_grad()
         loss.backward()
         if hidden.grad is None:
@@ -162,14 +161,6 @@ def _report(private: Tokens, response: LabelResponse, home: Home, *, vocabulary:
     return response.draw(named, ids, side.values, [str(token) for token in range(vocabulary)], vault=home.vault)
 
 
-def _followers(inputs: Inputs, reported: Inputs) -> tuple[Tensor, Tensor]:
-    """Where something is predicted `[batch, seq - 1]`, and what is reported there."""
-    if reported.input_ids is None:
-        raise DataError("A loss needs tokens.")
-    predicted = inputs.attention_mask[:, 1:].bool()
-    return predicted, reported.input_ids[:, 1:][predicted]
-
-
 def _tail(parts: Parts) -> Tail:
     if parts.tail is None:
         raise TypeError("this cut has a tail")
@@ -180,11 +171,11 @@ def _tail(parts: Parts) -> Tail:
 def _perplexity(parts: Parts, template: Template, texts: Tokens, batch: int) -> float:
     sums, counts = [], []
     for some in torch.arange(len(texts)).split(batch):
-        inputs = template.assemble(texts.select(some))
+        tokens = texts.select(some)
+        inputs = template.assemble(tokens)
         logits = _tail(parts)(parts.top(inputs), inputs)
-        predicted, followers = _followers(inputs, inputs)
-        losses = torch.nn.functional.cross_entropy(logits[:, :-1][predicted], followers, reduction="none")
-        pieces = losses.double().split(predicted.sum(1).tolist())
+        losses = token_losses(logits, next_tokens(template, tokens))
+        pieces = losses.values.double().split(losses.lengths.tolist())
         sums += [float(piece.sum()) for piece in pieces]
         counts += [len(piece) for piece in pieces]
     value = Perplexity.of(torch.tensor(sums), torch.tensor(counts)).value
