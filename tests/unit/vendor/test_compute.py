@@ -205,6 +205,25 @@ def test_a_tenant_is_charged_for_what_its_work_took() -> None:
     assert seen[:3] == [("long", 0.0, 3.5), ("short", 3.5, 1.0), ("short", 4.5, 1.0)]
 
 
+def test_a_later_piece_waits_from_the_end_of_the_one_before() -> None:
+    """Or the metrics would tell of waiting in which the work itself was done."""
+    executor, seen, now = ByHand(), [], [0.0]
+    thread = ComputeThread(1, executor, watch=lambda *told: seen.append(told), clock=lambda: now[0])
+
+    def pieces(_: str) -> Generator[None, None, None]:
+        now[0] += 3
+        yield
+        now[0] += 2
+
+    def short(_: str) -> None:
+        now[0] += 1
+
+    thread.post(pieces, "long")
+    thread.post(short, "short")
+    executor.run()
+    assert seen == [("long", 0, 3), ("short", 3, 1), ("long", 1, 2)]
+
+
 def test_an_error_between_pieces_is_its_callers() -> None:
     def fails(_: str) -> Generator[None, None, None]:
         yield
