@@ -100,8 +100,7 @@ class Whole:
     def step(self) -> float:
         """One step; returns its seconds."""
         began = time.perf_counter()
-        logits = self._model(input_ids=self._batch, use_cache=False).logits
-        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), self._batch[:, 1:].flatten())
+        loss = self._model(input_ids=self._batch, labels=self._batch, use_cache=False).loss
         loss.backward()
         self._optimiser.step()
         self._optimiser.zero_grad()
