@@ -504,6 +504,8 @@ def finetune(
             f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
             "Give --dev, or a larger --dev-share."
         )
+    for line in result.advice:
+        output.warn(line)
     caveats = result.label_guarantee.caveats
     _show(output, result, classifier_rows(result), labels=caveats, again=out if finished else None)
     output.result(fields(result))
@@ -622,6 +624,10 @@ def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
     """What a classifier's run found, for people."""
     return [
         ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
+        (
+            "always the most frequent label",
+            "-" if result.majority_baseline is None else f"{100 * result.majority_baseline:.2f} %",
+        ),
         (
             "labels readable from gradients",
             "-" if result.label_recovery is None else f"{100 * result.label_recovery:.2f} %",

@@ -10,6 +10,22 @@ HIGH = 0.1
 """A share of tokens above which there is something to advise: below, Yao & Li call an attack not effective (§3.3.4)."""
 
 
+def classifier_advice(accuracy: Proportion, *, baseline: float) -> tuple[str, ...]:
+    """What to try where a classifier learnt nothing that could be told from always giving one label.
+
+    Args:
+        accuracy: Of the tuned model.
+        baseline: Accuracy of always giving the most frequent label, on the same texts.
+    """
+    if accuracy.value - baseline > 2 * accuracy.standard_error:
+        return ()
+    return (
+        f"Accuracy is not above that of always giving the most frequent label, {100 * baseline:.2f} %, by two standard "
+        "errors: the model may have learnt nothing. Try a higher --learning-rate (small models need more than large "
+        "ones), more --epochs with as much --patience, more texts, or a larger --eta; and measure on more texts.",
+    )
+
+
 def language_advice(
     *,
     trained: Proportion | None,

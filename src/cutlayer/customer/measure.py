@@ -31,7 +31,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.truth import Traffic
 from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Tokens
-from cutlayer.customer.advice import language_advice
+from cutlayer.customer.advice import classifier_advice, language_advice
 from cutlayer.customer.prepare import LabelledTexts, Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
@@ -229,6 +229,9 @@ class ClassifierMeasures(Measures[FinetuneResult]):
     ) -> FinetuneResult:
         dev, epsilon, classes = len(self._trainer.dev), self._spec.label_epsilon, len(self._data.label_names)
         accuracy = utility or Proportion.of(round(max(self._run.state.dev) * dev), dev)
+        if not isinstance(accuracy, Proportion):
+            raise TypeError("a classifier's utility is an accuracy")
+        baseline = self._majority_baseline()
         self._show(1, "labels")
         read = self._label_recovery()
         return FinetuneResult(
@@ -236,11 +239,21 @@ class ClassifierMeasures(Measures[FinetuneResult]):
             ua_on="dev" if self._data.test is None else "test",
             ua_n=accuracy.n,
             ua_standard_error=accuracy.standard_error,
+            majority_baseline=baseline,
+            advice=classifier_advice(accuracy, baseline=baseline),
             label_recovery=read.success.value if isinstance(read, Measured) else None,
             label_guarantee=labels or Guarantee.nothing(LABELS_SHOWN),
             label_keep=None if epsilon is None else keep_probability(epsilon, classes),
             **common,
         )
+
+    def _majority_baseline(self) -> float:
+        """Of the texts that accuracy is measured on, the share that has train's most frequent label."""
+        measured = self._data.dev if self._data.test is None else self._data.test
+        if not isinstance(self._data, LabelledTexts) or not isinstance(measured.labels, Tensor):
+            raise TypeError("a classifier's texts have labels")
+        most = self._data.rows.labels.bincount().argmax()
+        return float((measured.labels == most).double().mean())
 
     def _label_recovery(self) -> Outcome:
         """Of the true labels, whatever losses were computed from."""

@@ -41,6 +41,7 @@ class RunResult(BaseModel):
         unsafe_noise: Whether the noise came from a seed that was given, which protects nothing.
         deviations: Where the run differs from the paper.
         dev: Dev accuracy or perplexity after each epoch.
+        advice: What to do about what was found, what it costs, and what does not help.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -72,6 +73,7 @@ class RunResult(BaseModel):
     deviations: tuple[Deviation, ...]
     spec: RunSpec
     folder: Path
+    advice: tuple[str, ...] = ()
 
 
 class FinetuneResult(RunResult):
@@ -83,6 +85,8 @@ class FinetuneResult(RunResult):
             reported labels did, and `dev` counts by these.
         ua_n: How many texts.
         ua_standard_error: Its standard error.
+        majority_baseline: Accuracy of always giving the label that is most frequent in train, on the same texts; `None`
+            of a run of a version that did not tell it.
         label_recovery: Share of training labels that the vendor can read from output gradients.
         label_guarantee: What is promised of each label, whatever the vendor does with gradients.
         label_keep: Under randomised response, the probability that a label is reported as it is.
@@ -92,6 +96,7 @@ class FinetuneResult(RunResult):
     ua_on: str
     ua_n: int
     ua_standard_error: float
+    majority_baseline: float | None = None
     label_recovery: float | None
     label_guarantee: Guarantee = Guarantee.nothing(LABELS_SHOWN)
     label_keep: float | None = None
@@ -120,7 +125,6 @@ class LanguageResult(RunResult):
         read_from_rows_note: Why there is no number.
         read_without_blocks: What a table lookup would read of the same rows with no block of the customer below the
             cut; `None` where there is none, or where noise is drawn.
-        advice: What to do about these, what it costs, and what does not help.
     """
 
     perplexity: float
@@ -137,7 +141,6 @@ class LanguageResult(RunResult):
     read_from_rows: Proportion | None
     read_from_rows_note: str
     read_without_blocks: Proportion | None = None
-    advice: tuple[str, ...] = ()
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

@@ -178,13 +178,19 @@ def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.Monk
         seed=1,
     )
     result = FinetuneResult.model_construct(
-        eta=math.inf, guarantee=Guarantee.nothing("No noise."), spec=spec, folder=tmp_path, n_dev=2
+        eta=math.inf,
+        guarantee=Guarantee.nothing("No noise."),
+        spec=spec,
+        folder=tmp_path,
+        n_dev=2,
+        advice=("Learn more.",),
     )
     monkeypatch.setattr(Client, "finetune", lambda *_, **__: result)
     monkeypatch.setattr("cutlayer.cli.finetune.classifier_rows", lambda _: [])
     monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_, **__: None)
     ran = run("finetune", "--train", "x.csv", "--eta", "inf", "--json")
     assert "2 texts of dev chose the epoch" in ran.err
+    assert "warning: Learn more." in ran.err
     assert (ran.result["eta"], ran.result["guarantee"]["budget"], ran.result["spec"]["privacy"]["eta"]) == ("inf",) * 3
     assert "nfinity" not in ran.out
     assert ran.result["folder"] == str(tmp_path)

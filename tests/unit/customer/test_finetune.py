@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, Cut, DataError, ModelError, Place, Stopped, VendorError
+from cutlayer.core import BudgetError, ConfigError, Cut, DataError, ModelError, Place, Proportion, Stopped, VendorError
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
+from cutlayer.customer.advice import classifier_advice
 from cutlayer.customer.derived import run_privatizer, split_order
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
@@ -619,3 +620,34 @@ def test_other_weights_above_the_table_are_no_second_look(tiny_model: Path, tmp_
     assert fingerprint(model) != fingerprint(load_model(str(tiny_model), head=Head.CLASSIFICATION))
     assert [text.released for text in shown[0]] == [text.released for text in shown[1]]
     assert shown[0].replaced > 0.2
+
+
+# ---------------------------------------------------------------- a model that learnt nothing
+
+
+def test_a_result_tells_how_often_one_label_would_be_right(client: Client) -> None:
+    """The one that train has most, whatever the test texts have most."""
+    texts = corpus(40, seed=5).texts
+    train = Dataset(texts, tuple(LABELS[0] if number % 4 else LABELS[1] for number in range(40)))
+    test = Dataset(TEST.texts, (LABELS[1],) * 7 + (LABELS[0],) * 3)
+    result = finetune(client, train=train, test=test)
+    assert result.majority_baseline == pytest.approx(0.3)
+    assert finetune(client, train=train, test=test, out=result.folder) == result, "and where it is read from the folder"
+
+
+def test_without_a_test_it_is_about_devs_true_labels(client: Client) -> None:
+    dev = Dataset(TEST.texts, (LABELS[1],) * 7 + (LABELS[0],) * 3)
+    train = Dataset(TRAIN.texts, tuple(LABELS[0] if number % 4 else LABELS[1] for number in range(40)))
+    result = client.finetune(train, dev=dev, eta=6.0, training=TRAINING, seed=3, label_epsilon=0.01)
+    assert result.ua_on == "dev"
+    assert result.majority_baseline == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("right", "baseline", "is_told"), [(67, 0.67, True), (75, 0.67, True), (76, 0.67, False), (100, 1.0, True)]
+)
+def test_accuracy_is_held_against_always_one_label(right: int, baseline: float, is_told: bool) -> None:
+    """Two standard errors of 76 of 100 are 8.5 points."""
+    told = classifier_advice(Proportion.of(right, 100), baseline=baseline)
+    assert len(told) == is_told
+    assert all("--learning-rate" in line for line in told)
