@@ -94,8 +94,8 @@ class Whole:
     def __init__(self, model: GPT2LMHeadModel) -> None:
         self._model = model.train()
         self._optimiser = torch.optim.AdamW(model.parameters(), lr=5e-6)
-        self._batch = torch.randint(2, 2000, (BATCH, BLOCK), generator=torch.Generator().manual_seed(2))
-        self._batch = self._batch.to(model.device)
+        batch = torch.randint(2, 2000, (BATCH, BLOCK), generator=torch.Generator().manual_seed(2))
+        self._batch = batch.to(model.device)
 
     def step(self) -> float:
         """One step; returns its seconds."""

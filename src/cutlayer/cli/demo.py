@@ -14,7 +14,7 @@ import typer
 
 from cutlayer.cli.ledger import show_summary
 from cutlayer.cli.options import AsJson
-from cutlayer.cli.output import Output, fields
+from cutlayer.cli.output import Output, fields, percent
 
 if TYPE_CHECKING:
     from cutlayer.customer import Client, FinetuneResult, Home, Progress
@@ -128,10 +128,14 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
         "What privacy cost and bought",
         ("", f"eta {eta:g}", "no privacy"),
         [
-            ("utility accuracy on test (UA)", _percent(private.ua), _percent(bare.ua)),
-            ("tokens not recovered (EP)", _percent(private.ep), _percent(bare.ep)),
-            ("tokens replaced", _percent(private.replaced), _percent(bare.replaced)),
-            ("labels read from gradients", _percent(private.label_recovery), _percent(bare.label_recovery)),
+            ("utility accuracy on test (UA)", percent(private.ua, digits=1), percent(bare.ua, digits=1)),
+            ("tokens not recovered (EP)", percent(private.ep, digits=1), percent(bare.ep, digits=1)),
+            ("tokens replaced", percent(private.replaced, digits=1), percent(bare.replaced, digits=1)),
+            (
+                "labels read from gradients",
+                percent(private.label_recovery, digits=1),
+                percent(bare.label_recovery, digits=1),
+            ),
             ("bytes sent", private.uplink_bytes["total"], bare.uplink_bytes["total"]),
         ],
     )
@@ -186,7 +190,3 @@ def _guesses(run: Path, given: Corpora, home: Home) -> list[str]:
     read = evidence.tokens.read(ATTACKS["nearest-neighbour"](view)).read.segments[0]
     tokenizer = evidence.archive.tokenizer
     return [str(tokenizer.decode(read[evidence.rows.index(row)])) for row in range(SHOWN)]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"

@@ -37,7 +37,7 @@ from cutlayer.cli.options import (
     require_eta,
     warn_unprotected,
 )
-from cutlayer.cli.output import Output, fields
+from cutlayer.cli.output import Output, fields, percent
 
 FEW = 30
 """Texts of dev below which a warning is due: their accuracy has a standard error of up to 9 points."""
@@ -624,14 +624,8 @@ def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
     """What a classifier's run found, for people."""
     return [
         ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
-        (
-            "always the most frequent label",
-            "-" if result.majority_baseline is None else f"{100 * result.majority_baseline:.2f} %",
-        ),
-        (
-            "labels readable from gradients",
-            "-" if result.label_recovery is None else f"{100 * result.label_recovery:.2f} %",
-        ),
+        ("always the most frequent label", percent(result.majority_baseline)),
+        ("labels readable from gradients", percent(result.label_recovery)),
         ("guarantee of labels", _label_promise(result)),
     ]
 
@@ -696,7 +690,7 @@ def _show(
         ("adapter", result.adapter_id),
         *own,
         ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
-        ("tokens replaced", "-" if result.replaced is None else f"{100 * result.replaced:.2f} %"),
+        ("tokens replaced", percent(result.replaced)),
         ("guarantee", claim),
         ("tokens released", result.tokens_released),
         ("sent", ", ".join(f"{name} {size}" for name, size in result.uplink_bytes.items()) + " bytes"),

@@ -56,6 +56,11 @@ def fields(record: Any) -> dict[str, Any]:
     return {name: _plain(value) for name, value in values.items()}
 
 
+def percent(share: float | None, *, digits: int = 2) -> str:
+    """A share for people, or a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
 PIPE_WIDTH = 160
 QUIET_SECONDS = 60.0
 

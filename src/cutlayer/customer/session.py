@@ -24,7 +24,6 @@ from cutlayer.models import (
     Inputs,
     Part,
     Tail,
-    Template,
     seed_dropout,
 )
 from cutlayer.models.cutting import block_list
@@ -135,9 +134,8 @@ def replaced_tokens(original: Tokens, drawn: Release) -> int | None:
     return sum(int((before.values != after.values).sum()) for before, after in pairs)
 
 
-def next_tokens(template: Template, texts: Tokens) -> Ragged:
+def next_tokens(inputs: Inputs) -> Ragged:
     """Ids of all tokens but the first of each text, special tokens among them."""
-    inputs = template.assemble(texts)
     if inputs.input_ids is None:
         raise ModelError("Losses need the true token ids.")
     predicted = inputs.attention_mask[:, 1:].bool()
@@ -265,7 +263,7 @@ class Session(nn.Module):
         Returns:
             Losses of `n` texts.
         """
-        return token_losses(logits, next_tokens(self.archive.template, labels))
+        return token_losses(logits, next_tokens(self.archive.template.assemble(labels)))
 
     def segment_lengths(self, texts: Texts | Stored) -> Tensor:
         """`[n, segments]` int64: positions of each text, special tokens included."""

@@ -91,7 +91,7 @@ def language_option(
         hidden = parts.top(inputs)
         hidden.retain_grad()
         logits = _tail(parts)(hidden, inputs)
-        loss = token_losses(logits, next_tokens(template, reported.select(texts))).values.mean()
+        loss = token_losses(logits, next_tokens(template.assemble(reported.select(texts)))).values.mean()
         optimiser.zero_grad()
         loss.backward()
         if hidden.grad is None:
@@ -171,10 +171,9 @@ def _tail(parts: Parts) -> Tail:
 def _perplexity(parts: Parts, template: Template, texts: Tokens, batch: int) -> float:
     sums, counts = [], []
     for some in torch.arange(len(texts)).split(batch):
-        tokens = texts.select(some)
-        inputs = template.assemble(tokens)
+        inputs = template.assemble(texts.select(some))
         logits = _tail(parts)(parts.top(inputs), inputs)
-        losses = token_losses(logits, next_tokens(template, tokens))
+        losses = token_losses(logits, next_tokens(inputs))
         pieces = losses.values.double().split(losses.lengths.tolist())
         sums += [float(piece.sum()) for piece in pieces]
         counts += [len(piece) for piece in pieces]
