@@ -22,8 +22,8 @@ import torch
 from benchmarks.corpora import sentences
 from benchmarks.results import interleaved, write
 from cutlayer.attacks import ATTACKS, Knowledge, Noise, PublicText, Transcript, View
+from cutlayer.attacks.evaluation.truth import packed, sent
 from cutlayer.attacks.simulate import simulate
-from cutlayer.attacks.truth import packed, sent
 from cutlayer.core import Cut, Tokens
 from cutlayer.data import tokenise
 from cutlayer.models import (

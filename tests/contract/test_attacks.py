@@ -49,9 +49,9 @@ from cutlayer.attacks import (
     measure,
     simulate,
 )
+from cutlayer.attacks.evaluation.telling import telling_texts
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
-from cutlayer.attacks.telling import telling_texts
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
 from cutlayer.privacy import PrivacySpec

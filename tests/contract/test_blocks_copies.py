@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cutlayer.attacks import DistillationSpec, control_students, distil
-from cutlayer.attacks.middle_distillation import Exchanged
+from cutlayer.attacks.extraction.middle_distillation import Exchanged
 from cutlayer.models import Part
-from tests.unit.attacks.test_middle_distillation import exchanged
+from tests.unit.attacks.extraction.test_middle_distillation import exchanged
 
 SPEC = DistillationSpec(passes=1)
 TAUGHT, UNSEEN = range(120), range(120, 160)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cutlayer.attacks import NotApplicable, next_tokens
+from cutlayer.attacks import NotApplicable
+from cutlayer.attacks.language import next_tokens
 from cutlayer.customer import measure
 from tests.promises.accounts import Watched
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - used by name

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from cutlayer.attacks import Measured, TokenTruth, attributes, measure
+from cutlayer.attacks import Measured, TokenTruth, measure
+from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import ConfigError, DataError, Ragged, Stopped, Tokens
 from cutlayer.customer import Home, Silent
 from cutlayer.privacy import PrivacySpec

@@ -1,23 +1,15 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Dial, Guesses, Question
-from cutlayer.attacks.attribute_classifier import AttributeClassifier
-from cutlayer.attacks.attribute_mlp import AttributeMlp
-from cutlayer.attacks.attributes import AttributeTruth
-from cutlayer.attacks.autoencoder_inversion import AutoencoderInversion
-from cutlayer.attacks.controls import Check, Control
-from cutlayer.attacks.entities import EntityTruth
-from cutlayer.attacks.entity_tagger import EntityTagger
-from cutlayer.attacks.float_support import FloatSupport
-from cutlayer.attacks.gradient_norm import GradientNorm
-from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
-from cutlayer.attacks.label_clusters import ActivationClusters, GradientDirection
-from cutlayer.attacks.learned_inversion import LearnedInversion, LearnedInversionSpec
-from cutlayer.attacks.lengths import LengthClassifier, Lengths, LengthTruth
-from cutlayer.attacks.linear_inversion import LinearInversion, LinearInversionSpec
-from cutlayer.attacks.masked_infill import MaskedInfill, MaskedInfillSpec
-from cutlayer.attacks.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
-from cutlayer.attacks.measure import (
+from cutlayer.attacks.attributes.classifier import AttributeClassifier
+from cutlayer.attacks.attributes.entity_tagger import EntityTagger
+from cutlayer.attacks.attributes.lengths import LengthClassifier, Lengths, LengthTruth
+from cutlayer.attacks.attributes.mlp import AttributeMlp
+from cutlayer.attacks.content import content_tokens
+from cutlayer.attacks.evaluation.attributes import AttributeTruth
+from cutlayer.attacks.evaluation.controls import Check, Control
+from cutlayer.attacks.evaluation.entities import EntityTruth
+from cutlayer.attacks.evaluation.measure import (
     ControlFailed,
     Examined,
     Measured,
@@ -28,23 +20,28 @@ from cutlayer.attacks.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.attacks.middle_distillation import Copied, DistillationSpec, Exchanged, control_students, distil
-from cutlayer.attacks.mlp_inversion import MlpInversion
-from cutlayer.attacks.multi_run import MultiRun, MultiRunSpec
-from cutlayer.attacks.nearest_neighbour import NearestNeighbour, content_tokens
-from cutlayer.attacks.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTruth, TailGradient, TrainedTruth
-from cutlayer.attacks.output_gradient import GradientSign, OutputGradient
-from cutlayer.attacks.perceptron import Fitting
-from cutlayer.attacks.prefix_search import PrefixSearch, SearchedTruth
-from cutlayer.attacks.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
-from cutlayer.attacks.refined_inversion import RefinedInversion, RefinedInversionSpec
-from cutlayer.attacks.reports_and_text import ReportsAndText
-from cutlayer.attacks.scoring import Further, Score, bootstrap, clustered
-from cutlayer.attacks.simulate import released_as, simulate
-from cutlayer.attacks.survival import SurvivalPattern
-from cutlayer.attacks.text_overlap import TextOverlap, text_overlap
-from cutlayer.attacks.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
-from cutlayer.attacks.unsplit import (
+from cutlayer.attacks.evaluation.scoring import Further, Score, bootstrap, clustered
+from cutlayer.attacks.evaluation.text_overlap import TextOverlap, text_overlap
+from cutlayer.attacks.evaluation.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
+from cutlayer.attacks.extraction.middle_distillation import (
+    Copied,
+    DistillationSpec,
+    Exchanged,
+    control_students,
+    distil,
+)
+from cutlayer.attacks.inversion.autoencoder import AutoencoderInversion
+from cutlayer.attacks.inversion.float_support import FloatSupport
+from cutlayer.attacks.inversion.learned import LearnedInversion, LearnedInversionSpec
+from cutlayer.attacks.inversion.linear import LinearInversion, LinearInversionSpec
+from cutlayer.attacks.inversion.masked_infill import MaskedInfill, MaskedInfillSpec
+from cutlayer.attacks.inversion.maximum_posterior import MaximumPosterior, MaximumPosteriorSpec
+from cutlayer.attacks.inversion.mlp import MlpInversion
+from cutlayer.attacks.inversion.multi_run import MultiRun, MultiRunSpec
+from cutlayer.attacks.inversion.nearest_neighbour import NearestNeighbour
+from cutlayer.attacks.inversion.prefix_search import PrefixSearch, SearchedTruth
+from cutlayer.attacks.inversion.refined import RefinedInversion, RefinedInversionSpec
+from cutlayer.attacks.inversion.unsplit import (
     InputTruth,
     OuterIteration,
     Reconstruction,
@@ -53,8 +50,18 @@ from cutlayer.attacks.unsplit import (
     UnSplitSpec,
     reconstruct,
 )
+from cutlayer.attacks.inversion.word_selection import WordSelection, WordSelectionSpec
+from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+from cutlayer.attacks.labels.clusters import ActivationClusters, GradientDirection
+from cutlayer.attacks.labels.gradient_norm import GradientNorm
+from cutlayer.attacks.labels.output_gradient import GradientSign, OutputGradient
+from cutlayer.attacks.labels.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
+from cutlayer.attacks.labels.reports_and_text import ReportsAndText
+from cutlayer.attacks.labels.survival import SurvivalPattern
+from cutlayer.attacks.language.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTruth, TailGradient, TrainedTruth
+from cutlayer.attacks.perceptron import Fitting
+from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, Transcript, View
-from cutlayer.attacks.word_selection import WordSelection, WordSelectionSpec
 
 __all__ = [
     "ATTACKS",

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cutlayer.attacks.content import single_texts
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
-from cutlayer.attacks.prior import single_texts
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
 from cutlayer.models import Bottom

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from cutlayer.attacks import Reconstruction, UnSplitRun, UnSplitSpec
-from cutlayer.attacks.inverter import InverterSpec, RefineSpec
-from cutlayer.attacks.truth import Traffic
+from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks.inversion.inverter import InverterSpec, RefineSpec
 from cutlayer.core import Stopped
 from cutlayer.customer import Method
 from cutlayer.customer.progress import Silent

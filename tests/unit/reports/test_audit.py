@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Transcript
-from cutlayer.attacks.truth import Traffic
+from cutlayer.attacks.evaluation.truth import Traffic
 from cutlayer.core import ConfigError, Payload, Rows, Stopped, Tokens
 from cutlayer.customer import Home, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence

@@ -19,7 +19,7 @@ from cutlayer.reports.audit import LocalSpec, blocks, copy_blocks, local_evidenc
 from cutlayer.reports.schema import AuditReport, BlocksCopies
 from tests.promises.runs import corpus
 from tests.service.tiny import write_tiny_gpt2
-from tests.unit.attacks.test_middle_distillation import exchanged
+from tests.unit.attacks.extraction.test_middle_distillation import exchanged
 from tests.unit.reports.audits import copied_blocks, full
 
 SPEC = DistillationSpec(passes=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.inverter import InverterSpec, RefineSpec
+from cutlayer.attacks.inversion.inverter import InverterSpec, RefineSpec
 from cutlayer.core import Deviation, Spec
 from cutlayer.recipes.recipe import Size
 from cutlayer.recipes.unsplit.runs import Corpus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.truth import Traffic
+from cutlayer.attacks.evaluation.truth import Traffic
 from cutlayer.core import Spec
 from cutlayer.customer import Method, TrainSpec
 from cutlayer.recipes.recipe import Order, at_size

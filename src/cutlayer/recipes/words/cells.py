@@ -38,7 +38,7 @@ from cutlayer.attacks import (
     clustered,
     examine,
 )
-from cutlayer.attacks.linear_inversion import PublicInputs
+from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.core import ConfigError, Cut, Fault, Payload, Proportion, Rows, Spec, Tokens
 from cutlayer.customer import Home, Progress
@@ -114,7 +114,7 @@ class WordsCell(Spec):
 
 
 class Choice(BaseModel):
-    """What the adaptive attack chose on its own text; see `attacks.maximum_posterior.Tuned`.
+    """What the adaptive attack chose on its own text; see `attacks.inversion.maximum_posterior.Tuned`.
 
     Attributes:
         pairs: Draws that the channel was fitted on.

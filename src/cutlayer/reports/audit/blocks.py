@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from cutlayer.attacks import Control, Copied, DistillationSpec, Exchanged, control_students, distil
-from cutlayer.attacks.middle_distillation import NAME, REFERENCE, TITLE
+from cutlayer.attacks.extraction.middle_distillation import NAME, REFERENCE, TITLE
 from cutlayer.customer import Objective, Progress, RunSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.data import Dataset

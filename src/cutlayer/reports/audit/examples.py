@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from cutlayer.attacks import Reading
-from cutlayer.attacks.nearest_neighbour import content_tokens
-from cutlayer.attacks.truth import UNREAD
+from cutlayer.attacks.content import content_tokens
+from cutlayer.attacks.evaluation.truth import UNREAD
 from cutlayer.core import Tokens
 from cutlayer.customer.evidence import Evidence
 from cutlayer.reports.schema import Example, Piece, Strongest

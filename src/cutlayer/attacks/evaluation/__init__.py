@@ -1,0 +1,1 @@
+"""What judges attacks: the truth, how guesses are scored, controls, and the one call that runs them all."""

@@ -1,0 +1,1 @@
+"""What a customer can copy of the vendor's blocks."""

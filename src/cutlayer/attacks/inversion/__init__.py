@@ -1,0 +1,1 @@
+"""Words read from what left: of noisy rows and ids, and of rows behind blocks."""
