@@ -3,12 +3,14 @@
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Dial, Guesses, Question
 from cutlayer.attacks.attributes.classifier import AttributeClassifier
 from cutlayer.attacks.attributes.entity_tagger import EntityTagger
-from cutlayer.attacks.attributes.lengths import LengthClassifier, Lengths, LengthTruth
+from cutlayer.attacks.attributes.lengths import LengthClassifier, Lengths
 from cutlayer.attacks.attributes.mlp import AttributeMlp
 from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.evaluation.attributes import AttributeTruth
 from cutlayer.attacks.evaluation.controls import Check, Control
 from cutlayer.attacks.evaluation.entities import EntityTruth
+from cutlayer.attacks.evaluation.labels import LabelTruth
+from cutlayer.attacks.evaluation.lengths import LengthTruth
 from cutlayer.attacks.evaluation.measure import (
     ControlFailed,
     Examined,
@@ -20,9 +22,13 @@ from cutlayer.attacks.evaluation.measure import (
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.attacks.evaluation.scoring import Further, Score, bootstrap, clustered
+from cutlayer.attacks.evaluation.rows import RowTruth
+from cutlayer.attacks.evaluation.scoring import Further, Reading, Score
+from cutlayer.attacks.evaluation.statistics import bootstrap, clustered
 from cutlayer.attacks.evaluation.text_overlap import TextOverlap, text_overlap
-from cutlayer.attacks.evaluation.truth import LabelTruth, Reading, TokenTruth, Traffic, Truth
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import Traffic
+from cutlayer.attacks.evaluation.truth import Truth
 from cutlayer.attacks.extraction.middle_distillation import (
     Copied,
     DistillationSpec,
@@ -55,7 +61,7 @@ from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, L
 from cutlayer.attacks.labels.clusters import ActivationClusters, GradientDirection
 from cutlayer.attacks.labels.gradient_norm import GradientNorm
 from cutlayer.attacks.labels.output_gradient import GradientSign, OutputGradient
-from cutlayer.attacks.labels.record_order import KnownInOrder, RecordLinkage, RecordOrder, RowTruth
+from cutlayer.attacks.labels.record_order import KnownInOrder, RecordLinkage, RecordOrder
 from cutlayer.attacks.labels.reports_and_text import ReportsAndText
 from cutlayer.attacks.labels.survival import SurvivalPattern
 from cutlayer.attacks.language.next_tokens import MEASURED_TOKENS, ForwardLeak, GreedyTruth, TailGradient, TrainedTruth

@@ -285,6 +285,32 @@ class Knowledge:
         return replace(self, noise=Noise.nothing(), noises=None)
 
 
+def known_labels(knowledge: Knowledge) -> Labelled:
+    """The labels that were granted.
+
+    Raises:
+        Inapplicable: None were.
+    """
+    if knowledge.labelled is None:
+        raise Inapplicable("The attacker learns from records whose label it knows, and it was granted none.")
+    return knowledge.labelled
+
+
+def known(features: list[Tensor], labels: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Features `[m, f]` and labels `[m]` of the texts whose label is known.
+
+    Args:
+        features: Of each release, `[rows, f]`.
+        labels: Of each release, `[rows]` int64.
+
+    Raises:
+        Inapplicable: No label of any released text is known.
+    """
+    if not labels or not bool((told := torch.cat(labels) != UNMARKED).any()):
+        raise Inapplicable("The attacker knows the label of no record that was released.")
+    return torch.cat(features)[told], torch.cat(labels)[told]
+
+
 def _digest(tensor: Tensor) -> float:
     """A number that changes with any element, and with their order."""
     flat = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1).float()

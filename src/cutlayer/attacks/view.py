@@ -162,7 +162,7 @@ class Transcript:
             for frame in self:
                 if frame.route in (routes.STEP, routes.SHARD_PUT) and frame.direction is Direction.UP:
                     payload = unpack(tensors) if "rows" in (tensors := frame.tensors()) else None
-                    if isinstance(payload, Rows) and payload.segment_lengths.shape[1] == 1:
+                    if isinstance(payload, Rows) and payload.segment_count == 1:
                         kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))
                         yield replace(frame, tensors=_tensors_of(Rows(kept, kept.lengths[:, None])))
                         continue

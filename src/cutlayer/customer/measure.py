@@ -23,13 +23,13 @@ from cutlayer.attacks import (
     Outcome,
     SearchedTruth,
     TokenTruth,
+    Traffic,
     TrainedTruth,
     Transcript,
     measure,
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.attacks.evaluation.truth import Traffic
 from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Tokens
 from cutlayer.customer.advice import classifier_advice, language_advice
 from cutlayer.customer.prepare import LabelledTexts, Prepared

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Reading
-from cutlayer.attacks.evaluation.scoring import bootstrap
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
+from cutlayer.attacks.evaluation.statistics import bootstrap
 from cutlayer.core import Tokens
 from cutlayer.reports.markup import CLASSES, NAMES, WORD, Markup
 from cutlayer.reports.schema import Interval, Metric, TokenClass

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from cutlayer.attacks import Reconstruction, UnSplitRun, UnSplitSpec
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import Reconstruction, Traffic, UnSplitRun, UnSplitSpec
 from cutlayer.attacks.inversion.inverter import InverterSpec, RefineSpec
 from cutlayer.core import Stopped
 from cutlayer.customer import Method

@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import Traffic, UnSplitSpec
 from cutlayer.customer import Method, TrainSpec
 from cutlayer.customer.progress import Silent
 from cutlayer.data import read_dataset, sample_path

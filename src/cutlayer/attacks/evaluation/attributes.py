@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Clue, Guess
-from cutlayer.attacks.evaluation.scoring import Further, Score, area_under_curve, bootstrap_of, chance_of_match
+from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text
+from cutlayer.attacks.evaluation.scoring import Further, Score
 from cutlayer.attacks.evaluation.simplest import nearest_class
+from cutlayer.attacks.evaluation.statistics import area_under_curve, bootstrap_of, chance_of_match
 from cutlayer.attacks.evaluation.telling import telling_like, vocabulary_of
-from cutlayer.attacks.evaluation.truth import (
+from cutlayer.attacks.evaluation.traffic import (
     CONTROL,
-    ELSEWHERE,
-    Graded,
     Traffic,
     as_rows,
-    by_text,
     form_of,
     packed,
     released_again,
     sent,
     stored_words,
 )
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Noise
 from cutlayer.attacks.simulate import simulate
 from cutlayer.attacks.view import Transcript
@@ -120,7 +120,7 @@ class AttributeTruth:
         read = self._read(guesses)
         attacked = (~self.known & (read.looks > 0)).nonzero()[:, 0]
         if not len(attacked):
-            raise DataError("The transcript shows none of the attacked texts.", remedy="Give that of the same run.")
+            raise DataError("The transcript shows none of the attacked texts.", remedy=OTHER_RUN)
         truth, guessed = self.labels[attacked], read.votes[attacked].argmax(1)
         groups = torch.arange(len(attacked)) if self.groups is None else self.groups[attacked]
         cluster = groups.unique(return_inverse=True)[1]
@@ -248,7 +248,7 @@ class AttributeTruth:
         votes = torch.zeros(len(self), self.classes, dtype=torch.float64)
         looks = torch.zeros(len(self), dtype=torch.int64)
         graded = True
-        for texts, guess in by_text(guesses, self.records, self.steps):
+        for texts, guess in by_text(guesses, self.records, self.steps, form=Tensor):
             graded &= guess.is_floating_point()
             values = guess if guess.is_floating_point() else torch.nn.functional.one_hot(guess, self.classes)
             votes.index_add_(0, texts, values.double())

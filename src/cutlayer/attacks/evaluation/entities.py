@@ -13,9 +13,13 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
-from cutlayer.attacks.evaluation.scoring import Further, Score, bootstrap, clustered
+from cutlayer.attacks.evaluation.places import OTHER_RUN
+from cutlayer.attacks.evaluation.scoring import Further, Score
 from cutlayer.attacks.evaluation.simplest import read_words
-from cutlayer.attacks.evaluation.truth import CONTROL, CONTROL_ITEMS, Graded, TokenTruth, Traffic, released_again
+from cutlayer.attacks.evaluation.statistics import bootstrap, clustered
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import CONTROL, CONTROL_ITEMS, Traffic, released_again
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
@@ -60,9 +64,7 @@ class EntityTruth(TokenTruth):
             rows.append(row[counted])
             owners.append(_owner_of_row(at, texts))
         if not true:
-            raise DataError(
-                "The transcript shows none of the texts that the truth names.", remedy="Give that of the same run."
-            )
+            raise DataError("The transcript shows none of the texts that the truth names.", remedy=OTHER_RUN)
         told, made, row, owner = (torch.cat(column) for column in (true, guessed, rows, owners))
         found = EntityCounts.of(self.names, told, made, row, rows=len(owner)).by(owner, texts=len(self.tokens))
         if not int(found.true.sum()):

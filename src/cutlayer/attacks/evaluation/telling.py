@@ -74,7 +74,7 @@ def telling_like(
         rng: Draws words, lengths and places.
     """
     tokens = telling_texts(labels, count, classes, clue, vocabulary_of(knowledge, form), rng)
-    if (form.segment_lengths.shape[1] if isinstance(form, Rows) else len(form.segments)) == 2:
+    if form.segment_count == 2:
         tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(count, dtype=torch.int64))))
     return tokens
 

@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cutlayer.attacks.evaluation.controls import Check, Control
-from cutlayer.attacks.evaluation.scoring import bootstrap, resampled
+from cutlayer.attacks.evaluation.statistics import bootstrap, resampled
 from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
 from cutlayer.core import Ragged, Rows, Spec
 from cutlayer.models import Tail, Template

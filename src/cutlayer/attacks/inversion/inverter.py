@@ -41,7 +41,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cutlayer.attacks.evaluation.scoring import clustered
+from cutlayer.attacks.evaluation.statistics import clustered
 from cutlayer.attacks.inversion.unsplit import (
     InputTruth,
     OuterIteration,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
-from cutlayer.attacks.attributes.mlp import mean_rows
+from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.labels.record_order import Reports
 from cutlayer.attacks.perceptron import Fitting, fit_classifier

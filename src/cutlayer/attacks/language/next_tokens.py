@@ -16,7 +16,10 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Question
 from cutlayer.attacks.content import content_rows
-from cutlayer.attacks.evaluation.truth import CONTROL_ITEMS, Graded, Reading, TokenTruth, Traffic
+from cutlayer.attacks.evaluation.scoring import Reading
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.language.forward_leak import read_greedy_tokens
 from cutlayer.attacks.language.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits

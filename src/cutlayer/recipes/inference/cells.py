@@ -37,7 +37,7 @@ from cutlayer.attacks import (
     Truth,
     examine,
 )
-from cutlayer.attacks.evaluation.truth import ELSEWHERE
+from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.core import Cut, DataError, Spec, Tokens
 from cutlayer.customer import Home, Progress
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words

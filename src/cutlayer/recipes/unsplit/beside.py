@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import Traffic
 from cutlayer.core import Proportion
 from cutlayer.customer import Method
 from cutlayer.recipes.unsplit.findings import Pooled, Verdict, fails, falls

@@ -15,10 +15,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from cutlayer.attacks import InputTruth, Knowledge, OuterIteration, UnSplitRun, UnSplitSpec
+from cutlayer.attacks import InputTruth, Knowledge, OuterIteration, Traffic, UnSplitRun, UnSplitSpec
 from cutlayer.attacks.content import content_rows
-from cutlayer.attacks.evaluation.scoring import chance_of_match
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks.evaluation.statistics import chance_of_match
 from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, RefineSpec, fit_inverter, refine
 from cutlayer.core import DataError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Method, Progress

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import Traffic, UnSplitSpec
 from cutlayer.core import Spec
 from cutlayer.customer import Method, TrainSpec
 from cutlayer.recipes.recipe import Order, at_size

@@ -7,10 +7,10 @@ import torch
 
 from cutlayer.attacks import AttributeMlp, AttributeTruth, Clue, Inapplicable, Traffic, View, measure
 from cutlayer.attacks import Transcript as Seen
-from cutlayer.attacks.attributes.mlp import mean_rows
+from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.evaluation.attributes import CONTROL_ATTACKED, CONTROL_KNOWN
+from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.attacks.evaluation.telling import telling_texts
-from cutlayer.attacks.evaluation.truth import ELSEWHERE
 from cutlayer.attacks.knowledge import UNMARKED
 from cutlayer.core import DataError
 from cutlayer.wire import Frame, routes
