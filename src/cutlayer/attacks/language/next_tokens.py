@@ -22,7 +22,8 @@ from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
 from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.language.forward_leak import read_greedy_tokens
-from cutlayer.attacks.language.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits
+from cutlayer.attacks.language.tail import NO_TARGET, predicting, tail_logits
+from cutlayer.attacks.language.tail_gradient import MeanLoss, read_next_tokens
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, Transcript, View
 from cutlayer.core import DataError, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
@@ -51,7 +52,7 @@ class TailGradient:
             gradient, _ = _padded(step.gradient, step.lengths, view.knowledge, template)
             predicted = int(predicting(inputs).sum())
             if predicted:
-                ids = read_next_tokens(tail, hidden, gradient, inputs, predicted=predicted)
+                ids = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(predicted))
                 yield step.source, step.number, _as_texts(ids, inputs, step.lengths, view.knowledge)
 
 
