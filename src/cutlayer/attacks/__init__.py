@@ -47,15 +47,9 @@ from cutlayer.attacks.inversion.multi_run import MultiRun, MultiRunSpec
 from cutlayer.attacks.inversion.nearest_neighbour import NearestNeighbour
 from cutlayer.attacks.inversion.prefix_search import PrefixSearch, SearchedTruth
 from cutlayer.attacks.inversion.refined import RefinedInversion, RefinedInversionSpec
-from cutlayer.attacks.inversion.unsplit import (
-    InputTruth,
-    OuterIteration,
-    Reconstruction,
-    UnSplit,
-    UnSplitRun,
-    UnSplitSpec,
-    reconstruct,
-)
+from cutlayer.attacks.inversion.unsplit import UnSplit
+from cutlayer.attacks.inversion.unsplit_run import UnSplitRun, reconstruct
+from cutlayer.attacks.inversion.unsplit_spec import InputTruth, OuterIteration, Reconstruction, UnSplitSpec
 from cutlayer.attacks.inversion.word_selection import WordSelection, WordSelectionSpec
 from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
 from cutlayer.attacks.labels.clusters import ActivationClusters, GradientDirection

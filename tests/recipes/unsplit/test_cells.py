@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from cutlayer.attacks import Reconstruction, Traffic, UnSplitRun, UnSplitSpec
-from cutlayer.attacks.inversion.inverter import InverterSpec, RefineSpec
+from cutlayer.attacks.inversion.inverter import InverterSpec
+from cutlayer.attacks.inversion.inverter_refinement import RefineSpec
 from cutlayer.core import Stopped
 from cutlayer.customer import Method
 from cutlayer.customer.progress import Silent

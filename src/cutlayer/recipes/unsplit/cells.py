@@ -18,7 +18,8 @@ from torch import Tensor
 from cutlayer.attacks import InputTruth, Knowledge, OuterIteration, Traffic, UnSplitRun, UnSplitSpec
 from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.statistics import chance_of_match
-from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, RefineSpec, fit_inverter, refine
+from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, fit_inverter
+from cutlayer.attacks.inversion.inverter_refinement import RefineSpec, refine
 from cutlayer.core import DataError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Method, Progress
 from cutlayer.customer.home import write_bytes

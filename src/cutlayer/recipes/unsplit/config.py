@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import Field
 
 from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.inversion.inverter import InverterSpec, RefineSpec
+from cutlayer.attacks.inversion.inverter import InverterSpec
+from cutlayer.attacks.inversion.inverter_refinement import RefineSpec
 from cutlayer.core import Deviation, Spec
 from cutlayer.recipes.recipe import Size
 from cutlayer.recipes.unsplit.runs import Corpus
