@@ -29,13 +29,10 @@ from cutlayer.attacks.evaluation.text_overlap import TextOverlap, text_overlap
 from cutlayer.attacks.evaluation.tokens import TokenTruth
 from cutlayer.attacks.evaluation.traffic import Traffic
 from cutlayer.attacks.evaluation.truth import Truth
-from cutlayer.attacks.extraction.middle_distillation import (
-    Copied,
-    DistillationSpec,
-    Exchanged,
-    control_students,
-    distil,
-)
+from cutlayer.attacks.extraction.controls import control_students
+from cutlayer.attacks.extraction.exchanged import Exchanged
+from cutlayer.attacks.extraction.middle_distillation import Copied, distil
+from cutlayer.attacks.extraction.student import DistillationSpec
 from cutlayer.attacks.inversion.autoencoder import AutoencoderInversion
 from cutlayer.attacks.inversion.float_support import FloatSupport
 from cutlayer.attacks.inversion.learned import LearnedInversion, LearnedInversionSpec
