@@ -2,11 +2,11 @@
 
 from cutlayer.customer.client import Client, Mechanism, Source
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.generate import Sampling
 from cutlayer.customer.home import Home, default_home
 from cutlayer.customer.preview import Preview
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, PrivatizedText, RunResult
+from cutlayer.customer.sampling import Sampling
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, TrainSpec
 

@@ -41,7 +41,7 @@ from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.generate import OnText, Sampling, generate
+from cutlayer.customer.generate import OnText, generate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
 from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
@@ -52,6 +52,7 @@ from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import DataDigests, Run
+from cutlayer.customer.sampling import Sampling
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
