@@ -35,6 +35,7 @@ from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
 from cutlayer.privacy.mechanisms import DChi, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.replacement import noisy_rows
 
 _SPREAD = 0.3
 """σ of ln eta under CTI, where the attacker knows no label to estimate it by: 0.25 to 0.38 on four data sets."""
@@ -326,7 +327,7 @@ def _draw_rows(
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     table, eta = search.table, noise.privacy.eta
     etas = _etas(ids, noise=noise, rng=rng).numpy()
-    rows = table[ids].double() + torch.from_numpy(DChi().noise(etas=etas, width=table.shape[1], rng=rng))
+    rows = noisy_rows(table[ids], DChi().noise(etas=etas, width=table.shape[1], rng=rng), on_lattice=False)
     spread = 0.0 if noise.privacy.cti is None else _SPREAD if noise.etas is None else float(np.log(etas).std())
     if noise.clip is not None:
         rows *= (noise.clip / rows.norm(dim=1, keepdim=True)).clamp(max=1)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -33,7 +33,8 @@ from cutlayer.privacy.context import NAME_BYTES, Excerpts, Reader, Readings, Spe
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
-from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism, round_to_lattice
+from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism
+from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import QUERY_BLOCK
 from cutlayer.privacy.randomness import NoiseKeys, stream_fingerprint
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
@@ -468,27 +469,23 @@ class Privatizer(ABC):
             for identity, digest in zip(release.identities, digests, strict=True)
         )
 
-    def _noisy(
-        self, clean: Callable[[slice], Tensor], *, width: int, etas: Tensor, names: NDArray[np.uint8]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Adds noise block by block.
+    def _noise(self, *, width: int, etas: Tensor, names: NDArray[np.uint8]) -> Iterator[tuple[slice, Float64]]:
+        """Draws noise block by block, from the customer's secret.
 
         Args:
-            clean: Gives the float64 rows `[n, width]` of a slice of all rows.
             width: Coordinates per row.
             etas: `[total]` float64.
             names: `[total, NAME_BYTES]` uint8: of each row's draw.
 
         Yields:
-            A slice of all rows and its noisy rows on the lattice, float64.
+            A slice of all rows and its noise `[n, width]`.
         """
         levels = etas.numpy()
         most = max(QUERY_BLOCK, BLOCK_ELEMENTS // width // QUERY_BLOCK * QUERY_BLOCK)
         for start in range(0, len(levels), most):
             part = slice(start, min(start + most, len(levels)))
             streams = self._noise_keys.streams(names[part])
-            noise = torch.from_numpy(self.mechanism.noise(etas=levels[part], width=width, rng=streams))
-            yield part, round_to_lattice(noise.add_(clean(part)))
+            yield part, self.mechanism.noise(etas=levels[part], width=width, rng=streams)
 
 
 PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism")
