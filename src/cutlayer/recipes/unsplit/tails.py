@@ -82,10 +82,10 @@ class TailReading(BaseModel):
     def of(cls, result: LanguageResult) -> TailReading:
         """What a finished run says."""
         return cls(
-            first_steps=result.read_in_training,
-            last_steps=result.read_at_end,
-            answers=result.read_from_answers,
-            rows=result.read_from_rows,
+            first_steps=result.token_recovery_first_steps,
+            last_steps=result.token_recovery_last_steps,
+            answers=result.token_recovery_from_answers,
+            rows=result.token_recovery_from_boundary,
             before=result.dev_before,
             after=result.perplexity,
         )
