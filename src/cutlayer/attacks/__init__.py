@@ -1,6 +1,6 @@
 """What a vendor can find out from what it saw: attacks on recorded transcripts, and controls that keep them honest."""
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Dial, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question, SignalSource
 from cutlayer.attacks.attributes.classifier import AttributeClassifier
 from cutlayer.attacks.attributes.entity_tagger import EntityTagger
 from cutlayer.attacks.attributes.lengths import LengthClassifier, Lengths
@@ -71,7 +71,6 @@ __all__ = [
     "AttributeTruth",
     "AutoencoderInversion",
     "Check",
-    "Clue",
     "Control",
     "ControlFailed",
     "Copied",
@@ -135,6 +134,7 @@ __all__ = [
     "SeenFrame",
     "SeenRelease",
     "SeenStep",
+    "SignalSource",
     "SurvivalPattern",
     "TailGradient",
     "TextOverlap",

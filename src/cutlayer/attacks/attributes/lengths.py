@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, known, known_labels
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Tokens
@@ -99,7 +99,7 @@ for _question, _name, _title in (
             question=_question,
             reference="this project; what no privatizer here hides",
             needs=frozenset({Need.LABELLED}),
-            clue=Clue.LENGTHS,
+            signal=SignalSource.LENGTHS,
         )
     )
 

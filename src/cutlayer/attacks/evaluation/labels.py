@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import Clue, Guess
+from cutlayer.attacks.attack import Guess, SignalSource
 from cutlayer.attacks.evaluation.places import joined_by_text
 from cutlayer.attacks.evaluation.scoring import Further, Score
 from cutlayer.attacks.evaluation.statistics import chance_of_groups, chance_of_match, matched_groups
@@ -51,7 +51,7 @@ class LabelTruth:
         steps: By job and step, `[rows]` int64: each row's text.
         named: Whether guesses are labels, or numbers of groups, which are matched with labels at their best.
         epsilon: Of the randomised response that losses were computed from; `None` if from labels as they are.
-        clue: What controls plant labels in.
+        signal: What controls plant labels in.
     """
 
     labels: Tensor
@@ -59,7 +59,7 @@ class LabelTruth:
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     named: bool = True
     epsilon: float | None = None
-    clue: Clue = Clue.GRADIENTS
+    signal: SignalSource = SignalSource.GRADIENTS
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth; each row of each step is one trial, clustered by text.
@@ -103,7 +103,7 @@ class LabelTruth:
         as they are; for an attack that looks further than that they show reports of which a third is false, of
         records that lie in the order of their labels, or whose words tell these.
         """
-        if self.clue is Clue.GRADIENTS:
+        if self.signal is SignalSource.GRADIENTS:
             told = (
                 self.labels[torch.randperm(len(self.labels), generator=rng)]
                 if kind is Traffic.SHUFFLED
@@ -112,17 +112,17 @@ class LabelTruth:
             plain = replace(self, epsilon=None)
             frames = plain._step(kind, like, told, told, rng, records=self._numbers(told))
             return Transcript(lambda: frames), plain._seen()
-        truth = self._further_clue(rng)
+        truth = self._reported_labels(rng)
         truth = replace(truth, epsilon=math.log((1 / _FALSE - 1) * (self.num_labels - 1)))
         told = truth.labels
         if kind is Traffic.SHUFFLED:
             # told in its order all the same: what is read is right of others
             truth = replace(truth, labels=told[torch.randperm(len(told), generator=rng)])
         frames = truth._step(kind, like, told, truth._reports(told, rng), rng, records=truth._numbers(told))
-        if self.clue is Clue.REPORTS:
+        if self.signal is SignalSource.REPORTS:
             form = form_of(like)
             labels = None if kind is Traffic.NOISE else told
-            tokens = telling_like(form, labels, len(told), self.num_labels, Clue.WORDS, knowledge, rng)
+            tokens = telling_like(form, labels, len(told), self.num_labels, SignalSource.WORDS, knowledge, rng)
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
             frames.insert(0, stored(packed(payload, form)))
         return Transcript(lambda: frames), truth._seen()
@@ -135,12 +135,12 @@ class LabelTruth:
         """
         if self.epsilon is None:
             raise Inapplicable("Labels were not drawn at random: unprotected traffic is of the run's own settings.")
-        truth = self if self.clue is Clue.GRADIENTS else self._further_clue(rng)
+        truth = self if self.signal is SignalSource.GRADIENTS else self._reported_labels(rng)
         reports = truth._reports(truth.labels, rng)
         frames = truth._step(Traffic.UNPROTECTED, like, reports, reports, rng, records=truth._numbers(truth.labels))
-        if self.clue is Clue.REPORTS:
+        if self.signal is SignalSource.REPORTS:
             form = form_of(like)
-            tokens = telling_like(form, truth.labels, len(reports), self.num_labels, Clue.WORDS, knowledge, rng)
+            tokens = telling_like(form, truth.labels, len(reports), self.num_labels, SignalSource.WORDS, knowledge, rng)
             if knowledge.noise is None or knowledge.noise.privacy.mechanism == "none":
                 payload = as_rows(tokens, Traffic.UNPROTECTED, knowledge, rng) if isinstance(form, Rows) else tokens
             else:
@@ -152,14 +152,16 @@ class LabelTruth:
         )
         return Graded(Transcript(lambda: frames), truth._seen(), ((f"job/{CONTROL}", 1, signs),))
 
-    def _further_clue(self, rng: torch.Generator) -> LabelTruth:
+    def _reported_labels(self, rng: torch.Generator) -> LabelTruth:
         """As many labels as a control has, in the shares that they have here."""
         labels = self.labels.repeat(-(-_REPORTED // len(self.labels)))
         return replace(self, labels=labels[torch.randperm(len(labels), generator=rng)[:_REPORTED]])
 
     def _numbers(self, told: Tensor) -> Tensor:
         """The number `[n]` of each text's record: sorted by label, where that is to tell labels."""
-        return told.argsort(stable=True).argsort() if self.clue is Clue.NEIGHBOURS else torch.arange(len(told))
+        return (
+            told.argsort(stable=True).argsort() if self.signal is SignalSource.NEIGHBOURS else torch.arange(len(told))
+        )
 
     def _reports(self, labels: Tensor, rng: torch.Generator) -> Tensor:
         """Randomised response."""

@@ -157,7 +157,7 @@ def _sample(truth: Truth, run: Attack) -> Truth:
     """What an attack's controls are about: as much as it takes, and where it looks."""
     sample = truth.sample()
     if isinstance(sample, AttributeTruth | LabelTruth):
-        return replace(sample, clue=run.clue)
+        return replace(sample, signal=run.signal)
     if isinstance(sample, TokenTruth) and run.tokens is not None:
         return sample.limited(run.tokens // 2)
     return sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import Clue
+from cutlayer.attacks.attack import SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.core import Payload, Ragged, Rows, Tokens
 
@@ -15,7 +15,7 @@ _MARKS = 2
 
 
 def telling_texts(
-    labels: Tensor | None, count: int, classes: int, clue: Clue, words: Tensor, rng: torch.Generator
+    labels: Tensor | None, count: int, classes: int, signal: SignalSource, words: Tensor, rng: torch.Generator
 ) -> Tokens:
     """Texts of random words that tell their labels.
 
@@ -23,11 +23,11 @@ def telling_texts(
         labels: `[count]` int64; `None` for texts that tell nothing.
         count: How many texts.
         classes: How many labels there are.
-        clue: Whether a word or the length tells.
+        signal: Whether a word or the length tells.
         words: Ids to choose from.
         rng: Draws words, lengths and places.
     """
-    if clue is Clue.LENGTHS:
+    if signal is SignalSource.LENGTHS:
         lengths = 2 + torch.randint(2, (count,), generator=rng)
         lengths += 2 * (torch.randint(classes, (count,), generator=rng) if labels is None else labels)
     else:
@@ -39,7 +39,7 @@ def telling_texts(
             f"A vocabulary of {len(words)} tokens has none left beside those that mark {classes} labels."
         )
     values = others[torch.randint(len(others), (int(lengths.sum()),), generator=rng)]
-    if clue is Clue.WORDS and labels is not None:
+    if signal is SignalSource.WORDS and labels is not None:
         starts = lengths.cumsum(0) - lengths
         for _ in range(_MARKS):
             places = starts + (torch.rand(count, generator=rng) * lengths).long()
@@ -58,7 +58,7 @@ def telling_like(
     labels: Tensor | None,
     count: int,
     classes: int,
-    clue: Clue,
+    signal: SignalSource,
     knowledge: Knowledge,
     rng: torch.Generator,
 ) -> Tokens:
@@ -69,11 +69,11 @@ def telling_like(
         labels: What they tell.
         count: How many texts.
         classes: How many labels there are.
-        clue: What tells.
+        signal: What tells.
         knowledge: Words to choose from.
         rng: Draws words, lengths and places.
     """
-    tokens = telling_texts(labels, count, classes, clue, vocabulary_of(knowledge, form), rng)
+    tokens = telling_texts(labels, count, classes, signal, vocabulary_of(knowledge, form), rng)
     if form.segment_count == 2:
         tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(count, dtype=torch.int64))))
     return tokens

@@ -26,7 +26,7 @@ class Graded:
     Attributes:
         transcript: The traffic.
         truth: What to score it with.
-        simplest: Guesses of the simplest attack with the same clue.
+        simplest: Guesses of the simplest attack on the same signal source.
     """
 
     transcript: Transcript

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Need
 from cutlayer.attacks.view import SeenStep, View
 
@@ -95,7 +95,7 @@ ATTACKS.add("gradient-direction")(
         reference="Li et al., arXiv:2102.08504; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )
 ATTACKS.add("activation-clusters")(
@@ -106,6 +106,6 @@ ATTACKS.add("activation-clusters")(
         reference="Sun et al., arXiv:2203.01451; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need, known_labels
 from cutlayer.attacks.labels.hidden_markov import read_in_order
 from cutlayer.attacks.labels.output_gradient import told_labels
@@ -95,7 +95,7 @@ ATTACKS.add("record-order")(
         reference="this project; Baum et al. 1970",
         needs=frozenset({Need.CLASSES, Need.RESPONSE}),
         floor=0.9,
-        clue=Clue.NEIGHBOURS,
+        signal=SignalSource.NEIGHBOURS,
     )
 )
 for _question, _name, _what in (
@@ -110,7 +110,7 @@ for _question, _name, _what in (
             reference="this project; Baum et al. 1970",
             needs=frozenset({Need.LABELLED}),
             floor=0.9,
-            clue=Clue.ORDER,
+            signal=SignalSource.ORDER,
         )
     )
 ATTACKS.add("record-linkage")(
@@ -120,7 +120,7 @@ ATTACKS.add("record-linkage")(
         question=Question.ROW,
         reference="this project",
         needs=frozenset({Need.ROWS}),
-        clue=Clue.ORDER,
+        signal=SignalSource.ORDER,
     )
 )
 

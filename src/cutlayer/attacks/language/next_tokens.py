@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guess, Guesses, Question, SignalSource
 from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.scoring import Reading
 from cutlayer.attacks.evaluation.tokens import TokenTruth
@@ -93,7 +93,7 @@ ATTACKS.add("tail-gradient")(
         needs=frozenset({Need.TAIL}),
         tokens=MEASURED_TOKENS,
         costly=True,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )
 ATTACKS.add("forward-leak")(
