@@ -92,7 +92,7 @@ class Noise:
 
     @classmethod
     def nothing(cls) -> Noise:
-        """Releases as they are."""
+        """No noise: releases are what they are made of."""
         return cls(PrivacySpec.no_privacy())
 
     def class_logits(self) -> Tensor:
@@ -192,7 +192,7 @@ class Labelled:
     classes: int
 
     def of(self, source: str, number: int, rows: int) -> Tensor:
-        """What it knows of a release's rows."""
+        """What it knows of a release's rows, `[rows]` int64; `UNMARKED` where it does not know."""
         known = self.labels.get((source, number))
         return torch.full((rows,), UNMARKED, dtype=torch.int64) if known is None else known
 

@@ -169,7 +169,7 @@ def batches(lengths: Tensor, positions: int) -> Iterator[Tensor]:
         positions: Most positions of a batch.
 
     Yields:
-        Numbers of texts.
+        `[texts of a batch]` int64, their numbers.
     """
     order = lengths.argsort(descending=True, stable=True)
     start = 0

@@ -241,7 +241,7 @@ class AttributeTruth:
         return Graded(transcript, truth, ((f"job/{CONTROL}", 1, nearest),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any label may be guessed."""
         return 1.0
 
     def _read(self, guesses: Iterable[Guess]) -> _Votes:

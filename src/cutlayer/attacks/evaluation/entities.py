@@ -108,7 +108,7 @@ class EntityTruth(TokenTruth):
         return Graded(transcript, truth, ((f"job/{CONTROL}", 1, tagged),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any tag may be guessed."""
         return 1.0
 
 
@@ -126,8 +126,8 @@ class EntityCounts:
 
     Attributes:
         right: `[rows]` int64, those that were found.
-        guessed: Those that were guessed.
-        true: Those that there are.
+        guessed: `[rows]` int64, those that were guessed.
+        true: `[rows]` int64, those that there are.
     """
 
     right: Tensor
@@ -162,7 +162,7 @@ class EntityCounts:
         return 2 * float(self.right.sum()) / max(1.0, float((self.guessed + self.true).sum()))
 
     def by(self, owner: Tensor, *, texts: int) -> EntityCounts:
-        """The sums over each text's rows."""
+        """The sums over each text's rows, where `owner` `[rows]` int64 is the text of each row."""
         empty = torch.zeros(texts, dtype=torch.int64)
         return EntityCounts(*(empty.index_add(0, owner, part) for part in (self.right, self.guessed, self.true)))
 

@@ -198,7 +198,7 @@ class LabelTruth:
         return replace(self, steps={(CONTROL, 1): torch.arange(len(self.labels))})
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any label may be guessed."""
         return 1.0
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:

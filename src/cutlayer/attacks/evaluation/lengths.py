@@ -91,7 +91,7 @@ class LengthTruth:
         raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any length may be guessed."""
         return 1.0
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:

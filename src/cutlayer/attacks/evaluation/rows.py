@@ -97,7 +97,7 @@ class RowTruth:
         raise Inapplicable("No noise is added to numbers of records: unprotected traffic is of the run's own settings.")
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any row may be guessed."""
         return 1.0
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:

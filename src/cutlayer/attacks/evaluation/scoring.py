@@ -91,7 +91,7 @@ class Reading:
         chance: The share of tokens that would be read by chance.
         texts: `[n]` int64, which of a run's texts these are.
         further: Other numbers of the same guesses.
-        originals: As of a `TokenTruth`.
+        originals: `[n]` int64, as of a `TokenTruth`: which texts are copies of one.
     """
 
     tokens: Tokens

@@ -35,6 +35,8 @@ def clustered(successes: Tensor, trials: Tensor) -> Proportion:
 
     Raises:
         DataError: There is no trial at all.
+
+    Ref: Cochran, "Sampling Techniques", 1977, §9A (clusters of unequal sizes: ratio to size).
     """
     hits, counts = successes[trials > 0].double(), trials[trials > 0].double()
     n, m = int(counts.sum()), len(counts)
@@ -86,6 +88,8 @@ def bootstrap(successes: Tensor, trials: Tensor) -> tuple[float, float]:
     Args:
         successes: `[m]`, of each cluster; the sum of what is averaged need not be whole, but lies between 0 and trials.
         trials: `[m]`, in each cluster; clusters without trials do not count.
+
+    Ref: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, §13.
     """
     low, high = resampled(successes, trials)
     if low < high:
@@ -156,6 +160,8 @@ def area_under_curve(
 
     Returns:
         The area under the ROC curve `[...]`, not a number where one kind is missing.
+
+    Ref: Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143, 1982.
     """
     if weights is None:
         weights = np.ones(len(scores))
@@ -227,6 +233,8 @@ def matched_groups(groups: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         `[groups]` int64; -1 for a group that is left without a label of its own.
+
+    Ref: Kuhn, "The Hungarian method for the assignment problem", 1955.
     """
     size = 1 + int(groups.max())
     counts = _contingency(groups, labels, size=size, classes=1 + int(labels.max()))

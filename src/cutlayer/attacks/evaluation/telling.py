@@ -24,8 +24,11 @@ def telling_texts(
         count: How many texts.
         classes: How many labels there are.
         signal: Whether a word or the length tells.
-        words: Ids to choose from.
+        words: `[words]` int64, ids to choose from.
         rng: Draws words, lengths and places.
+
+    Raises:
+        Inapplicable: There are too few words to mark so many labels.
     """
     if signal is SignalSource.LENGTHS:
         lengths = 2 + torch.randint(2, (count,), generator=rng)
@@ -48,7 +51,7 @@ def telling_texts(
 
 
 def vocabulary_of(knowledge: Knowledge, form: Payload) -> Tensor:
-    """Ids that control texts are made of."""
+    """Ids `[words]` int64 that control texts in the form of a release are made of."""
     largest = 0 if isinstance(form, Rows) else int(torch.cat([side.values for side in form.segments]).max())
     return vocabulary(knowledge, largest=largest)
 
@@ -66,7 +69,7 @@ def telling_like(
 
     Args:
         form: The release; see `telling_texts` for the others.
-        labels: What they tell.
+        labels: `[count]` int64, what they tell; `None` for nothing.
         count: How many texts.
         classes: How many labels there are.
         signal: What tells.
@@ -80,7 +83,7 @@ def telling_like(
 
 
 def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
-    """Ids that control texts are made of: the candidates, or the table's, or all up to the largest known."""
+    """Ids `[words]` int64 for control texts: the candidates, or all of the table, or all up to the largest known."""
     if knowledge.candidates is not None:
         return knowledge.candidates.nonzero()[:, 0]
     return torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + largest)

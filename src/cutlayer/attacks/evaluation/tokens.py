@@ -70,7 +70,7 @@ class TokenTruth:
 
         Args:
             runs: Of each what was asked of its texts, single ones or pairs in all runs.
-            originals: Of all of their texts.
+            originals: `[texts]` int64, of all of their texts together.
         """
         counts = [len(run.tokens) for run in runs]
         starts = [sum(counts[:number]) for number in range(len(runs))]

@@ -39,7 +39,11 @@ class Traffic(StrEnum):
 
 
 def form_of(like: Transcript) -> Payload:
-    """What was released first."""
+    """The form of a transcript's releases: its first one, ids or rows.
+
+    Raises:
+        Inapplicable: Nothing was released.
+    """
     first = next(like.releases(), None)
     if first is None:
         raise Inapplicable("The transcript holds no released text.")
@@ -47,7 +51,7 @@ def form_of(like: Transcript) -> Payload:
 
 
 def sent(direction: Direction, step: int, tensors: Mapping[str, Tensor]) -> SeenFrame:
-    """A step's frame of control traffic."""
+    """A step's frame of control traffic, with the tensors that its route has by role (`wire.routes`)."""
     return SeenFrame(direction, routes.STEP, {"job": CONTROL, "step": step}, lambda: tensors)
 
 
@@ -100,7 +104,7 @@ def _digest(tokens: Tokens) -> bytes:
 
 
 def stored(tensors: Mapping[str, Tensor]) -> SeenFrame:
-    """A record set's only shard, of control traffic."""
+    """A record set's only shard, of control traffic, with the tensors that its route has by role (`wire.routes`)."""
     where: Mapping[str, str | int] = {"record_set": CONTROL, "shard": 0}
     return SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: tensors)
 
@@ -120,7 +124,7 @@ def stored_words(count: int, like: Transcript, knowledge: Knowledge, *, rng: tor
 
 
 def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
-    """A release's tensors, rows in the element type of another release's."""
+    """A release's tensors as a frame carries them (`wire.pack`), rows in the element type of another release's."""
     bf16 = isinstance(like, Rows) and like.packed.values.dtype is torch.bfloat16
     return pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
 

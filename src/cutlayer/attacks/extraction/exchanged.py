@@ -39,7 +39,7 @@ class Exchanged:
         return len(self.sent)
 
     def select(self, indices: Tensor | Sequence[int]) -> Exchanged:
-        """The texts at `indices`, in that order."""
+        """The texts at `indices` `[m]`, in that order."""
         return replace(
             self,
             sent=self.sent.select(indices),

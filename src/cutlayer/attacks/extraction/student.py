@@ -97,7 +97,7 @@ class Student(nn.Module):
         return (windows - self._means) / self._scales
 
     def targets(self, returned: Tensor) -> Tensor:
-        """Rows out `[rows, width]` by their own means and spreads."""
+        """Rows out `[rows, width]` by their own means and spreads, `[rows, width]` float32."""
         return (returned.float() - self._centre) / self._spread
 
     def forward(self, windows: Tensor) -> Tensor:

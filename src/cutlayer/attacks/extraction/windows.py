@@ -31,7 +31,7 @@ class Windows:
         self._so_far = ((summed - before) / (1 + self._within[:, None])).float()
 
     def of(self, items: Tensor | slice) -> Tensor:
-        """`[items, features]`; the first `width` features are the row itself."""
+        """Windows `[items, features]` of rows `[items]`; the first `width` features are the row itself."""
         within = self._within[items]
         at = torch.arange(len(self._values))[items]
         parts = [self._values[at]]

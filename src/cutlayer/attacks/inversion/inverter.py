@@ -130,7 +130,7 @@ class Inverter:
         Where there are fewer candidates than k, there are fewer columns.
 
         Args:
-            hidden: See `guess`, as for the next.
+            hidden: `[batch, seq, width]`, as for `guess`, and so the next.
             inputs: Where padding stands.
             k: How many.
 

@@ -48,12 +48,12 @@ class RefineSpec(Spec):
 
 @dataclass(frozen=True)
 class Refined:
-    """What was read, stage by stage; `[batch, seq]` int64 ids, -1 at padding.
+    """What was read, stage by stage; ids are -1 at padding.
 
     Attributes:
-        guessed: By the inverter alone.
+        guessed: `[batch, seq]` int64, by the inverter alone.
         matched: After the rows were moved, with them and the history; `None` if that was left out.
-        searched: After the search; `None` if that was left out.
+        searched: `[batch, seq]` int64, after the search; `None` if that was left out.
     """
 
     guessed: Tensor
@@ -62,7 +62,7 @@ class Refined:
 
     @property
     def stages(self) -> dict[str, Tensor]:
-        """The ids of each stage that was run, in order."""
+        """The ids `[batch, seq]` int64 of each stage that was run, in order."""
         found = {"guessed": self.guessed}
         if self.matched is not None:
             found["matched"] = self.matched.ids
@@ -72,7 +72,7 @@ class Refined:
 
     @property
     def ids(self) -> Tensor:
-        """The ids of the last stage."""
+        """The ids `[batch, seq]` int64 of the last stage."""
         return list(self.stages.values())[-1]
 
 

@@ -92,7 +92,15 @@ class Reader(Protocol):
     """Reads tokens from what was observed in their places."""
 
     def read(self, looks: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Tokens `[places]`, from one or several looks `[places, ...]` at texts of `lengths`, none of them empty."""
+        """Reads the tokens of texts, none of which is empty.
+
+        Args:
+            looks: One or several, each `[places, ...]`: ids or rows.
+            lengths: `[texts]` int64, places of each text.
+
+        Returns:
+            `[places]` int64.
+        """
         ...
 
 
@@ -124,7 +132,7 @@ class PosteriorReader:
         return decode(candidates, lengths, self.prior, weight=self.tuned.weight)
 
     def candidates(self, looks: Sequence[Tensor]) -> Candidates:
-        """What may have been in each place, by all looks at it and without its neighbours."""
+        """What may have been in each place, by all looks `[places, ...]` at it and without its neighbours."""
         if self.rounded is not None:
             looks = [self.rounded.nearest(look.double()) for look in looks]
         candidates = self.emission.candidates(looks[0], self.k)
@@ -254,7 +262,7 @@ class OwnText:
     Attributes:
         learnt: `[n]` int64, which texts are to learn from, of all single ones.
         held: Texts to choose by.
-        observed: What was drawn of the tokens of `held`: ids or rows.
+        observed: `[tokens, ...]`, what was drawn of the tokens of `held`: ids or rows.
         prior: Fitted on `learnt` alone.
         explained: How releases are explained, under a prior.
     """

@@ -99,7 +99,7 @@ class Encoded:
     inputs: Inputs
 
     def part(self, texts: slice) -> Encoded:
-        """Some of the texts."""
+        """The texts in a slice of them."""
         return Encoded(self.states[texts], Inputs(self.inputs.attention_mask[texts], self.inputs.position_ids[texts]))
 
     def repeated(self, times: int) -> Encoded:

@@ -41,7 +41,13 @@ def single_precision(bottom: Bottom) -> Bottom:
 
 
 class PublicRows(NamedTuple):
-    """Some boundary rows of public text: features `[n, f]`, their tokens `[n]` and the numbers of their texts `[n]`."""
+    """Some boundary rows of public text.
+
+    Attributes:
+        features: `[n, f]`.
+        ids: `[n]` int64, their tokens.
+        texts: `[n]` int64, the numbers of their texts.
+    """
 
     features: Tensor
     ids: Tensor
@@ -129,7 +135,7 @@ class HeldOut:
         return kept
 
     def among(self, texts: Tensor) -> Tensor:
-        """Which rows are of texts that were kept, `[n]` bool."""
+        """Which rows are of texts that were kept, `[n]` bool, for the texts `[n]` int64 that they are of."""
         return among(texts, self.texts)
 
     def joined(self) -> PublicRows:

@@ -6,6 +6,8 @@ With z the standardised features of a position and e_w the rows of the table, a 
 
 and the token is the nearest row of the table in distance or in angle. Written as scores g_w (A z + b) · e_w + c_w, both
 are one form, which learning may start from (`sharpened`).
+
+Ref: Hoerl and Kennard, "Ridge regression", Technometrics 12, 1970.
 """
 
 from __future__ import annotations
@@ -98,7 +100,15 @@ class Moments:
             self.count += len(x)
 
     def solve(self, ridge: float, table: Tensor) -> dict[Literal["euclid", "cosine"], RowReader]:
-        """The readers of a penalty: the normal equations (Z'Z / n + lambda I) A' = Z'E / n, centred."""
+        """The readers of a penalty: the normal equations (Z'Z / n + lambda I) A' = Z'E / n, centred.
+
+        Args:
+            ridge: lambda, per mean square of a standardised feature.
+            table: `[vocab, table_width]`, whose nearest row is read.
+
+        Raises:
+            DataError: The boundary has values that are not finite.
+        """
         if self._sums is None:
             raise ValueError("nothing was added")
         x, y, xx, xy = (total / self.count for total in self._sums)
@@ -174,7 +184,7 @@ def sharpened(reader: RowReader, chosen: Trial, residual: Tensor, table: Tensor)
     Args:
         reader: The closed form's.
         chosen: Which way of reading that is.
-        residual: Mean square of an element of predicted rows less true ones, a scalar.
+        residual: `[]`, mean square of an element of predicted rows less true ones.
         table: `[vocab, table_width]`.
     """
     unit = table.std()

@@ -187,7 +187,8 @@ class UnSplitRun:
     def state(self) -> dict[str, Tensor]:
         """All that a continuation needs beside this run's arguments: tensors for one safetensors file.
 
-        x' and theta with the moments of their optimisers, the history and the seed of dropout. Copies.
+        x' and theta with the moments of their optimisers, each in its own shape; `history` `[loops, 5]` float64; `seed`
+        `[]` of dropout; and `attack` `[16]` uint8, which tells attacks apart. Copies.
         """
         entries = [[math.nan if value is None else value for value in astuple(entry)] for entry in self.history]
         tensors = {

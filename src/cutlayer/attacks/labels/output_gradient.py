@@ -3,6 +3,8 @@
 With p = softmax(logits), which the vendor knows because it computed the logits, a mean cross-entropy over B texts has
 gradient g = (p - onehot(y)) / B. Its one negative entry stands at y; and y = argmax(p - B g), exactly, which smoothing
 and class weights do not change either.
+
+Ref: Li et al., arXiv:2102.08504; Zhao et al., iDLG, arXiv:2001.02610, for the sign.
 """
 
 from __future__ import annotations

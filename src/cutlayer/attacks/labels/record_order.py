@@ -126,7 +126,14 @@ ATTACKS.add("record-linkage")(
 
 
 def in_order(evidence: Tensor) -> Tensor:
-    """Log-probabilities `[records, k]` of labels; see `read_in_order`."""
+    """Labels of records that lie in an order; see `read_in_order`.
+
+    Args:
+        evidence: `[records, k]`, how probable what is known of each record is, were its label each of these.
+
+    Returns:
+        `[records, k]` float64, log-probabilities.
+    """
     classes = evidence.shape[1]
     states = sorted({2, 3, min(classes, _MOST_STATES)} - {1})
     return torch.from_numpy(read_in_order(evidence.double().numpy(), states=states))

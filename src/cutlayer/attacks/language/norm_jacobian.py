@@ -1,4 +1,8 @@
-"""The Jacobian of a model's final norm: in closed form for LayerNorm and RMSNorm, else by automatic differentiation."""
+"""The Jacobian of a model's final norm: in closed form for LayerNorm and RMSNorm, else by automatic differentiation.
+
+Ref: the norms are those of Ba et al., arXiv:1607.06450, §3, and Zhang and Sennrich, arXiv:1910.07467, eq. (4); their
+Jacobians are this project's.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,20 @@ from torch import Tensor, nn
 
 
 class Jacobian(Protocol):
-    """J = d norm(z) / dz of some rows, in float64."""
+    """J = d norm(z) / dz of some rows, in float64.
+
+    Vectors are one for each row, `[rows, width]`; a table has vectors for all rows, `[n, width]`.
+    """
 
     @property
     def features(self) -> Tensor:
-        """norm(z), `[rows, width]`."""
+        """norm(z) at the rows, `[rows, width]`."""
 
     def push(self, vectors: Tensor) -> Tensor:
-        """J v for a vector of each row, `[rows, width]`."""
+        """J v `[rows, width]` for vectors v `[rows, width]`."""
 
     def gram(self, vectors: Tensor) -> Tensor:
-        """J Jᵀ w for a vector of each row, `[rows, width]`."""
+        """J Jᵀ w `[rows, width]` for vectors w `[rows, width]`."""
 
     def squares(self, table: Tensor) -> Tensor:
         """‖Jᵀ w‖² for each row's J and each w of a table `[n, width]`: `[rows, n]`."""
@@ -94,15 +101,15 @@ class DenseJacobian:
     matrix: Tensor
 
     def push(self, vectors: Tensor) -> Tensor:
-        """J v."""
+        """See `Jacobian.push`."""
         return torch.einsum("nij,nj->ni", self.matrix, vectors)
 
     def gram(self, vectors: Tensor) -> Tensor:
-        """J Jᵀ w."""
+        """See `Jacobian.gram`."""
         return self.push(torch.einsum("nij,ni->nj", self.matrix, vectors))
 
     def squares(self, table: Tensor) -> Tensor:
-        """‖Jᵀ w‖², one row's at a time."""
+        """See `Jacobian.squares`; one row's J at a time."""
         return torch.stack([(table @ matrix).square().sum(1) for matrix in self.matrix])
 
 

@@ -77,21 +77,21 @@ class Unembedding:
 
     @property
     def device(self) -> torch.device:
-        """Where the head lies."""
+        """Where the head's weights lie, and all products with them are taken."""
         return self.weight.device
 
     @property
     def width(self) -> int:
-        """Of the hidden states."""
+        """Numbers of a hidden state: rows of W as seen from the norm have as many."""
         return (self.weight if self.projection is None else self.projection).shape[1]
 
     def rows(self, ids: Tensor | slice) -> Tensor:
-        """Rows of W as seen from the norm, `[n, width]` float64."""
+        """Rows of W for `ids` `[n]`, or a slice of them, as seen from the norm: `[n, width]` float64."""
         rows = self.weight[ids].double()
         return rows if self.projection is None else rows @ self.projection.double()
 
     def logits(self, features: Tensor, part: slice, table: Tensor) -> Tensor:
-        """Of norm(z) `[rows, width]`, for a part of the vocabulary and its rows: `[rows, n]`."""
+        """Logits `[rows, n]` of norm(z) `[rows, width]`, for a part of the vocabulary and its rows `[n, width]`."""
         products = features @ table.T
         return products if self.bias is None else products + self.bias[part].double()
 
@@ -180,7 +180,7 @@ class Best:
         self.column = torch.zeros(len(like), dtype=torch.int64, device=like.device)
 
     def include(self, scores: Tensor, start: int) -> None:
-        """Includes columns `start` and following."""
+        """Includes scores `[rows, n]`, of columns `start` and following."""
         highest, column = scores.max(1)
         better = highest > self.score
         self.score = torch.where(better, highest, self.score)
