@@ -17,10 +17,10 @@ _PARAMETER_BYTES = 4
 """Adapters are kept in fp32."""
 
 _LARGEST = 1e6
-"""Of rates and scales: far beyond use, and far below where their products overflow."""
+"""Largest rate or scale: far beyond use, and far below where their products overflow."""
 
 _LEAST = 1e-12
-"""Of the learning rate: far below use, and far above where an update in fp32 is none."""
+"""Least learning rate: far below use, and far above where an update in fp32 is none."""
 
 
 class Admission:

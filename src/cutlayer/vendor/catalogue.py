@@ -237,7 +237,7 @@ class Catalogue:
         return self._manifest(name, cut, folder), folder
 
     def written_archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path] | None:
-        """The same, if it was made before. May be called from any thread."""
+        """As `archive`, if it was made before; else `None`. May be called from any thread."""
         folder = self._archive(name, cut)
         return (self._manifest(name, cut, folder), folder) if folder.is_dir() else None
 

@@ -141,8 +141,12 @@ def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], tem
 def check_ids(card: ModelCard, ids: NDArray[np.integer]) -> None:
     """Checks that token ids are in the vocabulary.
 
+    Args:
+        card: The model they are for.
+        ids: `[tokens]`, none negative.
+
     Raises:
-        Refusal: One is not.
+        Refusal: One is beyond the vocabulary.
     """
     if len(ids) and int(ids.max()) >= card.info.vocab_size:
         raise unacceptable(
@@ -156,7 +160,7 @@ def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
     """Checks stored floats by their bits, a block at a time.
 
     Args:
-        bits: The floats' bits, flat.
+        bits: `[numbers]`: the floats' bits.
         exponent: Mask of the exponent: all ones there means infinite or no number.
 
     Raises:
@@ -174,6 +178,10 @@ def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
 
 def check_stored_rows(bits: NDArray[np.integer], wire_type: WireType) -> None:
     """Checks that rows of a shard are finite.
+
+    Args:
+        bits: `[rows * width]`: their bits.
+        wire_type: Their element type.
 
     Raises:
         Refusal: A value is not finite.
@@ -217,7 +225,8 @@ def read_release(
     Args:
         card: The model it is for.
         spec: What was agreed.
-        tensors: A frame's tensors, decoded.
+        tensors: A frame's tensors, decoded: `ids` `[tokens]` or `rows` `[rows, width]`, and `lengths`
+            `[texts, segments]`.
         limit: Most positions of a padded batch.
         template: Where special tokens stand; the model's own by default.
 
@@ -244,7 +253,7 @@ def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, 
     Args:
         card: The model it is for.
         spec: What was agreed; of pairs, of each text by itself.
-        tensors: A frame's tensors, decoded.
+        tensors: A frame's tensors, decoded; as in `read_release`, pairs with two columns of `lengths`.
         limit: Most positions of a padded batch; of pairs, of either side.
 
     Raises:
@@ -268,13 +277,13 @@ def read_growth(
     Args:
         card: The model it is for.
         spec: What was agreed.
-        tensors: A frame's tensors, decoded.
+        tensors: A frame's tensors, decoded: `ids` `[tokens]` or `rows` `[rows, width]`, and `lengths` `[sequences, 1]`.
         sequences: How many texts grow.
         first: Whether these are the prompts, each of which has a position at least.
         limit: Most positions of a padded batch.
 
     Returns:
-        Ids, or rows, of each text's new positions.
+        Ids `[tokens]`, or rows `[rows, width]`, of each text's new positions, which may be none.
 
     Raises:
         Refusal: It is not what was agreed, or too large.

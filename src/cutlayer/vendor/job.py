@@ -122,7 +122,7 @@ class LiveJob:
     @property
     def broken(self) -> bool:
         """Whether what is in memory may differ from what is on disk, so that the job must be loaded anew."""
-        return self._failed or self._journal.in_doubt
+        return self._failed or self._journal.log.in_doubt
 
     @property
     def held_bytes(self) -> int:
@@ -164,18 +164,18 @@ class LiveJob:
         check_content(self._trainer, due, tensors, self._output_type)
         content = self._read(due, tensors)
         self._check_graph(content.payload)
-        self._journal.write(entry)
+        self._journal.log.append(entry)
         self.busy = True
         try:
             answer = yield from self._apply(entry, due, content)
         except BaseException:
             # The frame is undone: off the log, and this half-changed state is thrown away by the caller.
             self._failed = True
-            self._journal.take_back()
+            self._journal.log.take_back()
             raise
         finally:
             self.busy = False
-        self._journal.note_applied()
+        self._journal.log.note_applied()
         self.standing = Standing.of(self._trainer)
         self._journal.checkpoint_if_due(entry, self._trainer)
         return answer
@@ -189,7 +189,7 @@ class LiveJob:
         self.busy = True
         try:
             self._journal.load(self._trainer)
-            for entry in self._journal.read():
+            for entry in self._journal.log.read():
                 tensors = decode_tensors(STEP_ROUTES[entry.kind], entry.body)
                 due = self._journal.still_due(self._trainer, entry, tensors)
                 if due is not None:
@@ -206,7 +206,7 @@ class LiveJob:
             graph = max(graph, self._trainer.estimate(content.payload))
         if self._journal.gives_up(entry, heavy=graph > _HEAVY * self._room.graph_limit):
             return
-        with self._journal.replaying(entry):
+        with self._journal.log.replaying(entry):
             # In one piece: a death while others are served would count as this frame's.
             for _ in self._apply(entry, due, content):
                 pass
@@ -303,10 +303,10 @@ class LiveJob:
         return self._journal.kept(STEP, step)
 
     def output(self, step: int) -> bytes:
-        """The same.
+        """The output of the last step, as it was answered.
 
         Raises:
-            Refusal: It is not kept.
+            Refusal: It is not kept, or was another step's.
         """
         known = self.kept_output(step)
         if known is None:
@@ -344,7 +344,7 @@ class LiveJob:
 
     def close(self) -> None:
         """Closes the log, and frees the graph that waits."""
-        self._journal.close()
+        self._journal.log.close()
         self._trainer.forget_graph()
 
     # ------------------------------------------------------------ snapshots

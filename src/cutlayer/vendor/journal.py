@@ -7,8 +7,7 @@ from a checkpoint takes the very steps that were taken, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -47,20 +46,18 @@ class Journal:
     Args:
         job: The job; what is in its folder is resumed.
         settings: The vendor's settings.
+
+    Attributes:
+        log: The frames that were accepted.
     """
 
     def __init__(self, job: StoredJob, settings: VendorSettings) -> None:
         self._job = job
         self._settings = settings
-        self._log = FrameLog(job.log)
+        self.log = FrameLog(job.log)
         self._checkpoints = job.checkpoints
         self._given_up = job.folder / "given-up"
         self._answers: dict[int, _Answer] = {}
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether the files may hold something else than they should, so that the job must be loaded anew."""
-        return self._log.in_doubt
 
     @property
     def answer_bytes(self) -> int:
@@ -112,18 +109,6 @@ class Journal:
                 "If the vendor was stopped for another reason, send the step again.",
             )
 
-    def write(self, entry: Entry) -> None:
-        """Writes an accepted frame to the log, before it is applied."""
-        self._log.append(entry)
-
-    def take_back(self) -> None:
-        """Removes the frame that was written last: it could not be applied."""
-        self._log.take_back()
-
-    def note_applied(self) -> None:
-        """Notes that the frame that was written last was applied."""
-        self._log.note_applied()
-
     # ------------------------------------------------------------ checkpoints
 
     def checkpoint_if_due(self, entry: Entry, training: Training) -> None:
@@ -144,15 +129,15 @@ class Journal:
         taken, every = training.taken, self._job.spec.checkpoint_every
         last = max(self._checkpoints.steps(), default=0)
         due = taken // every > last // every and training.at_update
-        too_long = self._log.size > self._settings.limits.log_bytes_per_checkpoint
-        too_many = taken - self._log.base >= _STEPS
+        too_long = self.log.size > self._settings.limits.log_bytes_per_checkpoint
+        too_many = taken - self.log.base >= _STEPS
         if not due and not too_long and not too_many:
             return
         try:
             self._checkpoints.save(taken, self._state(training), recent=not due)
-            self._log.begin_segment(taken, entry if training.unsaved else None)
+            self.log.begin_segment(taken, entry if training.unsaved else None)
             oldest = self._checkpoints.keep_last(self._settings.keep_checkpoints) if due else taken
-            self._log.forget_before(oldest)
+            self.log.forget_before(oldest)
         except OSError as error:
             log.warning("job %s: no checkpoint (%s); its log goes on", self._job.name, error.strerror)
 
@@ -185,10 +170,6 @@ class Journal:
         }
         return answered if training.step != training.taken else dict(list(answered.items())[-1:])
 
-    def close(self) -> None:
-        """Closes the log."""
-        self._log.close()
-
     # ------------------------------------------------------------ replay
 
     def load(self, training: Training) -> None:
@@ -210,21 +191,13 @@ class Journal:
             kept = notes[_name(kind)]
             self._answers[kind] = _Answer(kept["step"], bytes.fromhex(kept["digest"]), answer.numpy().tobytes())
 
-    def read(self) -> Iterator[Entry]:
-        """All logged frames, oldest first.
-
-        Raises:
-            StorageError: The log is damaged.
-        """
-        return self._log.read()
-
     def still_due(self, training: Training, entry: Entry, tensors: Mapping[str, Tensor]) -> Due | None:
         """What of a logged frame is to be taken again; `None` where what is trained has all of it already.
 
         Args:
             training: What the frames before were applied to.
             entry: The frame.
-            tensors: What it carries.
+            tensors: What it carries, by role.
 
         Raises:
             StorageError: A frame before it is missing.
@@ -252,12 +225,8 @@ class Journal:
         log.error("job %s: step %d ended the process again and again; it is not replayed", self._job.name, entry.step)
         # First, so that a death in between only gives the entry up again.
         write_whole(self._given_up, entry.digest)
-        self._log.take_back()
+        self.log.take_back()
         return True
-
-    def replaying(self, entry: Entry) -> AbstractContextManager[None]:
-        """Notes that a frame is applied again in this block, and whether the process outlives it."""
-        return self._log.replaying(entry)
 
 
 def roll_back(job: StoredJob, step: int) -> None:

@@ -14,7 +14,7 @@ from cutlayer.vendor.compute import Pieces, use_threads
 
 
 def prepare(payload: Payload, device: torch.device) -> Payload:
-    """A release as the top computes on it: rows in fp32, on the device."""
+    """A release as the top computes on it: rows `[rows, width]` in fp32 on the device, ids as they are."""
     if not isinstance(payload, Rows):
         return payload
     values = payload.packed.values.to(device, torch.float32)
@@ -92,7 +92,7 @@ class Encoded:
     inputs: Inputs
 
     def select(self, indices: Tensor) -> Encoded:
-        """The texts at `indices`, in that order; a text may be there several times."""
+        """The texts at `indices` `[m]`, in that order; a text may be there several times."""
         chosen = indices.to(self.states.device)
         mask, positions = self.inputs.attention_mask[chosen], self.inputs.position_ids[chosen]
         return Encoded(self.states[chosen], Inputs(mask, positions))

@@ -51,7 +51,7 @@ class Seq2SeqTrainer(Trainer):
 
     @classmethod
     def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
-        """The same with a model's own templates."""
+        """The training of a job on an encoder-decoder; see `Training.of`."""
         return cls(top, card.template, card.targets, spec, device)
 
     def due(self) -> Mapping[tuple[int, int], Due]:
@@ -85,7 +85,10 @@ class Seq2SeqTrainer(Trainer):
         self._source_boundary = self._encoded = self._attended = None
 
     def state(self) -> dict[str, Tensor]:
-        """As of any trainer; between the two backward passes of a step also what the first one found."""
+        """As of any trainer; between a step's two backward passes also what the first one found.
+
+        That is `attended` `[n, source, width]`, the gradient of the encoder's output as far as it is the decoder's.
+        """
         if self._attended is None or self._output is not None:
             return super().state()
         return super().state() | {"attended": _gradient(self._attended).clone()}

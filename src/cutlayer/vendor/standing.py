@@ -83,7 +83,7 @@ class Standing:
 
     @classmethod
     def of(cls, training: Training) -> Standing:
-        """Of a job in memory."""
+        """Where a job in memory stands."""
         return cls(training.step, training.step == training.taken, training.update_waits)
 
 

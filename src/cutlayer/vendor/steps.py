@@ -85,7 +85,7 @@ class Due:
     forward: Forward | None = None
 
     def is_in(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether a frame carries all of it."""
+        """Whether a frame with these tensors, by role, carries all of it."""
         gradient = self.backward is None or "gradient" in tensors
         records = self.forward is None or not self.forward.stored or "records" in tensors
         return gradient and records and self.peer_stats.keys() <= tensors.keys()
@@ -153,11 +153,15 @@ class Training(Protocol):
         ...
 
     def gradient_stats(self) -> dict[str, Tensor]:
-        """What the customer is told when a step ends, for an update that both take together: fp32 vectors by role."""
+        """What the customer is told when a step ends, for an update that both take together.
+
+        Returns:
+            By role: `norm` `[1]`, `shared_gradient` `[numbers]`; those that the job needs, fp32.
+        """
         ...
 
     def join(self, peer_stats: Mapping[str, Tensor]) -> None:
-        """Takes the update that waits, with what the customer told of its own gradients, by role."""
+        """Takes the update that waits, with what the customer told of its gradients, as `gradient_stats` tells them."""
         ...
 
     def infer(self, payload: Payload) -> Tensor:
@@ -165,7 +169,10 @@ class Training(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint holds, as named tensors."""
+        """What a checkpoint holds but for `unsaved` frames, as named tensors; `taken` `[2]` is of all kinds alike.
+
+        Its numbers are the last step taken, and whether an update waits: the journal reads them alone.
+        """
         ...
 
     def load(self, state: dict[str, Tensor]) -> None:
@@ -173,7 +180,7 @@ class Training(Protocol):
         ...
 
     def adapter(self) -> dict[str, Tensor]:
-        """What was trained, as named tensors."""
+        """What was trained, as named tensors in their parameters' shapes."""
         ...
 
     def load_adapter(self, state: dict[str, Tensor]) -> None:
@@ -265,7 +272,7 @@ def update_waits(training: Training) -> Refusal:
 
 
 def peer_stats_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a frame tells of the customer's gradients, by role."""
+    """What a frame tells of the customer's gradients: `norm` `[1]`, `shared_gradient` `[numbers]`, or neither."""
     return {role: tensors[role] for role in _STATS if role in tensors}
 
 
@@ -275,7 +282,7 @@ def check_content(training: Training, due: Due, tensors: Mapping[str, Tensor], g
     Args:
         training: What the job trains.
         due: What the frame must carry.
-        tensors: What it carries.
+        tensors: What it carries, by role; shapes are of `wire.routes.ROLES`, and what they hold of `due`.
         gradient_type: Element type of a gradient.
 
     Raises:

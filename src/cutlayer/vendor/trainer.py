@@ -120,7 +120,7 @@ class Trainer:
 
     @classmethod
     def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
-        """The same with a model's own templates."""
+        """The training of a job on a model with one stack of blocks; see `Training.of`."""
         return cls(top, card.template, spec, device)
 
     @property
@@ -229,7 +229,7 @@ class Trainer:
         """Takes the update that waits together with the customer.
 
         Args:
-            peer_stats: What the customer told of its own gradients, by role; as `gradient_stats`.
+            peer_stats: What the customer told of its own gradients, in the roles and shapes of `gradient_stats`.
         """
         if not self.update_waits:
             raise RuntimeError("no update waits for the customer")
@@ -240,7 +240,7 @@ class Trainer:
 
     @torch.no_grad()
     def infer(self, payload: Payload) -> Tensor:
-        """The answer to a query with the weights as they are; see `passes.infer`."""
+        """The answer to a query with the weights as they are: logits `[n, labels]`, or rows `[rows, width]`."""
         self.part.eval()
         try:
             return infer(self.part, self._templates, payload, self._device)
@@ -270,7 +270,12 @@ class Trainer:
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Tensor]:
-        """Adapter, optimiser and the gradients kept for its next update, as named tensors."""
+        """Adapter, optimiser, gradients kept for the next update, and how far the job is.
+
+        Returns:
+            `adapter/…`, `optimiser/…` and `gradient/…` in their parameters' shapes; `taken` `[2]`: the last step taken,
+            and whether an update waits.
+        """
         kept = {
             f"gradient/{name}": value.grad.clone() for name, value in self._trained.items() if value.grad is not None
         }
@@ -278,7 +283,7 @@ class Trainer:
         return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.update_waits])}
 
     def adapter(self) -> dict[str, Tensor]:
-        """The adapter alone, as named tensors."""
+        """The trained tensors as `adapter/…`, in the shapes of `adapter_state`."""
         return {f"adapter/{name}": tensor.detach() for name, tensor in adapter_state(self.part).items()}
 
     def load_adapter(self, state: dict[str, Tensor]) -> None:
@@ -324,7 +329,13 @@ def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest:
 
 
 def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
-    """The same of a whole step of that size."""
+    """Bytes that the graphs of a step take at most, of all stacks together.
+
+    Args:
+        part: The top, with or without what is trained on it.
+        spec: The job.
+        size: How many texts the step has, and how long they are.
+    """
     source, *targets = part.family.stacks
     total = graph_bytes(part, spec, source, texts=size.texts, longest=size.positions, seen=size.positions)
     for stack in targets:
