@@ -17,6 +17,7 @@ from cutlayer.core.errors import (
     TargetError,
     UnsupportedArchitectureError,
     VendorError,
+    WorkerError,
 )
 from cutlayer.core.guarantee import Claim, Guarantee
 from cutlayer.core.perplexity import Perplexity
@@ -52,5 +53,6 @@ __all__ = [
     "Tokens",
     "UnsupportedArchitectureError",
     "VendorError",
+    "WorkerError",
     "checked",
 ]

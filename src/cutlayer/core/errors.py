@@ -131,6 +131,12 @@ class TargetError(CutlayerError):
     exit_code = 12
 
 
+class WorkerError(CutlayerError):
+    """A process that was to compute a piece of the work ended without an answer."""
+
+    exit_code = 13
+
+
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 
