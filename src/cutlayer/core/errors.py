@@ -134,10 +134,10 @@ class TargetError(CutlayerError):
 class WorkerError(CutlayerError):
     """A process that was to compute a piece of the work ended without an answer."""
 
-    exit_code = 13
+    exit_code = 14
 
 
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 
-    exit_code = 130
+    exit_code = 140

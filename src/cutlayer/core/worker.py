@@ -59,7 +59,12 @@ class Failure:
         """The same as an exception: one of cutlayer's again, with its exit code, or a bug."""
         kind = getattr(errors, self.kind, None)
         if isinstance(kind, type) and issubclass(kind, errors.CutlayerError):
-            return kind(self.message, remedy=self.remedy)
+            try:
+                return kind(self.message, remedy=self.remedy)
+            except TypeError:  # one that puts its words together itself
+                error = kind.__new__(kind)
+                errors.CutlayerError.__init__(error, self.message, remedy=self.remedy)
+                return error
         return RuntimeError(f"{self.message}\n{self.trace}".strip())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cutlayer.core import ConfigError, DataError, Stopped, WorkerError
+from cutlayer.core import ConfigError, CutlayerError, DataError, Stopped, WorkerError, errors
 from cutlayer.core.executors import Done, Executor, executor
 from cutlayer.core.worker import Failure
 
@@ -103,8 +103,22 @@ def test_a_failure_is_the_same_error_again() -> None:
     again = Failure.of(DataError("Row 3 has no text.", remedy="Fill it in.")).error()
     assert isinstance(again, DataError)
     assert (again.message, again.remedy) == ("Row 3 has no text.", "Fill it in.")
+    assert Failure("VendorError", "m").error().status == 0  # type: ignore[attr-defined]
     for kind in ("ValueError", "inspect", "Fault"):
         assert type(Failure(kind, "m").error()) is RuntimeError
+
+
+def test_an_error_that_puts_its_words_together_itself_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooManyError(CutlayerError):
+        exit_code = 99
+
+        def __init__(self, count: int) -> None:
+            super().__init__(f"{count} are too many.", remedy="Take fewer.")
+
+    monkeypatch.setattr(errors, "TooManyError", TooManyError, raising=False)
+    again = Failure.of(TooManyError(3)).error()
+    assert isinstance(again, TooManyError)
+    assert (str(again), again.exit_code) == ("3 are too many. Take fewer.", 99)
 
 
 def test_the_users_wish_stops_all(either: Executor) -> None:
