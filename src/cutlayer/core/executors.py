@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import os
 import queue
@@ -16,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -49,11 +48,24 @@ class Done:
         """A piece's end."""
         return cls(index, None, outcome) if isinstance(outcome, Failure) else cls(index, outcome, None)
 
+    def expect(self) -> str:
+        """The result, where one failure fails everything.
+
+        Raises:
+            Exception: What the piece met; see `Failure.error`.
+        """
+        if self.failure is not None:
+            raise self.failure.error()
+        return self.result or ""
+
+
+Pieces = Generator[Done, None, None]
+
 
 class Executor(Protocol):
     """Computes pieces of work."""
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Iterator[Done]:
+    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument.
 
         However many arguments there are, only a few pieces are in flight: the next argument is asked for when a piece
@@ -108,11 +120,12 @@ class InProcess:
     def __init__(self, *, packages: Sequence[str] = OWN) -> None:
         self._packages = packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Iterator[Done]:
+    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`. Pieces come in order in any case."""
         called = find(function, self._packages)
-        attempts = (attempt(functools.partial(called, argument)) for argument in arguments)
-        return itertools.starmap(Done.of, enumerate(attempts))
+        return (
+            Done.of(index, attempt(functools.partial(called, argument))) for index, argument in enumerate(arguments)
+        )
 
 
 class Processes:
@@ -129,7 +142,7 @@ class Processes:
     def __init__(self, jobs: int, *, packages: Sequence[str] = OWN) -> None:
         self._jobs, self._packages = jobs, packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Iterator[Done]:
+    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`."""
         check_name(function, self._packages)
         pool = functools.partial(_Workers, self._jobs, function, self._packages)
@@ -149,7 +162,7 @@ class RayCluster:
     def __init__(self, address: str, *, packages: Sequence[str] = OWN) -> None:
         self._address, self._packages = address, packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Iterator[Done]:
+    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`.
 
         Raises:
@@ -185,7 +198,7 @@ class _Pool(Protocol):
         ...
 
 
-def _windowed(make_pool: Callable[[], _Pool], arguments: Iterable[str], *, in_order: bool) -> Iterator[Done]:
+def _windowed(make_pool: Callable[[], _Pool], arguments: Iterable[str], *, in_order: bool) -> Pieces:
     """Pieces as they are done, as many in flight as the pool takes; one that waits for its turn counts."""
     numbered = enumerate(arguments)
     flying, handed_out = 0, 0

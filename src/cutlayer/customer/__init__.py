@@ -4,7 +4,7 @@ from cutlayer.customer.client import Client, Mechanism, Source
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import Sampling
 from cutlayer.customer.home import Home, default_home
-from cutlayer.customer.preview import Preview
+from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, PrivatizedText, RunResult
 from cutlayer.customer.session import Session, Texts
@@ -12,6 +12,7 @@ from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, 
 
 __all__ = [
     "Client",
+    "Draw",
     "FinetuneResult",
     "Gate",
     "Generation",
@@ -22,6 +23,7 @@ __all__ = [
     "Objective",
     "Prediction",
     "Preview",
+    "PreviewStream",
     "PrivatizedText",
     "Progress",
     "RunResult",

@@ -37,23 +37,25 @@ from cutlayer.core import (
     VendorError,
     checked,
 )
+from cutlayer.core.executors import Executor, InProcess
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, Sampling, generate
-from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
+from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive_folder
 from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, split_rows
-from cutlayer.customer.preview import Preview, preview
+from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.shards import Account, Drawing, TextRows, Work
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
 from cutlayer.data import UNCUT, Dataset, read_dataset, tokenise
 from cutlayer.models import Tail
@@ -63,10 +65,7 @@ from cutlayer.privacy import (
     DChi,
     Ledger,
     PrivacySpec,
-    Spellings,
-    build_privatizer,
     find_mechanism,
-    table_fingerprint,
 )
 from cutlayer.wire import Route, Transport, WireType, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
@@ -777,18 +776,53 @@ class Client:
             ConfigError: There is no such noise, or it has no meaning at this eta.
         """
         privacy = _privacy(eta, None, Place.TOKENS, noise=noise, noise_window=noise_window)
-        progress = progress or Silent()
-        archive = local_archive(self.home, model, Cut(bottom=0))
-        privatizer = build_privatizer(
-            privacy,
-            secret=noise_secret(self.home, unsafe_noise_seed),
-            table=archive.table,
-            candidates=archive.candidates,
-            table_fingerprint=table_fingerprint(archive.table),
-            spellings=Spellings(archive.spellings),
+        draw = Draw(privacy, model=model, max_length=max_length, unsafe_noise_seed=unsafe_noise_seed)
+        rows = _dataset(texts, text_column, text_pair_column).texts
+        return Preview.of(self.privatize_stream(rows, draw, resume=False, progress=progress))
+
+    def privatize_stream(
+        self,
+        texts: TextRows,
+        draw: Draw,
+        *,
+        charge: bool = False,
+        privacy_budget: float | None = None,
+        executor: Executor | None = None,
+        resume: bool = True,
+        progress: Progress | None = None,
+    ) -> PreviewStream:
+        """Shows what would leave of a corpus of any size, one text after the other, as `privatize` draws it.
+
+        Args:
+            texts: A `data.TextFile`, or rows of one text or two.
+            draw: What is drawn of each.
+            charge: Whether the ledger charges each text, before it is handed out, as one that left: for releases that
+                are passed on by another way than `finetune` and `predict`, which charge the same draws no further.
+            privacy_budget: Largest sum of eta that a text may be charged over all its releases.
+            executor: Where the work is done; in this process where it is left out. What is drawn is the same.
+            resume: Whether what was drawn is kept, sealed, until all of it was handed out: the same call goes on there.
+            progress: Where to show progress.
+
+        Returns:
+            The texts. Close it where it may not be read to its end.
+
+        Raises:
+            ConfigError: There is no such noise, or it has no meaning at this eta; or a budget without charges.
+            BudgetError: A text would be charged beyond the budget. It is found before anything is drawn.
+        """
+        if privacy_budget is not None and not charge:
+            raise ConfigError([Fault("privacy_budget", privacy_budget, "bounds what is charged, and nothing is")])
+        find_mechanism(draw.privacy.noise)
+        drawing = Drawing(
+            privacy=draw.privacy,
+            archive=local_archive_folder(self.home, draw.model, Cut(bottom=0)),
+            secret=self.home.secret_file(),
+            max_length=draw.max_length,
+            unsafe_noise_seed=draw.unsafe_noise_seed,
         )
-        dataset = _dataset(texts, text_column, text_pair_column)
-        return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
+        work = Work(executor or InProcess(), progress or Silent(), self.home.drawn if resume else None)
+        account = Account(self.ledger, draw.model, privacy_budget) if charge else None
+        return PreviewStream(texts, drawing, work, account=account)
 
 
 def _check_is_here(gate: Gate, route: Route, where: dict[str, str], what: str, *, lost: str) -> None:

@@ -2,7 +2,7 @@
 
 from cutlayer.data.dataset import Dataset
 from cutlayer.data.labels import LabelNames
-from cutlayer.data.read import has_column, read_dataset
+from cutlayer.data.read import TextFile, has_column, read_dataset
 from cutlayer.data.sample import sample_path
 from cutlayer.data.tokenise import UNCUT, tokenise
 from cutlayer.data.words import NO_TAG, tokenise_words
@@ -12,6 +12,7 @@ __all__ = [
     "UNCUT",
     "Dataset",
     "LabelNames",
+    "TextFile",
     "has_column",
     "read_dataset",
     "sample_path",

@@ -30,6 +30,7 @@ from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
 from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer
 from cutlayer.privacy.randomness import generator
 from cutlayer.privacy.release import Release
+from cutlayer.privacy.seal import BrokenSeal, Seal
 from cutlayer.privacy.secret import CustomerSecret
 from cutlayer.privacy.spec import NOISE_WINDOW, CtiSpec, PrivacySpec
 from cutlayer.privacy.vault import Vault
@@ -42,6 +43,7 @@ __all__ = [
     "MECHANISMS",
     "NOISE_WINDOW",
     "PRIVATIZERS",
+    "BrokenSeal",
     "Charges",
     "CtiSpec",
     "CustomerSecret",
@@ -62,6 +64,7 @@ __all__ = [
     "ReleaseEntry",
     "ReportedLabels",
     "RunBytes",
+    "Seal",
     "SearchCounts",
     "Space",
     "Spellings",

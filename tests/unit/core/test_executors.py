@@ -162,7 +162,7 @@ def test_a_corpus_of_any_size_is_asked_for_piece_by_piece(two: Executor) -> None
             asked += 1
             yield json.dumps({"number": asked - 1})
 
-    with contextlib.closing(two.run(BEHAVE, endless())) as done:  # type: ignore[type-var]
+    with contextlib.closing(two.run(BEHAVE, endless())) as done:
         for handed_out in range(1, 30):
             next(done)
             assert asked <= handed_out + 4
@@ -185,7 +185,7 @@ def test_pieces_in_order_wait_for_the_slow_one_and_are_bounded_all_the_same(two:
 
 def test_leaving_early_stops_workers_at_once(two: Executor, tmp_path: Path) -> None:
     told = pieces({"number": 0}, *[{"do": "stay", "folder": str(tmp_path)}] * 3)
-    with contextlib.closing(two.run(BEHAVE, told)) as done:  # type: ignore[type-var]
+    with contextlib.closing(two.run(BEHAVE, told)) as done:
         next(done)
         while not any(tmp_path.iterdir()):
             time.sleep(0.01)

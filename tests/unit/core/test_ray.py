@@ -1,15 +1,10 @@
-"""The same pieces on a Ray cluster of one machine, which the test starts and ends."""
+"""The same pieces on a Ray cluster of one machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,35 +13,16 @@ import pytest
 
 from cutlayer.core import ConfigError
 from cutlayer.core.executors import Executor, executor
+from tests.unit.core.cluster import cluster  # noqa: F401 - a fixture by name
 
 pytestmark = pytest.mark.slow
 
 PACKAGES = ("cutlayer", "tests")
 BEHAVE = "tests.unit.core.pieces:behave"
-START = ["start", "--head", "--block", "--num-cpus=2", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """A cluster's address."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'cutlayer[ray]'")
-    folder = tempfile.mkdtemp(prefix="ray")  # pytest's own paths are longer than a socket's may be
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-m", "ray.scripts.scripts", *START, "--port=0", f"--temp-dir={folder}"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as head:
-        try:
-            assert head.stdout is not None
-            lines = iter(head.stdout.readline, "")
-            address = next(line.partition("--address=")[2].strip("' \n") for line in lines if "--address=" in line)
-            yield f"127.0.0.1:{address.rpartition(':')[2]}"  # tests reach no other
-        finally:
-            head.send_signal(signal.SIGTERM)
-            head.communicate(timeout=60)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
-def on_ray(cluster: str) -> Executor:
+def on_ray(cluster: str) -> Executor:  # noqa: F811
     return executor(ray=cluster, packages=PACKAGES)
 
 
@@ -75,7 +51,7 @@ def test_a_corpus_of_any_size_is_asked_for_piece_by_piece_and_left_early(on_ray:
             asked += 1
             yield json.dumps({"number": asked} if asked < 9 else {"do": "stay", "folder": str(tmp_path)})
 
-    with contextlib.closing(on_ray.run(BEHAVE, endless())) as done:  # type: ignore[type-var]
+    with contextlib.closing(on_ray.run(BEHAVE, endless())) as done:
         for handed_out in range(1, 9):
             next(done)
             assert asked <= handed_out + 4
