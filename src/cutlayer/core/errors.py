@@ -140,4 +140,4 @@ class WorkerError(CutlayerError):
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 
-    exit_code = 140
+    exit_code = 130
