@@ -137,5 +137,5 @@ class Attack:
         return self.run(View(view.transcript, view.knowledge.limited(self.needs)))
 
 
-ATTACKS: Registry[Attack] = Registry("attack", plugins="cutlayer.attacks", of=Attack)
+ATTACKS: Registry[Attack] = Registry("attack", package="cutlayer.attacks", plugins="cutlayer.attacks", of=Attack)
 """Open: an installed package names further attacks under the entry points `cutlayer.attacks`."""

@@ -22,12 +22,12 @@ def recipe() -> None:
 @app.command("list", epilog="Example: cutlayer recipe list")
 def list_recipes(as_json: AsJson = False) -> None:
     """List the recipes and their papers."""
-    from cutlayer.recipes import RECIPES
+    from cutlayer.recipes import listed
 
     output = Output(as_json=as_json)
-    rows = [(name, RECIPES[name].title, RECIPES[name].reference) for name in RECIPES]
-    output.table("Recipes", ("name", "paper", "reference"), rows)
-    output.result({"recipes": [dict(zip(("name", "title", "reference"), row, strict=True)) for row in rows]})
+    recipes = listed()
+    output.table("Recipes", ("name", "paper", "reference"), recipes)
+    output.result({"recipes": [recipe._asdict() for recipe in recipes]})
 
 
 @app.command(epilog="Example: cutlayer recipe show sap")

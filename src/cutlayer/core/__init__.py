@@ -1,28 +1,33 @@
 """The words that every room shares: cuts, ragged tokens, guarantees, specs, errors."""
 
-from cutlayer.core.cut import Cut, Place
-from cutlayer.core.deviation import Deviation
-from cutlayer.core.errors import (
-    AuthError,
-    BudgetError,
-    ConfigError,
-    ConformanceError,
-    CutlayerError,
-    DataError,
-    Fault,
-    ModelError,
-    PrivacyError,
-    Stopped,
-    StorageError,
-    TargetError,
-    UnsupportedArchitectureError,
-    VendorError,
-)
-from cutlayer.core.guarantee import Claim, Guarantee
-from cutlayer.core.perplexity import Perplexity
-from cutlayer.core.proportion import Proportion
-from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
-from cutlayer.core.spec import Registry, Spec, checked
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.core.cut import Cut, Place
+    from cutlayer.core.deviation import Deviation
+    from cutlayer.core.errors import (
+        AuthError,
+        BudgetError,
+        ConfigError,
+        ConformanceError,
+        CutlayerError,
+        DataError,
+        Fault,
+        ModelError,
+        PrivacyError,
+        Stopped,
+        StorageError,
+        TargetError,
+        UnsupportedArchitectureError,
+        VendorError,
+    )
+    from cutlayer.core.guarantee import Claim, Guarantee
+    from cutlayer.core.perplexity import Perplexity
+    from cutlayer.core.proportion import Proportion
+    from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
+    from cutlayer.core.spec import Registry, Spec, checked
 
 __all__ = [
     "AuthError",
@@ -54,3 +59,5 @@ __all__ = [
     "VendorError",
     "checked",
 ]
+
+on_first_use(__name__)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
@@ -34,16 +33,15 @@ from cutlayer.core import (
     Ragged,
     Rows,
     Tokens,
-    VendorError,
     checked,
 )
+from cutlayer.customer.account import Account, check_is_here, delete
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, Sampling, generate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
-from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, split_rows
@@ -61,16 +59,14 @@ from cutlayer.privacy import (
     NOISE_WINDOW,
     CtiSpec,
     DChi,
-    Ledger,
     PrivacySpec,
     Spellings,
     build_privatizer,
     find_mechanism,
     table_fingerprint,
 )
-from cutlayer.wire import Route, Transport, WireType, routes
-from cutlayer.wire.messages import AdapterInfo, AdapterList
-from cutlayer.wire.transports import HttpTransport, RecordingTransport
+from cutlayer.wire import Transport, WireType, routes
+from cutlayer.wire.transports import RecordingTransport
 
 Mechanism = Literal["none", "text-to-text", "vector"]
 """How texts are privatized: not at all, to other tokens, or to rows of noise."""
@@ -78,7 +74,7 @@ Source = str | Path | Dataset
 """Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), or a `Dataset`."""
 
 
-class Client:
+class Client(Account):
     """A customer of one vendor.
 
     Args:
@@ -100,33 +96,8 @@ class Client:
         transport: Transport | None = None,
         device: str = "auto",
     ) -> None:
-        self.home = Home(home)
-        self._vendor = vendor or os.environ.get("CUTLAYER_VENDOR")
-        self._api_key = api_key or os.environ.get("CUTLAYER_API_KEY")
-        self._ca_cert = ca_cert or os.environ.get("CUTLAYER_CA_CERT")
-        self._opened = transport
+        super().__init__(vendor, api_key, home=home, ca_cert=ca_cert, transport=transport)
         self.device = choose_device(device)
-
-    @property
-    def _transport(self) -> Transport:
-        """The way to the vendor, opened on first use."""
-        if self._opened is None:
-            if not self._vendor:
-                raise ConfigError("No vendor is named.", remedy="Pass --vendor URL or set CUTLAYER_VENDOR.")
-            if not self._api_key:
-                raise ConfigError("No API key is given.", remedy="Pass --api-key KEY or set CUTLAYER_API_KEY.")
-            self._opened = HttpTransport(self._vendor, self._api_key, ca_cert=self._ca_cert)
-        return self._opened
-
-    @property
-    def ledger(self) -> Ledger:
-        """What left, over all runs of this customer."""
-        return self.home.ledger
-
-    def close(self) -> None:
-        """Gives connections back."""
-        if self._opened is not None:
-            self._opened.close()
 
     # ------------------------------------------------------------ fine-tuning
 
@@ -454,9 +425,6 @@ class Client:
             if not run.state.asked:
                 run.forget()
 
-    def _gate(self) -> Gate:
-        return Gate(self._transport, self.home.ledger)
-
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
         # the address in one spelling: another one would make another run of the same call
@@ -678,41 +646,6 @@ class Client:
         session.load_trained(profile.trained(self.home))
         return session, gate, offer
 
-    def adapters(self) -> tuple[AdapterInfo, ...]:
-        """The tenant's adapters at the vendor."""
-        return self._gate().send(routes.ADAPTERS).expect(AdapterList).adapters
-
-    def adapter(self, adapter: str) -> AdapterInfo:
-        """One adapter, with the digest of its weights.
-
-        Raises:
-            ConfigError: This is no adapter's identifier.
-        """
-        where = {"adapter": adapter_identifier(adapter)}
-        return self._gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
-
-    def delete_adapter(self, adapter: str) -> None:
-        """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.
-
-        Raises:
-            ConfigError: This is no adapter's identifier.
-        """
-        profile = self.home.adapter(adapter)
-        begun = profile / "deletion-begun"
-        gate = self._gate()
-        if profile.exists() and not begun.exists():
-            where = {"adapter": adapter}
-            _check_is_here(gate, routes.ADAPTER_GET, where, f"adapter {adapter}", lost=f"remove {profile} yourself")
-            write_bytes(begun, b"")
-        try:
-            gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
-        except VendorError as error:
-            # a deletion that was cut short is finished by another: what is left of it is the profile
-            if error.status != 404 or not begun.exists():
-                raise
-        _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
-        Profile.forget(self.home, adapter)
-
     def discard(self, folder: Path) -> None:
         """Gives up an unfinished run: its job and records at the vendor go, and what it wrote here.
 
@@ -730,12 +663,12 @@ class Client:
             run = Run.unfinished(folder)
             where = {"job": run.identifier("job")}
             if run.state.accepted and not run.state.given_up:
-                _check_is_here(gate, routes.JOB_GET, where, "job of this run", lost=f"remove {folder} yourself")
+                check_is_here(gate, routes.JOB_GET, where, "job of this run", lost=f"remove {folder} yourself")
                 run.state.given_up = True
                 run.save()
-            _delete(gate, routes.JOB_DELETE, where)
+            delete(gate, routes.JOB_DELETE, where)
             for name in ("train", "dev"):
-                _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
+                delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
             run.remove()
 
     # ------------------------------------------------------------ without a vendor
@@ -789,32 +722,6 @@ class Client:
         )
         dataset = _dataset(texts, text_column, text_pair_column)
         return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
-
-
-def _check_is_here(gate: Gate, route: Route, where: dict[str, str], what: str, *, lost: str) -> None:
-    """Refuses to delete what is kept here of a thing that this vendor, asked with this key, does not have.
-
-    Another vendor, and this one asked with another tenant's key, answers just as one who has deleted it.
-    """
-    try:
-        gate.send(route, where)
-    except VendorError as error:
-        if error.status != 404:
-            raise
-        raise VendorError(
-            f"This vendor has no {what}, or not for this key. Nothing was deleted.",
-            status=error.status,
-            remedy=f"Pass the address and a key with which it was made. If the vendor lost it, {lost}.",
-        ) from error
-
-
-def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:
-    """Deletes what may not be there."""
-    try:
-        gate.send(route, where)
-    except VendorError as error:
-        if error.status != 404:
-            raise
 
 
 def choose_device(name: str) -> torch.device:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
+
+LABEL_UNIT: Final = "epsilon per label"
+"""What labels are charged in; never added to an eta."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cutlayer.core import PrivacyError
-from cutlayer.privacy.charges import Charges, Due, largest_spent, most_looks
+from cutlayer.privacy.budget import Due, largest_spent, most_looks
 from cutlayer.privacy.database import Database, select_by_key
 from cutlayer.privacy.entries import (
+    LABEL_UNIT,
     FrameEntry,
     LedgerSummary,
     MechanismSummary,
@@ -23,8 +24,11 @@ from cutlayer.privacy.entries import (
     RunBytes,
     VendorSummary,
 )
-from cutlayer.privacy.labels import LABEL_UNIT, ReportedLabels
-from cutlayer.privacy.release import Release
+
+if TYPE_CHECKING:  # they hold tensors, and what left is read without any
+    from cutlayer.privacy.charges import Charges
+    from cutlayer.privacy.labels import ReportedLabels
+    from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
 CREATE TABLE kinds (

@@ -105,7 +105,7 @@ class Recipe(Protocol):
         ...
 
 
-RECIPES: Registry[Recipe] = Registry("recipe")
+RECIPES: Registry[Recipe] = Registry("recipe", package="cutlayer.recipes")
 
 
 def read_config(name: str, kind: type[S]) -> S:

@@ -1,22 +1,16 @@
 """Everything that may cross between customer and vendor, and how."""
 
-from cutlayer.wire import routes
-from cutlayer.wire.frame import (
-    Frame,
-    FrameError,
-    Reply,
-    Shape,
-    decode_tensors,
-    encode_tensors,
-    id_type,
-    pack,
-    read_header,
-    smallest_index,
-    unpack,
-)
-from cutlayer.wire.messages import Form, Message, Precision, WireType
-from cutlayer.wire.routes import ROLES, ROUTES, Category, Role, Route
-from cutlayer.wire.transport import Transport
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.wire import routes
+    from cutlayer.wire.frame import Frame, FrameError, Reply, Shape, read_header
+    from cutlayer.wire.messages import Form, Message, Precision, WireType
+    from cutlayer.wire.routes import ROLES, ROUTES, Category, Role, Route
+    from cutlayer.wire.tensors import decode_tensors, encode_tensors, id_type, pack, smallest_index, unpack
+    from cutlayer.wire.transport import Transport
 
 __all__ = [
     "ROLES",
@@ -42,3 +36,5 @@ __all__ = [
     "smallest_index",
     "unpack",
 ]
+
+on_first_use(__name__)

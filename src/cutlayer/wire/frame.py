@@ -1,8 +1,8 @@
 """Frames: one message each, and the only way to bytes and back.
 
-Tensors travel as a safetensors block, so reading one never runs code. A frame is checked against
-its route when it is made and again when it is read, so neither side can send or accept a field
-that the protocol does not name.
+A frame is checked against its route when it is made and again when it is read, so neither side can
+send or accept a field that the protocol does not name. Its tensors' bytes are `cutlayer.wire.tensors`;
+what has none is sent and read without torch.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import safetensors
-import safetensors.torch
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
-from cutlayer.core import ConfigError, Payload, Ragged, Rows, Tokens
-from cutlayer.wire.messages import MAX_ANSWER_BYTES, Form, Message, WireType
+from cutlayer.core import ConfigError
+from cutlayer.wire.messages import MAX_ANSWER_BYTES, Message
 from cutlayer.wire.routes import PLACEHOLDERS, ROLES, Category, Route
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _DTYPE_NAMES = {
-    torch.uint8: "U8",
-    torch.uint16: "U16",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
+    "torch.uint8": "U8",
+    "torch.uint16": "U16",
+    "torch.uint32": "U32",
+    "torch.float32": "F32",
+    "torch.bfloat16": "BF16",
 }
+"""What safetensors calls torch's element types that travel."""
 _DTYPE_SIZES = {"U8": 1, "U16": 2, "U32": 4, "F32": 4, "BF16": 2}
 _OTHER_DTYPES = frozenset({"BOOL", "I8", "I16", "I32", "I64", "U64", "F16", "F64"})
 """Told in an error. What else a header calls an element type may be anything, a text for example."""
@@ -81,7 +81,7 @@ class Frame:
         if bool(self.tensors) != bool(self.route.tensors):
             raise FrameError(f"{self.route.name}: wrong body.")
         if self.tensors:
-            check_roles(self.route, {role: (_name(t.dtype), tuple(t.shape)) for role, t in self.tensors.items()})
+            check_roles(self.route, {role: (_name(t), tuple(t.shape)) for role, t in self.tensors.items()})
 
     @property
     def path(self) -> str:
@@ -103,6 +103,8 @@ class Frame:
     def encode(self) -> bytes:
         """The body's bytes."""
         if self.tensors:
+            from cutlayer.wire.tensors import encode_tensors
+
             return encode_tensors(self.tensors)
         return self.control.model_dump_json().encode() if self.control is not None else b""
 
@@ -156,8 +158,9 @@ def _check_where(route: Route, where: Mapping[str, str | int]) -> None:
             raise FrameError(f"{route.name}: what was given for {name} has not the form of one.") from None
 
 
-def _name(dtype: torch.dtype) -> str:
-    return _DTYPE_NAMES.get(dtype, str(dtype))
+def _name(tensor: Tensor) -> str:
+    dtype = str(tensor.dtype)
+    return _DTYPE_NAMES.get(dtype, dtype)
 
 
 def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], *, reply: bool = False) -> None:
@@ -180,11 +183,6 @@ def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], 
                 f"{route.name}: tensor {role} is {dtype}{list(shape)}; "
                 f"it must be {' or '.join(expected.dtypes)} of rank {expected.rank}."
             )
-
-
-def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """One safetensors block."""
-    return safetensors.torch.save({role: tensor.contiguous() for role, tensor in tensors.items()})
 
 
 def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -227,84 +225,3 @@ def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, .
     if 8 + size + stored != total:
         raise FrameError(f"The body's header describes {8 + size + stored} bytes, the body has {total}.")
     return found
-
-
-def decode_tensors(route: Route, body: bytes, *, reply: bool = False) -> dict[str, Tensor]:
-    """Reads and checks a tensor body.
-
-    Raises:
-        FrameError: Not a block, or not one of this route, or with values that are not finite.
-    """
-    check_roles(route, read_header(body, total=len(body)), reply=reply)
-    try:
-        tensors = safetensors.torch.load(body)
-    except safetensors.SafetensorError as error:
-        raise FrameError("The body is no safetensors block.") from error
-    for role, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise FrameError(f"{route.name}: tensor {role} holds values that are not finite.")
-    return tensors
-
-
-# ---------------------------------------------------------------- releases as tensors
-
-
-def smallest_index(largest: int) -> torch.dtype:
-    """The smallest unsigned type that holds `largest`."""
-    return torch.uint8 if largest < 2**8 else torch.uint16 if largest < 2**16 else torch.uint32
-
-
-def id_type(vocab_size: int) -> torch.dtype:
-    """The element type of token ids: two bytes up to 65,536 entries, else four."""
-    return torch.uint16 if vocab_size <= 2**16 else torch.uint32
-
-
-def pack(payload: Payload, *, vocab_size: int, wire_type: WireType) -> dict[str, Tensor]:
-    """A release's tensors, by role.
-
-    Returns:
-        `ids` and `lengths` for tokens (a text's segments one behind the other), `rows` and
-        `lengths` for boundary rows.
-    """
-    if isinstance(payload, Rows):
-        dtype = torch.bfloat16 if wire_type is WireType.BF16 else torch.float32
-        return {"rows": payload.packed.values.to(dtype), "lengths": _pack_lengths(payload.segment_lengths)}
-    lengths = torch.stack([segment.lengths for segment in payload.segments], dim=1)
-    if len(payload.segments) == 1:
-        flat = payload.segments[0].values
-    else:
-        parts = [segment.values.split(segment.lengths.tolist()) for segment in payload.segments]
-        flat = torch.cat([piece for pair in zip(*parts, strict=True) for piece in pair])
-    return {"ids": flat.to(id_type(vocab_size)), "lengths": _pack_lengths(lengths)}
-
-
-def _pack_lengths(lengths: Tensor) -> Tensor:
-    largest = int(lengths.max()) if lengths.numel() else 0
-    return lengths.to(smallest_index(largest))
-
-
-def unpack(tensors: Mapping[str, Tensor]) -> Payload:
-    """The release in a frame's tensors.
-
-    Raises:
-        FrameError: Lengths that do not add up.
-    """
-    lengths = tensors["lengths"].to(torch.int64)
-    form = Form.ROWS if "rows" in tensors else Form.IDS
-    values = tensors[form.value]
-    if int(lengths.sum()) != len(values) or lengths.shape[1] not in (1, 2):
-        raise FrameError(
-            f"lengths {list(lengths.shape)} add up to {int(lengths.sum())}, {form} has {len(values)} items."
-        )
-    if form is Form.ROWS:
-        return Rows(Ragged(values, lengths.sum(1)), lengths)
-    ids = values.to(torch.int64)
-    if lengths.shape[1] == 1:
-        return Tokens((Ragged(ids, lengths[:, 0]),))
-    pieces = ids.split(lengths.flatten().tolist())
-    return Tokens(
-        tuple(
-            Ragged(torch.cat(pieces[side::2]) if len(lengths) else ids, lengths[:, side].contiguous())
-            for side in range(2)
-        )
-    )

@@ -491,7 +491,7 @@ class Privatizer(ABC):
             yield part, round_to_lattice(noise.add_(clean(part)))
 
 
-PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism")
+PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism", package="cutlayer.privacy.privatizers")
 """By `PrivacySpec.mechanism`. Closed: each is tested against its promise. What is open is `PrivacySpec.noise`."""
 
 
