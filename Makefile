@@ -32,7 +32,7 @@ $(BIN)/python:
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Setting up $(VENV); the first time this takes a few minutes.'
-	$(PIP) -e '.[starter,dev]'
+	$(PIP) -e '.[all,dev]'
 	@touch $@
 
 $(READY_DOCS): $(READY)

@@ -19,6 +19,7 @@ from cutlayer.attacks.simplest import read_words
 from cutlayer.attacks.truth import CONTROL, CONTROL_ITEMS, Graded, TokenTruth, Traffic, released_again
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
+from cutlayer.core.extras import require
 
 _TURNS = 16
 """Ways to lay guesses beside other words, over which chance is averaged."""
@@ -171,6 +172,7 @@ def _positions(count: int, breaks: Tensor) -> Tensor:
 
 
 def _spans(names: Sequence[str], tags: Tensor, breaks: Tensor) -> Iterable[tuple[str, int, int]]:
+    require("audit")
     from seqeval.metrics.sequence_labeling import get_entities
 
     spaced = ["O"] * (len(tags) + len(breaks))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from cutlayer.core import DataError
+from cutlayer.core.extras import require
 from cutlayer.data.dataset import Dataset
 
 HUB_PREFIX = "hub:"
@@ -209,6 +210,7 @@ def _jsonl(path: Path, stream: IO[bytes]) -> Iterator[Row]:
 
 
 def _parquet(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    require("parquet")
     import pyarrow
     import pyarrow.parquet
 
@@ -238,13 +240,9 @@ def _hub_rows(source: str) -> Iterator[Row]:
     if match is None:
         named = source if _may_be_shown(source) else _unshown(source)
         raise DataError(f"{named} names no hub data set.", remedy=f"Write {_HUB_SYNTAX}.")
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            f"{source} needs the package `datasets`, which is not installed.",
-            remedy="Run `pip install 'cutlayer[datasets]'`, or give a file.",
-        ) from None
+    require("datasets")
+    import datasets
+
     try:
         table = datasets.load_dataset(match["path"], match["name"], split=match["split"])
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from cutlayer.reports.cells import CellStore, digest, write_json
     from cutlayer.reports.conformance import Conformance, ConformanceCheck, Replacement, TokenSample, check_mechanism
     from cutlayer.reports.estimate import Estimate, Gain
+    from cutlayer.reports.page.render import render
     from cutlayer.reports.parameterisations import (
         PARAMETERISATIONS,
         Conversion,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         convert_eta,
         eta_of,
     )
-    from cutlayer.reports.render import render
     from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
     from cutlayer.reports.schema import AuditReport
     from cutlayer.reports.summary import summary

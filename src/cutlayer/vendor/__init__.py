@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -12,4 +13,5 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PORT", "Limits", "VendorSettings", "create_app", "init", "keys", "serve"]
 
+require("vendor")
 on_first_use(__name__)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.core import DataError
+from cutlayer.core import DataError, MissingExtraError, extras
 from cutlayer.data import has_column, read_dataset
 
 # everything UTF-8 can hold, except a carriage return and NUL, which the csv module does not write back as they were
@@ -255,6 +255,7 @@ def hub(monkeypatch):
 
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setattr("cutlayer.data.read.require", lambda extra: None)
     return module
 
 
@@ -294,6 +295,8 @@ def test_hub_names_have_one_form(hub, source):
 
 
 def test_without_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'cutlayer\[datasets\]'"):
+    installed = extras._installed
+    monkeypatch.setattr(extras, "_installed", lambda name: None if name == "datasets" else installed(name))
+    extras.require.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'cutlayer\[datasets\]'"):
         read_dataset("hub:stanfordnlp/sst2:train", text_column="sentence")

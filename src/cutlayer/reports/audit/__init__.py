@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -55,4 +56,5 @@ __all__ = [
     "unasked",
 ]
 
+require("audit")
 on_first_use(__name__)

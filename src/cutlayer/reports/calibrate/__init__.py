@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -22,4 +23,5 @@ __all__ = [
     "search",
 ]
 
+require("audit")
 on_first_use(__name__)

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from cutlayer.attacks import Check, Control
 from cutlayer.core import Claim, Guarantee
 from cutlayer.reports import wording
-from cutlayer.reports.plots import Plot, is_share, plots
+from cutlayer.reports.page.plots import Plot, is_share, plots
 from cutlayer.reports.schema import AuditReport, Example, Finding, Frontier, Piece, Strongest, VendorPage
 from cutlayer.reports.wording import known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 
-from cutlayer.reports.plots import CALM, FAINT, LEAK, is_share, plotted, utility_title
+from cutlayer.reports.page.plots import CALM, FAINT, LEAK, is_share, plotted, utility_title
 from cutlayer.reports.schema import Frontier, FrontierPoint, Interval
 from cutlayer.reports.wording import known, plain, visible
 
