@@ -250,8 +250,7 @@ class Client(Account):
             out: Folder of the run, as in `finetune`.
             progress: Where to show progress.
 
-        Raises:
-            As `finetune`.
+        It raises what `finetune` raises.
         """
         privacy = _privacy(eta, mechanism, place, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.language()
@@ -337,8 +336,7 @@ class Client(Account):
             out: Folder of the run, as in `finetune`.
             progress: Where to show progress.
 
-        Raises:
-            As `finetune`.
+        It raises what `finetune` raises.
         """
         privacy = _privacy(eta, mechanism, Place.TOKENS, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.seq2seq()
