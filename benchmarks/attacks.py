@@ -22,7 +22,7 @@ import torch
 from benchmarks.corpora import sentences
 from benchmarks.results import interleaved, write
 from cutlayer.attacks import ATTACKS, Knowledge, Noise, PublicText, Transcript, View
-from cutlayer.attacks.evaluation.truth import packed, sent
+from cutlayer.attacks.evaluation.traffic import packed, sent
 from cutlayer.attacks.simulate import simulate
 from cutlayer.core import Cut, Tokens
 from cutlayer.data import tokenise

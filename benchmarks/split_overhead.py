@@ -33,7 +33,7 @@ from cutlayer.customer.client import choose_device
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
-from cutlayer.recipes.centralised import Batches, order_without_privacy, ordinary_peft
+from cutlayer.recipes.reference.classifier import Batches, order_without_privacy, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import routes
 

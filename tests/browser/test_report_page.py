@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from cutlayer.reports import AuditReport, render
-from cutlayer.reports.plots import plots
+from cutlayer.reports.page.plots import plots
 from tests.browser import screenshot
 from tests.browser.chromium import Opened, chromium, eventually, opened
 from tests.unit.reports.audits import empty, example, finding, full, strongest

@@ -19,7 +19,6 @@ from cutlayer.attacks import (
     AttributeClassifier,
     AttributeTruth,
     Check,
-    Clue,
     ControlFailed,
     EntityTruth,
     Fitting,
@@ -39,6 +38,7 @@ from cutlayer.attacks import (
     RefinedInversionSpec,
     RowTruth,
     SearchedTruth,
+    SignalSource,
     TokenTruth,
     Traffic,
     TrainedTruth,
@@ -180,7 +180,7 @@ def filled_world(folder, kind, *, form, segments=1):
     return world
 
 
-def attribute_world(folder, kind, *, form, clue=Clue.WORDS, model=False):
+def attribute_world(folder, kind, *, form, signal=SignalSource.WORDS, model=False):
     """A recorded upload of texts that tell of their authors: `kind` is what was sent instead of what they told."""
     count = 700
     rng = worlds.generator(8)
@@ -189,12 +189,12 @@ def attribute_world(folder, kind, *, form, clue=Clue.WORDS, model=False):
     told = None if kind is Traffic.NOISE else told
     knowledge = READING if model else KNOWLEDGE
     knowledge = dataclasses.replace(knowledge, cut=Cut(bottom=0 if form == "rows" else None))
-    tokens = telling_texts(told, count, 2, clue, torch.arange(10, len(knowledge.table)), rng)
+    tokens = telling_texts(told, count, 2, signal, torch.arange(10, len(knowledge.table)), rng)
     shards = worlds.pieces(tokens, 300, 300, 100)
     payloads = [boundary(part, knowledge) if form == "rows" else part for part in shards]
     record(folder, [worlds.shard(number, payload) for number, payload in enumerate(payloads)])
     truth = AttributeTruth(
-        labels, 2, authors % 2 == 0, records={RECORD_SET: torch.arange(count)}, groups=authors, clue=clue
+        labels, 2, authors % 2 == 0, records={RECORD_SET: torch.arange(count)}, groups=authors, signal=signal
     )
     transcript = Transcript.recorded(folder)
     return World(transcript, truth.granted(transcript, knowledge), truth, recovered=0.95)
@@ -206,7 +206,7 @@ def surviving_world(folder, kind):
     labels = torch.randint(2, (count,), generator=rng)
     like = Transcript.recorded(record(folder / "like", [worlds.shard(0, worlds.random_tokens(3))]))
     knowledge = dataclasses.replace(KNOWLEDGE, cut=Cut(bottom=None), public=PUBLIC)
-    truth = AttributeTruth(labels, 2, torch.arange(count) < 1, clue=Clue.SURVIVAL)
+    truth = AttributeTruth(labels, 2, torch.arange(count) < 1, signal=SignalSource.SURVIVAL)
     made, known = truth.traffic(kind, like, knowledge, looks=1, rng=rng)
     (release,) = made.releases()
     record(folder / "own", [worlds.shard(0, release.payload)])
@@ -434,7 +434,7 @@ def reported_world(folder, kind, *, epsilon=1.0, classes=2, order=False, form="i
     reports = worlds.reported(told, epsilon, classes, rng)
     # records are in the file's order, so only where words tell does it matter what they say
     tokens = telling_texts(
-        None if kind is Traffic.NOISE else told, count, classes, Clue.WORDS, torch.arange(10, 200), rng
+        None if kind is Traffic.NOISE else told, count, classes, SignalSource.WORDS, torch.arange(10, 200), rng
     )
     frames = [
         worlds.shard(number, worlds.as_rows(part) if form == "rows" else part)
@@ -469,7 +469,7 @@ def ordered_world(folder, kind, *, form):
     shards = [worlds.as_rows(part) if form == "rows" else part for part in worlds.pieces(tokens, 500, 400)]
     record(folder, [worlds.shard(number, payload) for number, payload in enumerate(shards)])
     known = torch.rand(count, generator=rng) < 0.2
-    truth = HeardAttributes(labels, 3, known, records={RECORD_SET: torch.arange(count)}, clue=Clue.ORDER)
+    truth = HeardAttributes(labels, 3, known, records={RECORD_SET: torch.arange(count)}, signal=SignalSource.ORDER)
     transcript = Transcript.recorded(folder)
     return World(transcript, truth.granted(transcript, KNOWLEDGE), truth, lambda: truth.heard[-1], recovered=0.95)
 
@@ -621,10 +621,10 @@ WORLDS = {
         lambda folder, kind: length_world(folder, kind, form="rows", segments=2),
     ],
     "attribute-lengths": [
-        lambda folder, kind: attribute_world(folder, kind, form="ids", clue=Clue.LENGTHS),
-        lambda folder, kind: attribute_world(folder, kind, form="rows", clue=Clue.LENGTHS),
+        lambda folder, kind: attribute_world(folder, kind, form="ids", signal=SignalSource.LENGTHS),
+        lambda folder, kind: attribute_world(folder, kind, form="rows", signal=SignalSource.LENGTHS),
     ],
-    "label-lengths": [lambda folder, kind: attribute_world(folder, kind, form="ids", clue=Clue.LENGTHS)],
+    "label-lengths": [lambda folder, kind: attribute_world(folder, kind, form="ids", signal=SignalSource.LENGTHS)],
     "survival-pattern": [surviving_world],
     "output-gradient": [label_world, class_world],
     "gradient-sign": [lambda folder, kind: label_world(folder, kind, smoothing=0), class_world],

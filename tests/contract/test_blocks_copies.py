@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 
-from cutlayer.attacks import DistillationSpec, control_students, distil
-from cutlayer.attacks.extraction.middle_distillation import Exchanged
+from cutlayer.attacks import DistillationSpec, Exchanged, control_students, distil
 from cutlayer.models import Part
 from tests.unit.attacks.extraction.test_middle_distillation import exchanged
 

@@ -16,6 +16,7 @@ from cutlayer.privacy import (
     Excerpts,
     Ledger,
     NeighbourSearch,
+    NewFrame,
     PrivacySpec,
     Privatizer,
     Release,
@@ -287,7 +288,9 @@ def test_equal_windows_in_two_texts_have_equal_draws() -> None:
 
 def send(ledger: Ledger, release: Release, *, budget: float | None = None) -> None:
     entry = ledger.open_frame(
-        run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, release=release, budget=budget, unsafe=False
+        NewFrame(run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, unsafe=False),
+        release=release,
+        budget=budget,
     )
     ledger.close_frame(entry, uplink_bytes=0, downlink_bytes=0, status=200, digest=b"")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from cutlayer.attacks import ATTACKS
 from cutlayer.data import read_dataset, sample_path
 from cutlayer.vendor.process import VendorProcess
 from tests.docs.test_pages import PAGES, blocks, name_of
+from tests.recipes.worlds import write_split
 from tests.service.tiny import write_tiny_gpt2
 
 SNIPPETS = [
@@ -48,13 +51,16 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             table.writerows((text, text, label) for (text,), label in some)
     with Path("mail.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("body",), *rows.texts[:ROWS]])
+    write_split(tmp_path / "data", "sst2", "dev", [(text,) for (text,) in rows.texts], ("text",))
     return tmp_path
 
 
 def run(snippet: str, service: tuple[str, str]) -> None:
     url, key = service
     snippet = re.sub(r"https?://[\w.]+:8377", url, snippet).replace('api_key="..."', f'api_key="{key}"')
-    exec(compile(snippet, "snippet", "exec"), {"__name__": "snippet"})
+    module = types.ModuleType("snippet")  # settings that a snippet declares look for the module that they are in
+    sys.modules["snippet"] = module
+    exec(compile(snippet, "snippet", "exec"), module.__dict__)
 
 
 @pytest.mark.usefixtures("starter_installed", "notes")

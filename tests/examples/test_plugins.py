@@ -43,7 +43,7 @@ def install(example: str, folder: Path) -> Path:
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Both plug-ins are installed."""
     with pytest.MonkeyPatch.context() as patch:
-        for example in sorted(path.name for path in EXAMPLES.iterdir()):
+        for example in sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml")):
             patch.syspath_prepend(install(example, tmp_path_factory.mktemp(example)))
         for registry in (MECHANISMS, ATTACKS):
             patch.setattr(registry, "_loaded", {})

@@ -20,7 +20,7 @@ from cutlayer.customer.link import Exchange
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
 from cutlayer.models.joint import JointGradients
-from cutlayer.recipes.centralised_language import train_centralised_language_model
+from cutlayer.recipes.reference.language import train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Frame, Reply, WireType
 from cutlayer.wire.transports import LocalTransport
@@ -195,20 +195,20 @@ def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path, monkeypatch
     # embeddings alone below the target: a table lookup reads every label
     assert bare.ep == 0
     for result in (bare, deeper):
-        assert result.read_from_rows is not None, result.read_from_rows_note
-        assert result.read_from_rows.value > 0.99
+        assert result.token_recovery_from_boundary is not None, result.token_recovery_from_boundary_note
+        assert result.token_recovery_from_boundary.value > 0.99
     # a run with blocks tells what there would be without
-    assert bare.read_without_blocks is None
-    assert deeper.read_without_blocks is not None
-    assert deeper.read_without_blocks.value == 1
+    assert bare.token_recovery_without_blocks is None
+    assert deeper.token_recovery_without_blocks is not None
+    assert deeper.token_recovery_without_blocks.value == 1
     for result in (bare, deeper):
         assert any("enclave" in line for line in result.advice)
-        assert result.read_in_training is not None
-        assert result.read_in_training.value > 0.99
-        assert result.read_at_end is not None
-        assert result.read_at_end.value > 0.9
-        assert result.read_from_answers is not None
-        assert result.read_from_answers.value > 0.9
+        assert result.token_recovery_first_steps is not None
+        assert result.token_recovery_first_steps.value > 0.99
+        assert result.token_recovery_last_steps is not None
+        assert result.token_recovery_last_steps.value > 0.9
+        assert result.token_recovery_from_answers is not None
+        assert result.token_recovery_from_answers.value > 0.9
 
 
 # ---------------------------------------------------------------- crashes

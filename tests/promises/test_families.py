@@ -16,7 +16,7 @@ from cutlayer.customer import Client, Silent, TrainSpec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
 from cutlayer.models import Head
-from cutlayer.recipes.centralised import train_centralised
+from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport

@@ -18,7 +18,7 @@ from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, 
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Tail, Template, load_tokenizer
-from cutlayer.recipes.centralised_language import CentralisedLanguage, train_centralised_language_model
+from cutlayer.recipes.reference.language import CentralisedLanguage, train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Precision, WireType
 from cutlayer.wire.transports import LocalTransport
@@ -181,13 +181,13 @@ def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) ->
         settings = training(Method.LORA, epochs=1)
         result = tune(client, settings, Cut(bottom=bottom, tail=0), train_bottom=TrainBottom.FROZEN)
     if not bottom:
-        assert (result.ep, result.read_from_rows) == (0, None)
-        assert "empirical privacy says" in result.read_from_rows_note
+        assert (result.ep, result.token_recovery_from_boundary) == (0, None)
+        assert "empirical privacy says" in result.token_recovery_from_boundary_note
         return
     assert result.ep is None
-    assert result.read_from_rows is not None, result.read_from_rows_note
-    assert result.read_from_rows.value > 0.99
-    assert 80 <= result.read_from_rows.n < result.tokens_released
+    assert result.token_recovery_from_boundary is not None, result.token_recovery_from_boundary_note
+    assert result.token_recovery_from_boundary.value > 0.99
+    assert 80 <= result.token_recovery_from_boundary.n < result.tokens_released
     assert any("Rows that go up are read" in line for line in result.advice)
 
 

@@ -21,7 +21,7 @@ from cutlayer.data import Dataset
 from cutlayer.models import Tail
 from cutlayer.privacy import Ledger
 from cutlayer.wire import routes
-from cutlayer.wire.frame import decode_tensors
+from cutlayer.wire.tensors import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import SEED, corpus, customer
 from tests.service.tiny import write_tiny_gpt2

@@ -17,7 +17,7 @@ from cutlayer import vendor
 from cutlayer.customer import Client, FinetuneResult, Silent, TrainSpec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset, read_dataset, sample_path
-from cutlayer.recipes.centralised import Centralised, train_centralised
+from cutlayer.recipes.reference.classifier import Centralised, train_centralised
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import Precision, WireType
 from tests.promises.runs import clear_order, give_secret

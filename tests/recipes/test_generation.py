@@ -10,16 +10,13 @@ import pytest
 
 from cutlayer.core import DataError, ModelError, Stopped
 from cutlayer.customer import Silent
-from cutlayer.recipes import RECIPES, NoisyGeneration, Order, Size
-from cutlayer.recipes.generation import cells
-from cutlayer.recipes.generation.config import GenerationConfig
-from cutlayer.recipes.recipe import read_config
+from cutlayer.recipes import RECIPES
+from cutlayer.recipes.generation import RECIPE, GenerationCell
+from cutlayer.recipes.options import RecipeOptions, Size
 from tests.recipes.unsplit.worlds import write_words
 from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
 
-CONFIG = read_config("generation", GenerationConfig).model_copy(
-    update={"shares": (0.2, 0.6), "prompts": 1, "prompt_tokens": 2, "new_tokens": 4}
-)
+CONFIG = RECIPE.config.model_copy(update={"shares": (0.2, 0.6), "prompts": 1, "prompt_tokens": 2, "new_tokens": 4})
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +29,8 @@ def data(tmp_path_factory):
     return write_words(tmp_path_factory.mktemp("data"), "train", "test", name="aeslc")
 
 
-def order(model, data, out, **changes):
-    return Order(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
+def options(model, data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
 
 
 def test_it_is_registered_and_shows_its_settings():
@@ -44,7 +41,7 @@ def test_it_is_registered_and_shows_its_settings():
 
 
 def test_a_run_tells_more_noise_apart_from_less(tiny, data, tmp_path):
-    report = NoisyGeneration(CONFIG).run(order(tiny, data, tmp_path), Silent())
+    report = RECIPE.using(CONFIG).run(options(tiny, data, tmp_path), Silent())
     written = json.loads((tmp_path / "report.json").read_text())
     found = {str(each["cell"]["eta"]) if each["cell"]["bottom"] else "whole": each for each in written["cells"]}
     etas = sorted((eta for eta in found if eta not in ("whole", "inf")), key=float)
@@ -58,37 +55,42 @@ def test_a_run_tells_more_noise_apart_from_less(tiny, data, tmp_path):
     assert clear["gradients"]["value"] > 0.99
     page = report.tables[1]
     assert [row[1] for row in page.rows] == ["∞", *(f"{float(eta):g}" for eta in reversed(etas))]
-    assert (tmp_path / "perplexity-and-recovery.png").stat().st_size > 5000
+    for name in ("perplexity-over-eta", "recovery-over-eta"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    (claim,) = written["parts"]["over-eta"]["claims"]
+    assert claim["held"] is (
+        noisy["perplexity"]["value"] >= milder["perplexity"]["value"] >= clear["perplexity"]["value"]
+    )
     assert "Perplexity and recovery over eta" in (tmp_path / "report.md").read_text()
     assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.slow
 def test_finished_cells_are_not_run_again(tiny, data, tmp_path, monkeypatch):
-    recipe = NoisyGeneration(CONFIG)
-    honest = cells.Experiment._split
+    recipe = RECIPE.using(CONFIG)
+    honest = GenerationCell.run
 
-    def interrupted(self, cell, bottom):
-        if not math.isinf(cell.eta):
+    def interrupted(cell, lab):
+        if math.isfinite(cell.eta):
             raise KeyboardInterrupt
-        return honest(self, cell, bottom)
+        return honest(cell, lab)
 
-    monkeypatch.setattr(cells.Experiment, "_split", interrupted)
+    monkeypatch.setattr(GenerationCell, "run", interrupted)
     with pytest.raises(Stopped, match="Run the same command again"):
-        recipe.run(order(tiny, data, tmp_path), Silent())
-    kept = sorted(file.name for file in (tmp_path / "cells").iterdir())
+        recipe.run(options(tiny, data, tmp_path), Silent())
+    kept = sorted(file.name for file in (tmp_path / "cells").glob("*.json"))
     assert len(kept) == 3  # the calibration, the whole model, the run without noise
-    monkeypatch.setattr(cells.Experiment, "_split", honest)
-    monkeypatch.setattr(cells.Experiment, "_whole", Mock(side_effect=AssertionError))
-    recipe.run(order(tiny, data, tmp_path), Silent())
-    assert len(list((tmp_path / "cells").iterdir())) == 5
+    monkeypatch.setattr(GenerationCell, "run", honest)
+    monkeypatch.setattr(GenerationCell, "_whole", Mock(side_effect=AssertionError))
+    recipe.run(options(tiny, data, tmp_path), Silent())
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 5
 
 
 def test_what_is_missing_is_told_first(tiny, data, tmp_path):
     with pytest.raises(DataError, match=r"aeslc/train\.jsonl\.gz, which is not there"):
-        NoisyGeneration(CONFIG).run(order(tiny, tmp_path, tmp_path / "out"), Silent())
+        RECIPE.using(CONFIG).run(options(tiny, tmp_path, tmp_path / "out"), Silent())
     with pytest.raises(DataError, match="has 400 texts, not 600"):
-        NoisyGeneration(CONFIG).run(order(tiny, data, tmp_path / "out", size=Size.SMALL), Silent())
+        RECIPE.using(CONFIG).run(options(tiny, data, tmp_path / "out", size=Size.SMALL), Silent())
     encoder = str(write_tiny_bert(tmp_path / "bert"))
     with pytest.raises(ModelError):
-        NoisyGeneration(CONFIG).run(order(encoder, data, tmp_path / "out"), Silent())
+        RECIPE.using(CONFIG).run(options(encoder, data, tmp_path / "out"), Silent())

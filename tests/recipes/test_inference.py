@@ -16,14 +16,14 @@ from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import ConfigError, DataError, Ragged, Stopped, Tokens
 from cutlayer.customer import Home, Silent
 from cutlayer.privacy import PrivacySpec
-from cutlayer.recipes import RECIPES, Inference, Order, Size
-from cutlayer.recipes.inference import cells
-from cutlayer.recipes.inference.config import InferenceConfig
-from cutlayer.recipes.recipe import read_config
+from cutlayer.recipes import RECIPES, lab
+from cutlayer.recipes.attribute_readings import InferenceCell
+from cutlayer.recipes.inference import RECIPE
+from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.releases import identifier, release
 from tests.service.tiny import write_tiny_bert
 
-SHIPPED = read_config("inference", InferenceConfig)
+SHIPPED = RECIPE.config
 SCALE = SHIPPED.sizes[Size.TINY].model_copy(
     update={
         "labelled": (40, 160), "attacked": 80, "tuned": (), "public": 150, "inverted": 40, "pairs": 4000,
@@ -92,8 +92,8 @@ def data(tmp_path_factory):
     return folder
 
 
-def order(model, data, out, **changes):
-    return Order(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
+def options(model, data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_it_is_registered_and_shows_its_settings():
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_controls")
 def test_both_figures_without_noise_and_with_it(tiny, data, tmp_path):
-    report = Inference(CONFIG).run(order(tiny, data, tmp_path), Silent())
+    report = RECIPE.using(CONFIG).run(options(tiny, data, tmp_path), Silent())
     written = json.loads((tmp_path / "report.json").read_text())
     found = {}
     for each in written["cells"]:
@@ -136,42 +136,43 @@ def test_both_figures_without_noise_and_with_it(tiny, data, tmp_path):
     far = [found["autoencoder-inversion", "", 0, eta]["outcome"]["further"] for eta in (clear, noisy)]
     near, further = ({each["name"]: each["value"] for each in numbers} for numbers in far)
     assert near["mse"] < further["mse"] < 1.5 * further["mse_blind"]
-    verdicts = [(each["claim"], each["here"], each["verdict"]) for each in written["findings"]]
-    assert any("nearest row" in here and verdict == "agrees" for _, here, verdict in verdicts)
+    told = [each for part in written["parts"].values() for each in part["claims"]]
+    assert any("nearest row" in each["claim"] and each["held"] for each in told)
     assert len(report.tables) == 7
     text = (tmp_path / "report.md").read_text()
     assert "SAP, Figure 3: gender (female or male)" in text
     assert "a picture, no numbers" in text
     for part in RECIPES["inference"].parts:
         assert (tmp_path / f"{part}.png").stat().st_size > 5000
-    assert not list((tmp_path / "transcripts").iterdir())
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_controls")
 def test_finished_cells_are_not_run_again(tiny, data, tmp_path, monkeypatch):
     scale = SCALE.model_copy(update={"tuned": ("gender",)})
-    recipe = Inference(CONFIG.model_copy(update={"sizes": {Size.TINY: scale}}))
-    some = order(tiny, data, tmp_path, only=("figure-3-sap",))
-    honest = cells.Experiment._attack
+    recipe = RECIPE.using(CONFIG.model_copy(update={"sizes": {Size.TINY: scale}}))
+    some = options(tiny, data, tmp_path, only=("figure-3-sap",))
+    honest = InferenceCell.run
 
-    def interrupted(self, cell, released):
+    def interrupted(cell, lab):
         if math.isinf(cell.eta):
             raise KeyboardInterrupt
-        return honest(self, cell, released)
+        return honest(cell, lab)
 
-    monkeypatch.setattr(cells.Experiment, "_attack", interrupted)
+    monkeypatch.setattr(InferenceCell, "run", interrupted)
     with pytest.raises(Stopped, match="Run the same command again"):
         recipe.run(some, Silent())
     kept = len(list((tmp_path / "cells").iterdir()))
     assert kept == 1 + 8  # the calibration; at one eta five of gender and three of age
-    monkeypatch.setattr(cells.Experiment, "_attack", honest)
-    monkeypatch.setattr(cells, "etas_for_shares", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(InferenceCell, "run", honest)
+    monkeypatch.setattr(lab, "etas_for_shares", Mock(side_effect=AssertionError))
     report = recipe.run(some, Silent())
     assert len(list((tmp_path / "cells").iterdir())) == 1 + 2 * 8
-    assert [path.name for path in report.files] == ["report.json", "report.md", "figure-3-sap.png"]
-    monkeypatch.setattr(cells.Experiment, "_attack", Mock(side_effect=AssertionError))
-    recipe.run(some, Silent())
+    drawn = [f"figure-3-sap{column}.{ending}" for column in ("", "-age_group") for ending in ("png", "csv")]
+    assert [path.name for path in report.files] == ["report.json", "report.md", "results.parquet", *drawn]
+    monkeypatch.setattr(InferenceCell, "run", Mock(side_effect=AssertionError))
+    assert not recipe.run(some, Silent()).failures
 
 
 def test_releases_are_what_the_road_sends(tiny, tmp_path):
@@ -198,12 +199,12 @@ def test_releases_are_what_the_road_sends(tiny, tmp_path):
 
 
 def test_what_is_missing_is_told(tiny, data, tmp_path):
-    with pytest.raises(DataError, match=r"blog_authorship/test\.jsonl\.gz, which is not there"):
-        Inference(CONFIG).run(order(tiny, tmp_path, tmp_path / "out"), Silent())
+    with pytest.raises(DataError, match=r"blog_authorship/train\.jsonl\.gz, which is not there"):
+        RECIPE.using(CONFIG).run(options(tiny, tmp_path, tmp_path / "out"), Silent())
     with pytest.raises(ConfigError, match="size"):
-        Inference(CONFIG).run(order(tiny, data, tmp_path / "out", size=Size.FULL), Silent())
+        RECIPE.using(CONFIG).run(options(tiny, data, tmp_path / "out", size=Size.FULL), Silent())
     with pytest.raises(ConfigError, match="figure-3"):
-        Inference(CONFIG).run(order(tiny, data, tmp_path / "out", only=("figure-2",)), Silent())
+        RECIPE.using(CONFIG).run(options(tiny, data, tmp_path / "out", only=("figure-2",)), Silent())
     many = CONFIG.model_copy(update={"sizes": {Size.TINY: SCALE.model_copy(update={"attacked": 5000})}})
     with pytest.raises(DataError, match="has 90 posts, not 5000"):
-        Inference(many).run(order(tiny, data, tmp_path / "out"), Silent())
+        RECIPE.using(many).run(options(tiny, data, tmp_path / "out"), Silent())

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from unittest.mock import Mock
 
+import pandas
 import pytest
 import torch
 
 from cutlayer.attacks import LabelTruth
 from cutlayer.core import Claim, ConfigError, DataError, Guarantee, Proportion, Stopped
-from cutlayer.customer import Silent
-from cutlayer.recipes import RECIPES, HiddenLabels, Order, Size
-from cutlayer.recipes.labels.cells import Attacked, Experiment, RunCell, report_bound
-from cutlayer.recipes.labels.config import LabelsConfig, LanguageScale, Scale
-from cutlayer.recipes.labels.readings import SOLVED, Option, Reading
-from cutlayer.recipes.labels.recombination import combined, recombine, solve_from_labels, solve_from_update
-from cutlayer.recipes.labels.report import Results, findings
-from cutlayer.recipes.recipe import configured, read_config
+from cutlayer.customer import Silent, TrainSpec
+from cutlayer.recipes import RECIPES
+from cutlayer.recipes.label_cells import RunCell, report_bound
+from cutlayer.recipes.label_training import LanguageCell, LanguageScale
+from cutlayer.recipes.labels import CLASSIFIER_CLAIMS, RECIPE, Scale
+from cutlayer.recipes.measures.label_recombination import combined, recombine, solve_from_labels, solve_from_update
+from cutlayer.recipes.options import RecipeOptions, Size, configured
+from cutlayer.recipes.recorded_steps import SOLVED, Attacked, Option, Reading
+from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.tasks import Limits
 from tests.recipes import worlds
 from tests.recipes.unsplit.worlds import write_words
 from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
 
-CONFIG = read_config("labels", LabelsConfig)
+CONFIG = RECIPE.config
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,8 @@ def data(tmp_path_factory):
     return write_words(folder, "train", "test", name="aeslc")
 
 
-def order(model, data, out, **changes):
-    return Order(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
+def options(model, data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
 
 
 # ---------------------------------------------------------------- combinations
@@ -147,7 +149,7 @@ def by_name(found):
 
 
 def test_a_run_attacks_every_option(tiny, config, data, tmp_path):
-    report = HiddenLabels(config).run(order(tiny, data, tmp_path), Silent())
+    report = RECIPE.using(config).run(options(tiny, data, tmp_path), Silent())
     written = json.loads((tmp_path / "report.json").read_text())
     cells = [each["result"]["options"] for each in written["cells"]]
     classifier = by_name([option for found in cells[:3] for option in found])
@@ -173,36 +175,37 @@ def test_a_run_attacks_every_option(tiny, config, data, tmp_path):
     assert language["recombination, ordinary"]["tail-gradient"]["success"]["value"] < 0.2
     assert language["recombination, ordinary"][SOLVED]["success"]["value"] > 0.99
     assert language["randomised response"]["tail-gradient"]["success"]["value"] < 0.95
-    assert [len(table.rows) for table in report.tables] == [5, 3, len(written["findings"])]
+    claims = [each for part in written["parts"].values() for each in part["claims"]]
+    assert [len(table.rows) for table in report.tables] == [5, 3, len(claims)]
     assert all(path.exists() for path in report.files)
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 
 def test_a_stopped_run_goes_on_and_a_finished_one_is_not_run_again(tiny, config, data, tmp_path, monkeypatch):
-    ordered = order(tiny, data, tmp_path, only=("language",))
-    attacked, done = Experiment._attacked, []
+    ordered = options(tiny, data, tmp_path, only=("language",))
+    attacked, done = LanguageCell.run, []
 
-    def counted(self, cell):
+    def counted(cell, lab):
         if len(done) == 1:
             done.append("stopped")
             raise KeyboardInterrupt
         done.append(cell.name)
-        return attacked(self, cell)
+        return attacked(cell, lab)
 
-    monkeypatch.setattr(Experiment, "_attacked", counted)
+    monkeypatch.setattr(LanguageCell, "run", counted)
     with pytest.raises(Stopped, match="Finished cells are in"):
-        HiddenLabels(config).run(ordered, Silent())
-    first = HiddenLabels(config).run(ordered, Silent())
+        RECIPE.using(config).run(ordered, Silent())
+    first = RECIPE.using(config).run(ordered, Silent())
     assert done == ["aeslc-ordinary-s0", "stopped", "aeslc-epsilon6-s0"]
-    monkeypatch.setattr(Experiment, "_attacked", Mock(side_effect=AssertionError))
-    assert HiddenLabels(config).run(ordered, Silent()).content == first.content
+    monkeypatch.setattr(LanguageCell, "run", Mock(side_effect=AssertionError))
+    assert RECIPE.using(config).run(ordered, Silent()).content == first.content
     with pytest.raises(ConfigError, match="only = 'langage'"):
-        HiddenLabels(config).run(order(tiny, data, tmp_path, only=("langage",)), Silent())
+        RECIPE.using(config).run(options(tiny, data, tmp_path, only=("langage",)), Silent())
 
 
 def test_missing_data_is_named(tiny, config, tmp_path):
     with pytest.raises(DataError, match=r"aeslc.train\.jsonl\.gz"):
-        HiddenLabels(config).run(order(tiny, tmp_path, tmp_path / "out", only=("language",)), Silent())
+        RECIPE.using(config).run(options(tiny, tmp_path, tmp_path / "out", only=("language",)), Silent())
 
 
 # ---------------------------------------------------------------- findings
@@ -231,12 +234,13 @@ def verdicts(*options):
         model="m",
         task=CONFIG.task,
         limits=Limits(),
-        training=CONFIG.training_at(CONFIG.sizes[Size.SMALL]),
+        training=TrainSpec(),
         cover=1.0,
         seed=0,
         epsilon=None,
     )
-    return {each.claim.split(":")[0]: each.held for each in findings(Results({cell: Attacked(options=options)}))}
+    results = Results(pandas.DataFrame(), {cell: Attacked(options=options)}, [Scenario(cell)])
+    return {each.claim.split(":")[0]: each.held for judge in CLASSIFIER_CLAIMS for each in judge(results)}
 
 
 def test_findings_can_fail():

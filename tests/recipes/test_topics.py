@@ -9,14 +9,13 @@ import pytest
 
 from cutlayer.core import DataError
 from cutlayer.data import Dataset
-from cutlayer.recipes import cells
-from cutlayer.recipes.cells import Experiment
-from cutlayer.recipes.recipe import read_config
-from cutlayer.recipes.sap.config import SapConfig
+from cutlayer.recipes import training
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.sap import RECIPE
 from cutlayer.recipes.tasks import Limits, Splits, Task
 from cutlayer.recipes.topics import Topics, find_topics
 from tests.recipes import worlds
-from tests.service.tiny import write_tiny_bert
 
 SUBJECTS = {
     "experiment": ["oven", "butter", "flour", "sugar", "recipe", "bake", "dough", "spoon", "pan", "salt"],
@@ -88,16 +87,14 @@ def test_a_task_takes_topics_in_place_of_its_labels(task, tmp_path):
 
 
 def test_an_experiment_keeps_the_topics_it_began_with(task, tmp_path, monkeypatch):
-    tiny = write_tiny_bert(tmp_path / "tiny")
+    options = RecipeOptions(size=Size.TINY, model="", data=tmp_path / "data", out=tmp_path / "out")
 
     def splits():
-        with Experiment(
-            tmp_path / "out", model=str(tiny), data=tmp_path / "data", progress=worlds.Quiet()
-        ) as experiment:
-            return experiment.splits(task, Limits())
+        with Lab(options) as lab:
+            return training.splits(lab, task, Limits())
 
     first = splits()
-    monkeypatch.setattr(cells, "fresh_topics", None)
+    monkeypatch.setattr(training, "fresh_topics", None)
     assert splits().train.labels == first.train.labels
     # another way to find them is another experiment
     task = task.model_copy(update={"topics": TOPICS.model_copy(update={"share": 0.9})})
@@ -107,7 +104,7 @@ def test_an_experiment_keeps_the_topics_it_began_with(task, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_topics_of_the_public_posts(public_data):
-    task = read_config("sap", SapConfig).task("blog_authorship")
+    task = RECIPE.config.task("blog_authorship")
     splits = Splits.read(task, public_data, Limits())
     for part in (splits.train, splits.dev, splits.test):
         shares = [n / len(part) for n in Counter(part.labels).values()]

@@ -7,20 +7,20 @@ import math
 import random
 from unittest.mock import Mock
 
+import pandas
 import pytest
 import torch
 
 from cutlayer.core import ConfigError, DataError, Stopped
 from cutlayer.customer import Silent
-from cutlayer.recipes import RECIPES, Order, ReadWords, Size
-from cutlayer.recipes.recipe import read_config
-from cutlayer.recipes.words import cells
-from cutlayer.recipes.words.cells import PARTS
-from cutlayer.recipes.words.config import Scale, WordsConfig
+from cutlayer.recipes import RECIPES, read_releases
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.read_releases import ReadCell
+from cutlayer.recipes.words import RECIPE, Scale
 from tests.recipes.worlds import write_split
 from tests.service.tiny import write_tiny_bert
 
-SHIPPED = read_config("words", WordsConfig)
+SHIPPED = RECIPE.config
 CONFIG = SHIPPED.model_copy(
     update={
         "depths": (0, 1, 3), "map_tokens": 3000, "clipped": 6.0, "replaced": (0.57,), "single_precision": (4.0,),
@@ -67,14 +67,14 @@ def data(tmp_path_factory):
     return folder
 
 
-def order(model, data, out, **changes):
-    return Order(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
+def options(model, data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
 
 
 def read(written):
     """By cell, what each attack read."""
     return {
-        (cell["cell"]["leaving"], cell["cell"]["bottom"], (cell["cell"]["public"] or {}).get("name")): {
+        (cell["cell"]["form"], cell["cell"]["bottom"], (cell["cell"]["public"] or {}).get("name")): {
             name: found["outcome"] | {"unseen": found["unseen"], "beyond": found["beyond"], "choice": found["choice"]}
             for name, found in cell["result"]["reads"].items()
         }
@@ -85,14 +85,14 @@ def read(written):
 @pytest.fixture(scope="module")
 def whole(tiny, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    report = ReadWords(CONFIG).run(order(tiny, data, out), Silent())
+    report = RECIPE.using(CONFIG).run(options(tiny, data, out), Silent())
     return report, json.loads((out / "report.json").read_text()), out
 
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["words"]
     assert recipe.default_model == "starter"
-    assert recipe.parts == PARTS
+    assert recipe.parts == ("unprotected", "clipped", "token-ids", "floats")
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["clipped"] == 50
 
@@ -107,7 +107,7 @@ def test_rows_without_noise_are_read(whole):
             assert linear["success"]["n"] == 60 * 12
 
 
-def test_shortened_rows_are_read_by_their_likelihood(whole):
+def test_clipped_rows_are_read_by_their_likelihood(whole):
     clipped = read(whole[1])["clipped rows", 0, "aeslc"]
     nearest, adaptive = clipped["nearest-neighbour"], clipped["maximum-posterior"]
     assert adaptive["beyond"]["interval"][0] > 0
@@ -144,21 +144,29 @@ def test_bits_tell_of_single_precision_and_not_of_the_lattice(whole):
 
 def test_the_report_names_what_must_hold(whole):
     report, written, out = whole
-    told = {each["what"]: each for each in written["findings"]}
-    assert told["nearest row, no noise, the table's rows"]["holds"] is True
-    assert any("beyond nearest row" in what and each["holds"] for what, each in told.items())
+    told = {each["claim"]: each for part in written["parts"].values() for each in part["claims"]}
+    assert told["Nearest row reads at least 100 % of the table's rows without noise."]["held"] is True
+    assert any("more than the nearest row" in claim and each["held"] for claim, each in told.items())
     text = (out / "report.md").read_text()
     assert "Rows without noise, by blocks at the customer" in text
     assert "paired difference" in text
     assert len(report.tables) == 6
     assert (out / "behind-blocks.png").stat().st_size > 5000
-    assert not any((out / "transcripts").iterdir())
+    assert not list((out / "runs").glob("*/*"))
+    table = pandas.read_parquet(out / "results.parquet")
+    (row,) = table[(table["attack"] == "linear-inversion") & (table["public"] == "aeslc") & (table["bottom"] == 3)
+                   & (table["metric"] == "success")].to_dict("records")  # fmt: skip
+    linear = read(written)["road", 3, "aeslc"]["linear-inversion"]["success"]
+    assert (row["value"], row["se"], row["n"]) == (linear["value"], linear["standard_error"], linear["n"])
+    drawn = pandas.read_csv(out / "behind-blocks.csv")
+    assert set(drawn["public"]) == {"aeslc", "classic_books"}
+    assert row["value"] * 100 == pytest.approx(drawn[(drawn["public"] == "aeslc") & (drawn["bottom"] == 3)]["y"].item())
 
 
 def test_tokens_that_the_map_never_saw_are_counted_apart(tiny, data, tmp_path):
     few = Scale(mail=40, reviews=40, floats=1, public=12)
     some = CONFIG.model_copy(update={"depths": (1,), "sizes": {Size.TINY: few}})
-    written = ReadWords(some).run(order(tiny, data, tmp_path, only=("unprotected",)), Silent()).content
+    written = RECIPE.using(some).run(options(tiny, data, tmp_path, only=("unprotected",)), Silent()).content
     for outcome in read(written).values():
         unseen = outcome["linear-inversion"]["unseen"]
         assert 0 < unseen["n"] < 40 * 12
@@ -167,37 +175,37 @@ def test_tokens_that_the_map_never_saw_are_counted_apart(tiny, data, tmp_path):
 
 def test_rows_of_another_table_are_found_not_to_be_read(tiny, data, tmp_path, monkeypatch):
     """Planted: what left is not what the attacker takes it for."""
-    whole = cells.simulate
+    whole = read_releases.simulate
 
     def turned(tokens, knowledge, **settings):
         rows = whole(tokens, knowledge, **settings)
         return type(rows)(rows.packed.with_values(rows.packed.values.flip(1)), rows.segment_lengths)
 
-    monkeypatch.setattr(cells, "simulate", turned)
+    monkeypatch.setattr(read_releases, "simulate", turned)
     some = CONFIG.model_copy(update={"depths": (0,)})
-    report = ReadWords(some).run(order(tiny, data, tmp_path, only=("unprotected",)), Silent())
-    (finding,) = report.content["findings"]
-    assert finding["holds"] is False
+    report = RECIPE.using(some).run(options(tiny, data, tmp_path, only=("unprotected",)), Silent())
+    (claim,) = report.content["parts"]["unprotected"]["claims"]
+    assert claim["held"] is False
 
 
 def test_finished_cells_are_not_run_again_and_a_stop_loses_none(tiny, data, tmp_path, monkeypatch):
-    recipe = ReadWords(CONFIG.model_copy(update={"depths": (0, 1)}))
-    some = order(tiny, data, tmp_path, only=("unprotected",))
-    original = cells.Experiment._run
+    recipe = RECIPE.using(CONFIG.model_copy(update={"depths": (0, 1)}))
+    some = options(tiny, data, tmp_path, only=("unprotected",))
+    original = ReadCell.run
     done = []
 
-    def stopped(experiment, cell):
+    def stopped(cell, lab):
         if done:
             raise KeyboardInterrupt
         done.append(cell)
-        return original(experiment, cell)
+        return original(cell, lab)
 
-    monkeypatch.setattr(cells.Experiment, "_run", stopped)
+    monkeypatch.setattr(ReadCell, "run", stopped)
     with pytest.raises(Stopped, match="Finished cells"):
         recipe.run(some, Silent())
-    monkeypatch.setattr(cells.Experiment, "_run", original)
+    monkeypatch.setattr(ReadCell, "run", original)
     first = recipe.run(some, Silent())
-    monkeypatch.setattr(cells.Experiment, "_run", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(ReadCell, "run", Mock(side_effect=AssertionError))
     assert recipe.run(some, Silent()).content == first.content
     assert sum(math.isinf(float(each["cell"]["eta"])) for each in first.content["cells"]) == 3
 
@@ -205,9 +213,9 @@ def test_finished_cells_are_not_run_again_and_a_stop_loses_none(tiny, data, tmp_
 @pytest.mark.parametrize("changes", [{"only": ("depth",)}, {"settings": {"depths": "[0,9]"}}, {"size": Size.FULL}])
 def test_what_it_cannot_run_is_refused_before_anything_is(tiny, data, tmp_path, changes):
     with pytest.raises(ConfigError):
-        ReadWords(CONFIG).run(order(tiny, data, tmp_path, **changes), Silent())
+        RECIPE.using(CONFIG).run(options(tiny, data, tmp_path, **changes), Silent())
 
 
 def test_a_missing_data_set_is_named_first(tiny, tmp_path):
-    with pytest.raises(DataError, match="aeslc"):
-        ReadWords(CONFIG).run(order(tiny, tmp_path, tmp_path / "out"), Silent())
+    with pytest.raises(DataError, match="sst2"):  # whose etas are calibrated before any cell is made
+        RECIPE.using(CONFIG).run(options(tiny, tmp_path, tmp_path / "out"), Silent())

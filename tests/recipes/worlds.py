@@ -7,8 +7,8 @@ import json
 import random
 
 from cutlayer.data import Dataset
-from cutlayer.recipes.recipe import Size, read_config
-from cutlayer.recipes.sap.config import SapConfig, Scale
+from cutlayer.recipes.options import Size
+from cutlayer.recipes.sap import RECIPE, Scale
 from cutlayer.recipes.tasks import Limits
 
 LABELS = 2
@@ -62,7 +62,7 @@ def write_data(folder):
 
 def small_config():
     """The recipe's own settings, cut down to two data sets, two eta0 and two epochs."""
-    config = read_config("sap", SapConfig)
+    config = RECIPE.config
     return config.model_copy(
         update={
             "tasks": tuple(
@@ -79,8 +79,5 @@ def small_config():
             "sizes": {
                 Size.SMALL: Scale(limits=Limits(train=64), training={"epochs": 2, "patience": 2}, attacked_tokens=64)
             },
-            "paper": config.paper.model_copy(
-                update={"figure_2": tuple(point for point in config.paper.figure_2 if point.task == "sst2")}
-            ),
         }
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 _VENDORS = """
 import json, os, resource, sys
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
-from cutlayer import vendor
+from cutlayer.vendor import serve
 print("ready", flush=True)
 for line in sys.stdin:
     order = json.loads(line)
@@ -41,7 +41,7 @@ for line in sys.stdin:
     if order["largest_file"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"],) * 2)
     try:
-        vendor.serve(order["data_dir"], port=order["port"])
+        serve(order["data_dir"], port=order["port"])
     finally:
         sys.stderr.flush()
         os._exit(0)

@@ -56,7 +56,7 @@ class Question(StrEnum):
         }[self]
 
 
-class Clue(StrEnum):
+class SignalSource(StrEnum):
     """Where an attack looks for the answer: there its controls plant one."""
 
     WORDS = "words"
@@ -112,7 +112,7 @@ class Attack:
         costly: Whether it takes minutes where others take seconds: it comes last, and begins more weakly where
             time is limited.
         joint: Whether it reads several runs of a customer together; others read the first.
-        clue: Where it looks.
+        signal: Where it looks.
         dial: What it does less of where it has less time; `None` where there is nothing: then it is measured on fewer
             tokens.
     """
@@ -129,7 +129,7 @@ class Attack:
     named: bool = True
     costly: bool = False
     joint: bool = False
-    clue: Clue = Clue.WORDS
+    signal: SignalSource = SignalSource.WORDS
     dial: Dial | None = None
 
     def __call__(self, view: View) -> Guesses:
@@ -137,5 +137,5 @@ class Attack:
         return self.run(View(view.transcript, view.knowledge.limited(self.needs)))
 
 
-ATTACKS: Registry[Attack] = Registry("attack", plugins="cutlayer.attacks", of=Attack)
+ATTACKS: Registry[Attack] = Registry("attack", package="cutlayer.attacks", plugins="cutlayer.attacks", of=Attack)
 """Open: an installed package names further attacks under the entry points `cutlayer.attacks`."""

@@ -34,7 +34,7 @@ def content_rows(rows: Rows, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """
     if knowledge.template is None:
         raise Inapplicable("Boundary rows were sent, and the attacker was not told where special tokens stand.")
-    layout = knowledge.template.layout(rows.segment_lengths.shape[1])
+    layout = knowledge.template.layout(rows.segment_count)
     closing = torch.tensor([layout.closing(side) for side in range(layout.segments)])
     lengths = rows.segment_lengths - closing
     # a text assembled from ids that no tokenizer has shows where content stands
@@ -53,3 +53,24 @@ def single_texts(tokens: Tokens) -> Ragged:
     """Every segment as a text of its own, those of pairs one behind the other; empty ones left out."""
     joined = Ragged.concatenate(tokens.segments)
     return joined.select(joined.lengths.nonzero()[:, 0])
+
+
+def mean_rows(payload: Payload, knowledge: Knowledge) -> Tensor:
+    """The mean `[texts, width]` of each text's rows, special tokens' among them, or of its ids' rows; 0 of none.
+
+    Raises:
+        Inapplicable: Ids were sent, and no table was granted.
+    """
+    if isinstance(payload, Rows):
+        return _means(payload.packed.values, [payload.packed])
+    if knowledge.table is None:
+        raise Inapplicable("Token ids were sent, and the attacker was granted no embedding table.")
+    table = knowledge.table.detach()
+    return _means(torch.cat([table[side.values] for side in payload.segments]), list(payload.segments))
+
+
+def _means(rows: Tensor, sides: list[Ragged]) -> Tensor:
+    owner = torch.cat([torch.arange(len(side)).repeat_interleave(side.lengths) for side in sides])
+    counts = torch.stack([side.lengths for side in sides]).sum(0)
+    sums = torch.zeros(len(counts), rows.shape[1]).index_add(0, owner, rows.float())
+    return sums / counts.clamp(min=1)[:, None]

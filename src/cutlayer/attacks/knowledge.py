@@ -92,7 +92,7 @@ class Noise:
 
     @classmethod
     def nothing(cls) -> Noise:
-        """Releases as they are."""
+        """No noise: releases are what they are made of."""
         return cls(PrivacySpec.no_privacy())
 
     def class_logits(self) -> Tensor:
@@ -192,7 +192,7 @@ class Labelled:
     classes: int
 
     def of(self, source: str, number: int, rows: int) -> Tensor:
-        """What it knows of a release's rows."""
+        """What it knows of a release's rows, `[rows]` int64; `UNMARKED` where it does not know."""
         known = self.labels.get((source, number))
         return torch.full((rows,), UNMARKED, dtype=torch.int64) if known is None else known
 
@@ -283,6 +283,32 @@ class Knowledge:
     def unprotected(self) -> Knowledge:
         """The same, of releases as they are."""
         return replace(self, noise=Noise.nothing(), noises=None)
+
+
+def known_labels(knowledge: Knowledge) -> Labelled:
+    """The labels that were granted.
+
+    Raises:
+        Inapplicable: None were.
+    """
+    if knowledge.labelled is None:
+        raise Inapplicable("The attacker learns from records whose label it knows, and it was granted none.")
+    return knowledge.labelled
+
+
+def known(features: list[Tensor], labels: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Features `[m, f]` and labels `[m]` of the texts whose label is known.
+
+    Args:
+        features: Of each release, `[rows, f]`.
+        labels: Of each release, `[rows]` int64.
+
+    Raises:
+        Inapplicable: No label of any released text is known.
+    """
+    if not labels or not bool((told := torch.cat(labels) != UNMARKED).any()):
+        raise Inapplicable("The attacker knows the label of no record that was released.")
+    return torch.cat(features)[told], torch.cat(labels)[told]
 
 
 def _digest(tensor: Tensor) -> float:

@@ -155,6 +155,9 @@ def by_length(order: Tensor, lengths: Tensor, size: int, generator: torch.Genera
         lengths: `[texts]` int64.
         size: Texts of a batch.
         generator: Draws the order of batches.
+
+    Yields:
+        `[texts of a batch]` int64, their numbers.
     """
     parts = [
         part for some in order.split(_MIXED * size) for part in some[lengths[some].argsort(stable=True)].split(size)

@@ -8,6 +8,7 @@ customer's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
 from cutlayer.models import Bottom
-from cutlayer.privacy.mechanisms import find_mechanism, round_to_lattice
+from cutlayer.privacy.mechanisms import find_mechanism
+from cutlayer.privacy.mechanisms.mechanism import Float64
+from cutlayer.privacy.replacement import noisy_rows, replacements
 
 _NUMBERS = 2**22
 """float64 numbers of noise that are held at a time."""
@@ -166,7 +169,7 @@ def batches(lengths: Tensor, positions: int) -> Iterator[Tensor]:
         positions: Most positions of a batch.
 
     Yields:
-        Numbers of texts.
+        `[texts of a batch]` int64, their numbers.
     """
     order = lengths.argsort(descending=True, stable=True)
     start = 0
@@ -182,26 +185,31 @@ def _replaced(
     search = knowledge.search
     if search is None:
         raise Inapplicable("Tokens are replaced by neighbours, and the attacker was granted no embedding table.")
-    return _each(tokens, search.table, noise, rng, classes, search.nearest)
+    return _each(tokens, search.table.shape[1], noise, rng, classes, partial(replacements, search=search))
 
 
 def _noisy(
     tokens: Tokens, knowledge: Knowledge, noise: Noise, rng: np.random.Generator, classes: Tensor | None
 ) -> Tokens:
-    if knowledge.table is None:
+    table = knowledge.table
+    if table is None:
         raise Inapplicable("Noise is added to rows of the embedding table, which the attacker was not granted.")
-    return _each(tokens, knowledge.table, noise, rng, classes, lambda noisy: _shortened(noisy, noise))
+
+    def made(ids: Tensor, drawn: Float64) -> Tensor:
+        return _shortened(noisy_rows(table[ids], drawn), noise)
+
+    return _each(tokens, table.shape[1], noise, rng, classes, made)
 
 
 def _each(
     tokens: Tokens,
-    table: Tensor,
+    width: int,
     noise: Noise,
     rng: np.random.Generator,
     classes: Tensor | None,
-    finish: Callable[[Tensor], Tensor],
+    made: Callable[[Tensor, Float64], Tensor],
 ) -> Tokens:
-    """What `finish` makes of each token's noisy row."""
+    """What is made of each token and the noise that it gets."""
     if noise.etas is None or noise.etas.shape[1] == 1:
         classes = torch.zeros(len(tokens), dtype=torch.int64)
     elif classes is None:
@@ -211,9 +219,9 @@ def _each(
         etas = _constant(noise, len(segment.values))
         if noise.etas is not None:
             etas = noise.etas[segment.values, classes.repeat_interleave(segment.lengths)].double()
-        parts = [slice(0), *_parts(len(segment.values), table.shape[1])]  # a segment may be empty everywhere
-        made = (finish(_draw(table[segment.values[part]], etas[part], noise, rng)) for part in parts)
-        sides.append(segment.with_values(torch.cat(list(made))))
+        parts = [slice(0), *_parts(len(segment.values), width)]  # a segment may be empty everywhere
+        pieces = [made(segment.values[part], _drawn(etas[part], width, noise, rng)) for part in parts]
+        sides.append(segment.with_values(torch.cat(pieces)))
     return Tokens(tuple(sides))
 
 
@@ -232,7 +240,8 @@ def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
     made = torch.empty(clean.shape)
     for part in _parts(*clean.shape):
         some = clean[part]
-        made[part] = _shortened(_draw(some, _constant(noise, len(some)), noise, rng), noise)
+        drawn = _drawn(_constant(noise, len(some)), clean.shape[1], noise, rng)
+        made[part] = _shortened(noisy_rows(some, drawn), noise)
     return made
 
 
@@ -245,10 +254,8 @@ def _constant(noise: Noise, count: int) -> Tensor:
     return torch.full((count,), noise.privacy.eta, dtype=torch.float64)
 
 
-def _draw(rows: Tensor, etas: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
-    """Noisy rows, float64 on the lattice."""
-    drawn = find_mechanism(noise.privacy.noise).noise(etas=etas.numpy(), width=rows.shape[1], rng=rng)
-    return round_to_lattice(torch.from_numpy(drawn).add_(rows.detach().double()))
+def _drawn(etas: Tensor, width: int, noise: Noise, rng: np.random.Generator) -> Float64:
+    return find_mechanism(noise.privacy.noise).noise(etas=etas.numpy(), width=width, rng=rng)
 
 
 def _shortened(noisy: Tensor, noise: Noise) -> Tensor:

@@ -27,7 +27,8 @@ class SeenFrame:
         direction: Who sent it.
         route: What kind of message.
         where: Values of the path's placeholders.
-        tensors: The body, by role; read when it is needed, so that a long transcript need not fit in memory.
+        tensors: The body, by role, of the shapes `[...]` that the route states (`wire.routes`); read when it is needed,
+            so that a long transcript need not fit in memory.
     """
 
     direction: Direction
@@ -62,7 +63,7 @@ class SeenStep:
         number: The step.
         output: What the vendor computed: logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary;
             `None` if the step's answer is not in the transcript.
-        gradient: d loss / d output, which the customer sent.
+        gradient: d loss / d output, which the customer sent, in the shape of the output.
         lengths: `[texts, segments]` int64, ids or rows of each text that went up for it; `None` if that is not in
             the transcript.
         records: `[texts]` int64, numbers of the stored records that it named; `None` if it named none.
@@ -83,8 +84,9 @@ class SeenAnswer:
     Attributes:
         source: `job/ID/infer` or `adapter/ID/infer`.
         number: The running number of the query.
-        output: As of a step.
-        lengths: As of a step.
+        output: Logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary.
+        lengths: `[texts, segments]` int64, ids or rows of each text that was asked about; `None` if that is not in the
+            transcript.
     """
 
     source: str
@@ -162,7 +164,7 @@ class Transcript:
             for frame in self:
                 if frame.route in (routes.STEP, routes.SHARD_PUT) and frame.direction is Direction.UP:
                     payload = unpack(tensors) if "rows" in (tensors := frame.tensors()) else None
-                    if isinstance(payload, Rows) and payload.segment_lengths.shape[1] == 1:
+                    if isinstance(payload, Rows) and payload.segment_count == 1:
                         kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))
                         yield replace(frame, tensors=_tensors_of(Rows(kept, kept.lengths[:, None])))
                         continue

@@ -12,7 +12,7 @@ from cutlayer.cli.options import OWN_NOISE, ApiKey, AsJson, CaCertificate, Home,
 from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
-    from cutlayer.customer import Client
+    from cutlayer.customer import Account
     from cutlayer.wire.messages import AdapterInfo
 
 app = typer.Typer(
@@ -23,20 +23,20 @@ app = typer.Typer(
 Identifier = Annotated[str, typer.Argument(metavar="ID", help="The adapter's identifier.", show_default=False)]
 
 
-def _client(vendor: str | None, api_key: str | None, home: Path | None, ca_cert: Path | None) -> Client:
-    from cutlayer.customer import Client
+def _account(vendor: str | None, api_key: str | None, home: Path | None, ca_cert: Path | None) -> Account:
+    from cutlayer.customer import Account
 
-    return Client(vendor, api_key, home=home, ca_cert=ca_cert)
+    return Account(vendor, api_key, home=home, ca_cert=ca_cert)
 
 
-def _content(client: Client, info: AdapterInfo) -> dict[str, Any]:
+def _content(account: Account, info: AdapterInfo) -> dict[str, Any]:
     """What the vendor says of an adapter, and how its texts left, which only the folder knows where it was trained."""
     from cutlayer.customer import TrainBottom
     from cutlayer.customer.profile import Profile, known
 
     privacy = None
-    if info.adapter in known(client.home):
-        run = Profile.load(client.home, info.adapter).spec
+    if info.adapter in known(account.home):
+        run = Profile.load(account.home, info.adapter).spec
         privacy = {
             "mechanism": run.privacy.mechanism,
             "eta": run.privacy.eta,
@@ -73,8 +73,8 @@ def list_adapters(
 ) -> None:
     """List your adapters."""
     output = Output(as_json=as_json)
-    client = _client(vendor, api_key, home, ca_cert)
-    found = [_content(client, info) for info in client.adapters()]
+    account = _account(vendor, api_key, home, ca_cert)
+    found = [_content(account, info) for info in account.adapters()]
     output.table(
         "Adapters",
         ("id", "model", "privacy", "labels", "step", "created"),
@@ -101,9 +101,9 @@ def show(
 ) -> None:
     """Show an adapter, with the sha256 of its weights."""
     output = Output(as_json=as_json)
-    client = _client(vendor, api_key, home, ca_cert)
-    info = client.adapter(identifier)
-    content = _content(client, info)
+    account = _account(vendor, api_key, home, ca_cert)
+    info = account.adapter(identifier)
+    content = _content(account, info)
     # ids make every cut a text cut: the vendor looks them up in its own table
     takes = "token ids" if info.cut.is_text else f"rows of the cut {info.cut.slug}"
     shown = {**content, "cut": f"the vendor takes {takes}", "privacy": _in_words(content["privacy"])}
@@ -122,6 +122,6 @@ def delete(
 ) -> None:
     """Delete an adapter at the vendor, for good."""
     output = Output(as_json=as_json)
-    _client(vendor, api_key, home, ca_cert).delete_adapter(identifier)
+    _account(vendor, api_key, home, ca_cert).delete_adapter(identifier)
     output.show(f"Deleted {identifier}.")
     output.result({"adapter": identifier, "deleted": True})

@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -37,16 +37,11 @@ from cutlayer.cli import (
     vendor,
 )
 from cutlayer.cli.output import fail
+from cutlayer.core import CutlayerError, Fault, Stopped
 from cutlayer.printable import printable
-
-if TYPE_CHECKING:
-    from cutlayer.core import CutlayerError, Fault
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name that all versions share."""
-
-INTERRUPTED = 130
-"""`Stopped.exit_code`, known before torch is imported: Ctrl-C may come while it is."""
 
 
 class Interrupted(Exception):  # noqa: N818 - the user's wish, not a fault
@@ -72,7 +67,6 @@ app = typer.Typer(
     name="cutlayer",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold private text
     rich_markup_mode="rich",
 )
@@ -184,15 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             as_json=as_json,
         )
     except Interrupted:
-        code = INTERRUPTED
+        code = Stopped.exit_code
         if not serves:  # which runs until it is interrupted, and says itself that it ends
             fail("Stopped before it was done.", remedy="Run the same command again.", exit_code=code, as_json=as_json)
-    except Exception as error:
-        # The class is looked up, not imported: importing it means importing torch, and where nothing
-        # has imported it, nothing can have raised it.
-        core = sys.modules.get("cutlayer.core.errors")
-        if core is None or not isinstance(error, core.CutlayerError):
-            raise
+    except CutlayerError as error:
         message, remedy = _in_options(error, given)
         code = fail(message, remedy=remedy, exit_code=error.exit_code, as_json=as_json)
     raise SystemExit(code or 0)

@@ -37,6 +37,7 @@ from cutlayer.cli.options import (
     require_eta,
 )
 from cutlayer.cli.output import Output
+from cutlayer.core.extras import require
 
 if TYPE_CHECKING:
     from cutlayer.reports.audit import LocalSpec
@@ -292,6 +293,7 @@ def audit(
             param_hint="--data",
         )
     output = Output(as_json=as_json)
+    require("audit")
     from cutlayer import customer
     from cutlayer.attacks import ATTACKS
     from cutlayer.core import checked

@@ -24,6 +24,7 @@ from cutlayer.cli.options import (
     parse_depth,
 )
 from cutlayer.cli.output import Output
+from cutlayer.core.extras import require
 
 if TYPE_CHECKING:
     from cutlayer.reports.calibrate import Arm, Calibration, Setting
@@ -126,6 +127,7 @@ def calibrate(
     """
     target = _target(at_most)
     output = Output(as_json=as_json)
+    require("audit")
     from cutlayer import customer
     from cutlayer.core import TargetError, checked
     from cutlayer.customer import TrainSpec

@@ -15,6 +15,7 @@ import typer
 from cutlayer.cli.ledger import show_summary
 from cutlayer.cli.options import AsJson
 from cutlayer.cli.output import Output, fields, percent
+from cutlayer.core.extras import require
 
 if TYPE_CHECKING:
     from cutlayer.customer import Client, FinetuneResult, Home, Progress
@@ -40,6 +41,7 @@ def demo(
         raise typer.BadParameter("give a number: the demo compares it with no privacy anyway", param_hint="--eta")
     started = time.monotonic()
     output = Output(as_json=as_json)
+    require("audit")
     from cutlayer import vendor
     from cutlayer.vendor.process import VendorProcess
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import errno
 import gzip
+import hashlib
+import itertools
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, cast
 
 import typer
 
@@ -85,40 +87,66 @@ def rows_file(path: Path) -> Iterator[WriteRows]:
 
     What the block writes takes the file's place whole. Until then, and where the block fails or is interrupted, the
     file is as it was. A new file can be read by its owner only, for it holds private text; one that is replaced hands
-    on its mode.
+    on its mode. What a process that was killed had written is removed by the next one that writes the same file.
 
     Args:
         path: Where the table will be; `.gz` behind the ending compresses it. Folders on the way are made.
 
     Yields:
-        What writes it.
+        What writes it, row by row.
 
     Raises:
         StorageError: The file cannot be written.
+        ConfigError: Another process began to write the same file meanwhile.
     """
     with _reported(path):
         target = Path(os.path.realpath(path))  # a link stays a link
         target.parent.mkdir(parents=True, exist_ok=True)
         replaced = _replaced(target)
-    draft = target.with_name(f".cutlayer-{secrets.token_hex(8)}.draft")
+    draft = target.with_name(f".cutlayer-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.draft")
+    with _reported(path):
+        draft.unlink(missing_ok=True)
+        file = open(draft, "xb", opener=_private)  # noqa: SIM115 - closed below, once it is renamed
+    own = os.fstat(file.fileno())
 
     def write(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        content = _table(_kind(path), columns, rows).encode()
+        content = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=file, mtime=0)) if path.suffix == ".gz" else file
+        for line in _table(_kind(path), columns, rows):
+            with _reported(path):
+                content.write(line.encode())
         with _reported(path):
-            with open(draft, "wb", opener=_private) as file:
-                file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-                file.flush()
-                if replaced is not None:
-                    _hand_on(replaced, file.fileno())
-                os.fsync(file.fileno())
+            if content is not file:
+                content.close()
+            file.flush()
+            if replaced is not None:
+                _hand_on(replaced, file.fileno())
+            os.fsync(file.fileno())
+            if not _is(draft, own):
+                raise _taken(path)
             os.replace(draft, target)
 
     try:
-        with _reported(path):
-            open(draft, "xb", opener=_private).close()
         yield write
     finally:
-        draft.unlink(missing_ok=True)
+        if _is(draft, own):
+            draft.unlink()
+        with suppress(OSError):  # what a full disk did not take
+            file.close()
+
+
+def _is(path: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), file)
+    except FileNotFoundError:
+        return False
+
+
+def _taken(path: Path) -> Exception:
+    from cutlayer.core import ConfigError
+
+    return ConfigError(
+        f"Another process began to write {path}, too, and took its place.", remedy="Write one file at a time."
+    )
 
 
 @contextmanager
@@ -161,22 +189,27 @@ def _hand_on(found: os.stat_result, file: int) -> None:
         os.fchmod(file, stat.S_IMODE(found.st_mode))
 
 
-def _table(kind: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _table(kind: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Lines, each as its row comes."""
     if kind == ".jsonl":
-        return "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
-    lines = _Lines()
+        for row in rows:
+            yield json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n"
+        return
+    line = _Line()
     # not lineterminator="\n": before Python 3.13 a lone "\r" is quoted only where it is one of the terminator's
-    table = csv.writer(lines, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\r\n")
-    table.writerow(columns)
-    table.writerows(rows)
-    return "".join(lines)
+    table = csv.writer(line, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\r\n")
+    for row in itertools.chain([columns], rows):
+        table.writerow(row)
+        yield line.text
 
 
-class _Lines(list[str]):
-    """Rows of a CSV writer, which writes each in one piece, ended by a line feed alone."""
+class _Line:
+    """A row of a CSV writer, which writes it in one piece, ended by a line feed alone."""
+
+    text = ""
 
     def write(self, row: str) -> None:
-        self.append(row.removesuffix("\r\n") + "\n")
+        self.text = row.removesuffix("\r\n") + "\n"
 
 
 def _kind(path: Path) -> str:

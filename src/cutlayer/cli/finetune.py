@@ -647,13 +647,13 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
             "perplexity",
             f"{result.perplexity:.2f}{error} per token on {result.perplexity_on} (n = {result.perplexity_n} tokens)",
         ),
-        ("read from gradients", _read(result.read_in_training, result.read_in_training_note)),
-        ("the same in the last steps", _read(result.read_at_end, result.read_at_end_note)),
-        ("read from answers", _read(result.read_from_answers, result.read_from_answers_note)),
-        ("read from rows below", _read(result.read_from_rows, result.read_from_rows_note)),
+        ("read from gradients", _read(result.token_recovery_first_steps, result.token_recovery_first_steps_note)),
+        ("the same in the last steps", _read(result.token_recovery_last_steps, result.token_recovery_last_steps_note)),
+        ("read from answers", _read(result.token_recovery_from_answers, result.token_recovery_from_answers_note)),
+        ("read from rows below", _read(result.token_recovery_from_boundary, result.token_recovery_from_boundary_note)),
         *(
-            [("the same without blocks below", f"{result.read_without_blocks} of tokens, by a table lookup")]
-            if result.read_without_blocks is not None
+            [("the same without blocks below", f"{result.token_recovery_without_blocks} of tokens, by a table lookup")]
+            if result.token_recovery_without_blocks is not None
             else []
         ),
         ("dev perplexity before", f"{result.dev_before:.2f}"),

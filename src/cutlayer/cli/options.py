@@ -11,7 +11,7 @@ import typer
 
 from cutlayer.cli.output import Output
 
-DATA, PARTIES, PRIVACY, CUT, TRAINING = "Texts", "Parties", "Privacy", "Model and cut", "Training"
+DATA, PARTIES, PRIVACY, CUT, TRAINING, WORK = "Texts", "Parties", "Privacy", "Model and cut", "Training", "Work"
 """Panels of a command's help."""
 OWN_NOISE = "d-chi"
 OWN_WINDOW = "4"
@@ -161,6 +161,26 @@ UnsafeNoiseSeed = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option("--device", help="Where the bottom is computed. auto: on CUDA where there is one."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        help="Processes that share the work; each has its part of the cores. 1: this one alone.",
+        rich_help_panel=WORK,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Do the work on a Ray cluster of your own that runs already: auto, or HOST:PORT. Its machines must see "
+        "your --home under the same path.",
+        show_default=False,
+        rich_help_panel=WORK,
+    ),
 ]
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The vendor's folder.", show_default=False)]
 

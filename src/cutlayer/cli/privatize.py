@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +15,14 @@ from cutlayer.cli.options import (
     DATA_HELP,
     OWN_NOISE,
     OWN_WINDOW,
+    PRIVACY,
     AsJson,
     Eta,
     Home,
+    Jobs,
     Noise,
     NoiseWindow,
+    Ray,
     TextColumn,
     TextPairColumn,
     UnsafeNoiseSeed,
@@ -27,8 +33,9 @@ from cutlayer.cli.options import (
 from cutlayer.cli.output import Output
 
 if TYPE_CHECKING:
-    from cutlayer.customer import Preview
-    from cutlayer.data import Dataset
+    from cutlayer.customer import PrivatizedText
+
+Row = tuple[str, ...]
 
 SHOWN = 5
 """Texts on the terminal."""
@@ -61,10 +68,30 @@ def privatize(
         ),
     ] = None,
     unsafe_noise_seed: UnsafeNoiseSeed = None,
+    charge: Annotated[
+        bool,
+        typer.Option(
+            "--charge",
+            help="Charge the texts in the ledger as if they left: where you pass the releases on by a way of your own.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = False,
+    privacy_budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="ETA",
+            help="With --charge: the largest sum of eta over all releases of a text. Beyond it nothing is drawn.",
+            show_default=False,
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    jobs: Jobs = 1,
+    ray: Ray = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would leave at an eta, side by side with the original. Nothing is sent or charged.
+    """Show what would leave at an eta, side by side with the original. Nothing is sent, nor charged without --charge.
 
     The draw of a text is the one that `finetune` and `predict` release at the same eta with the same --noise, --model
     and --max-length. It is not what they release with CTI, with `--mechanism vector` or with `--train-bottom redraw`.
@@ -75,37 +102,53 @@ def privatize(
     columns = [*names, *(f"{name}_released" for name in names), "replaced", "tokens"]
     check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, [*columns[len(names) :], UNSAFE])
     check_not_input(input_file, output_file)
-    from cutlayer.customer import Client
-    from cutlayer.data import read_dataset
+    from cutlayer.core.executors import executor
+    from cutlayer.customer import Client, Draw
+    from cutlayer.data import TextFile
+    from cutlayer.privacy import PrivacySpec
 
     output = Output(as_json=as_json)
     warn_unprotected(output, eta=chosen, noise=noise, unsafe_noise_seed=unsafe_noise_seed)
-    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column)
-    with rows_file(output_file) as write:
-        with output.progress() as progress:
-            shown = Client(home=home).privatize(
-                texts,
-                eta=chosen,
-                noise=noise,
-                noise_window=parse_window(noise_window),
-                model=model,
-                max_length=max_length,
-                unsafe_noise_seed=unsafe_noise_seed,
-                progress=progress,
-            )
-        # not `text.original`: that is how its tokens read, by which no row is found again in the input
-        rows: list[tuple[object, ...]] = [
-            (*original, *text.released, text.replaced, text.tokens)
-            for original, text in zip(texts.texts, shown, strict=True)
-        ]
-        if unsafe_noise_seed is not None:
-            columns.append(UNSAFE)
-            rows = [(*row, unsafe_noise_seed) for row in rows]
-        write(columns, rows)
+    work = executor(jobs=jobs, ray=ray)
+    texts = TextFile(input_file, text_column, text_pair_column)
+    len(texts)  # reads all of it: what is wrong with a row is told before any work
+    privacy = PrivacySpec(
+        mechanism="none" if math.isinf(chosen) else "text-to-text",
+        eta=chosen,
+        noise=noise,
+        noise_window=parse_window(noise_window),
+    )
+    marks = () if unsafe_noise_seed is None else (unsafe_noise_seed,)
+    columns += [UNSAFE for _ in marks]
+    first: list[tuple[Row, Row]] = []
+
+    def rows(shown: Iterable[PrivatizedText]) -> Iterator[tuple[object, ...]]:
+        for original, text in zip(texts, shown, strict=True):
+            if len(first) < SHOWN:
+                first.append((original, text.released))
+            # not `text.original`: that is how its tokens read, by which no row is found again in the input
+            yield (*original, *text.released, text.replaced, text.tokens, *marks)
+
+    with rows_file(output_file) as write, output.progress() as progress:
+        shown = Client(home=home).privatize_stream(
+            texts,
+            Draw(privacy, model=model, max_length=max_length, unsafe_noise_seed=unsafe_noise_seed),
+            charge=charge,
+            privacy_budget=privacy_budget,
+            executor=work,
+            progress=progress,
+        )
+        with closing(shown):
+            write(columns, rows(shown))
 
     # what machines run, or what goes into a file, is a log, and texts belong in no log
     if output.on_terminal and not as_json:
-        _show_first(output, texts, shown)
+        output.table(
+            f"The first {len(first)} of {len(shown)} texts",
+            ("original", "released"),
+            [(" / ".join(map(_clipped, before)), " / ".join(map(_clipped, after))) for before, after in first],
+            lines=True,
+        )
     elif not as_json:
         output.show("The first texts are shown on a terminal only.")
     output.show(f"{shown.replaced:.1%} of {shown.tokens} tokens replaced at eta {chosen:g}; all texts: {output_file}")
@@ -122,23 +165,12 @@ def privatize(
             "replaced": shown.replaced,
             "cut_texts": shown.cut_texts,
             "eta": chosen,
+            "charged": charge,
             "noise": noise,
             "largest_distance": shown.largest_distance,
             "no_privacy": chosen == float("inf"),
             "unsafe_noise": unsafe_noise_seed is not None,
         }
-    )
-
-
-def _show_first(output: Output, texts: Dataset, shown: Preview) -> None:
-    output.table(
-        f"The first {min(SHOWN, len(shown))} of {len(shown)} texts",
-        ("original", "released"),
-        [
-            (" / ".join(map(_clipped, original)), " / ".join(map(_clipped, text.released)))
-            for original, text in zip(texts.texts[:SHOWN], shown.texts[:SHOWN], strict=True)
-        ],
-        lines=True,
     )
 
 

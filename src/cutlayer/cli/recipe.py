@@ -25,9 +25,9 @@ def list_recipes(as_json: AsJson = False) -> None:
     from cutlayer.recipes import RECIPES
 
     output = Output(as_json=as_json)
-    rows = [(name, RECIPES[name].title, RECIPES[name].reference) for name in RECIPES]
-    output.table("Recipes", ("name", "paper", "reference"), rows)
-    output.result({"recipes": [dict(zip(("name", "title", "reference"), row, strict=True)) for row in rows]})
+    recipes = RECIPES.listing()
+    output.table("Recipes", ("name", "paper", "reference"), recipes)
+    output.result({"recipes": [recipe._asdict() for recipe in recipes]})
 
 
 @app.command(epilog="Example: cutlayer recipe show sap")
@@ -84,27 +84,47 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Cells and report. Default: runs/NAME-SIZE.", show_default=False),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Worker processes that run cells beside each other.")
+    ] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run cells on an existing Ray cluster: auto, or HOST:PORT. Its machines must see --data and --out.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe cell by cell. Finished cells are kept: interrupt it, run it again, and it goes on."""
-    from cutlayer.recipes import RECIPES, Order, Size, data_folder
+    from cutlayer.core import IncompleteError, checked
+    from cutlayer.core.executors import executor
+    from cutlayer.recipes import RECIPES, RecipeOptions, Size, data_folder
 
     output = Output(as_json=as_json)
     chosen = RECIPES[name]
-    order = Order(
-        size=Size(size),
-        seeds=seeds,
-        model=model or chosen.default_model,
-        data=data_folder(data),
-        out=out or Path("runs") / f"{name}-{size}",
-        only=tuple(part.strip() for part in only.split(",")) if only else (),
-        settings=dict(named_values(settings or (), "--set")),
-    )
+    with checked():
+        options = RecipeOptions(
+            size=Size(size),
+            seeds=seeds,
+            model=model or chosen.default_model,
+            data=data_folder(data).resolve(),
+            out=(out or Path("runs") / f"{name}-{size}").resolve(),
+            only=tuple(part.strip() for part in only.split(",")) if only else (),
+            settings=dict(named_values(settings or (), "--set")),
+        )
     with output.progress() as progress:
-        report = chosen.run(order, progress)
+        report = chosen.run(options, progress, executor(jobs=jobs, ray=ray))
     for table in report.tables:
         output.table(table.title, table.columns, table.rows)
         for note in table.notes:
             output.show(note)
     output.show("Written: " + ", ".join(str(file) for file in report.files))
     output.result({**report.content, "files": [str(file) for file in report.files]})
+    if report.failures:
+        raise IncompleteError(
+            f"{len(report.failures)} cells have no result: "
+            + "; ".join(f"{cell} ({why})" for cell, why in report.failures.items()),
+            remedy="The report lacks them. Run the same command again to go on.",
+        )

@@ -1,28 +1,36 @@
 """The words that every room shares: cuts, ragged tokens, guarantees, specs, errors."""
 
-from cutlayer.core.cut import Cut, Place
-from cutlayer.core.deviation import Deviation
-from cutlayer.core.errors import (
-    AuthError,
-    BudgetError,
-    ConfigError,
-    ConformanceError,
-    CutlayerError,
-    DataError,
-    Fault,
-    ModelError,
-    PrivacyError,
-    Stopped,
-    StorageError,
-    TargetError,
-    UnsupportedArchitectureError,
-    VendorError,
-)
-from cutlayer.core.guarantee import Claim, Guarantee
-from cutlayer.core.perplexity import Perplexity
-from cutlayer.core.proportion import Proportion
-from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
-from cutlayer.core.spec import Registry, Spec, checked
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.core.cut import Cut, Place
+    from cutlayer.core.deviation import Deviation
+    from cutlayer.core.errors import (
+        AuthError,
+        BudgetError,
+        ConfigError,
+        ConformanceError,
+        CutlayerError,
+        DataError,
+        Fault,
+        IncompleteError,
+        MissingExtraError,
+        ModelError,
+        PrivacyError,
+        Stopped,
+        StorageError,
+        TargetError,
+        UnsupportedArchitectureError,
+        VendorError,
+        WorkerError,
+    )
+    from cutlayer.core.guarantee import Claim, Guarantee
+    from cutlayer.core.perplexity import Perplexity
+    from cutlayer.core.proportion import Proportion
+    from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
+    from cutlayer.core.spec import Registry, Spec, checked
 
 __all__ = [
     "AuthError",
@@ -36,6 +44,8 @@ __all__ = [
     "Deviation",
     "Fault",
     "Guarantee",
+    "IncompleteError",
+    "MissingExtraError",
     "ModelError",
     "Payload",
     "Perplexity",
@@ -52,5 +62,8 @@ __all__ = [
     "Tokens",
     "UnsupportedArchitectureError",
     "VendorError",
+    "WorkerError",
     "checked",
 ]
+
+on_first_use(__name__)

@@ -131,6 +131,35 @@ class TargetError(CutlayerError):
     exit_code = 12
 
 
+class MissingExtraError(CutlayerError):
+    """Packages are not installed that only some of cutlayer needs.
+
+    Args:
+        extra: The extra that they come with.
+        missing: Their names.
+    """
+
+    exit_code = 13
+
+    def __init__(self, extra: str, missing: Sequence[str]) -> None:
+        super().__init__(
+            f"This needs {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed.",
+            remedy=f"Run: pip install 'cutlayer[{extra}]'",
+        )
+
+
+class IncompleteError(CutlayerError):
+    """Some pieces of the work failed, each named; the others are finished and kept."""
+
+    exit_code = 15
+
+
+class WorkerError(CutlayerError):
+    """A process that was to compute a piece of the work ended without an answer."""
+
+    exit_code = 14
+
+
 class Stopped(CutlayerError):  # noqa: N818 - the user's wish, not a fault
     """The run was stopped on purpose and can be resumed."""
 

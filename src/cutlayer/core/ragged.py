@@ -117,6 +117,17 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.segments[0])
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Tokens]) -> Tokens:
+        """Puts the texts of several packs, all single or all pairs, one behind the other."""
+        columns = zip(*(part.segments for part in parts), strict=True)
+        return cls(tuple(Ragged.concatenate(column) for column in columns))
+
+    @property
+    def segment_count(self) -> int:
+        """1 for single texts, 2 for pairs."""
+        return len(self.segments)
+
     @property
     def total(self) -> int:
         """How many tokens all texts have together."""
@@ -170,6 +181,11 @@ class Rows:
         return cls(
             Ragged.concatenate([part.packed for part in parts]), torch.cat([part.segment_lengths for part in parts])
         )
+
+    @property
+    def segment_count(self) -> int:
+        """1 for single texts, 2 for pairs."""
+        return self.segment_lengths.shape[1]
 
     @classmethod
     def joined(cls, first: Rows, second: Rows) -> Rows:

@@ -7,8 +7,11 @@ a dropped privacy key must stop the run, not warn). A report holds specs, so it 
 from __future__ import annotations
 
 import difflib
+import pkgutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -47,15 +50,21 @@ class Registry(Generic[T]):
 
     Args:
         kind: What the parts are, for messages: `mechanism`, `attack`, `recipe`.
+        package: Its modules add cutlayer's own parts; all are imported when the registry is first read. So a part
+            of a new file is found without being named anywhere else.
         plugins: Group of entry points under which installed packages name further parts. An entry point
             is the part itself, and is imported when it is first asked for by name.
         of: The class that an installed package's part must have; `None` for any.
     """
 
-    def __init__(self, kind: str, *, plugins: str | None = None, of: type[T] | None = None) -> None:
+    def __init__(
+        self, kind: str, *, package: str | None = None, plugins: str | None = None, of: type[T] | None = None
+    ) -> None:
         self.kind = kind
         self._of = of
-        self._parts: dict[str, T] = {}
+        self._added: dict[str, T] = {}
+        self._package = package
+        self._reading = threading.RLock()
         self._loaded: dict[str, T] = {}
         self._plugins = plugins
 
@@ -63,12 +72,26 @@ class Registry(Generic[T]):
         """Registers what it decorates under `name`; a name can be taken once."""
 
         def decorate(part: T) -> T:
-            if name in self._parts:
+            if name in self._added:
                 raise ConfigError(f"There are two parts named {name!r} of kind {self.kind}.")
-            self._parts[name] = part
+            self._added[name] = part
             return part
 
         return decorate
+
+    @property
+    def _parts(self) -> Mapping[str, T]:
+        """Cutlayer's own, all of them."""
+        with self._reading:  # a second thread waits until all are there
+            package, self._package = self._package, None
+            if package is not None:
+                try:
+                    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+                        import_module(module.name)
+                except BaseException:
+                    self._package = package
+                    raise
+        return self._added
 
     def plugged_in(self) -> Mapping[str, str]:
         """Names that installed packages give, each with its package and version. Nothing is imported."""

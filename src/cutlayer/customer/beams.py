@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +10,8 @@ from transformers import DynamicCache, GenerationConfig, GenerationMixin, Pretra
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from cutlayer.core import Ragged
+from cutlayer.customer.sampling import Sampling
 from cutlayer.customer.session import Growing, Session
-
-if TYPE_CHECKING:
-    from cutlayer.customer.generate import Sampling
 
 
 class _Parents(DynamicCache):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
@@ -34,26 +33,28 @@ from cutlayer.core import (
     Ragged,
     Rows,
     Tokens,
-    VendorError,
     checked,
 )
+from cutlayer.core.executors import Executor, InProcess
+from cutlayer.customer.account import Account, check_is_here, delete
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.finetune import Finetuning, build_session, check_spec, delete_records
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.generate import OnText, Sampling, generate
-from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive
-from cutlayer.customer.home import Home, adapter_identifier, write_bytes
+from cutlayer.customer.generate import OnText, generate
+from cutlayer.customer.handout import Offer, choose_model, fetch_archive, local_archive_folder
 from cutlayer.customer.link import AdapterLink
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Corpora, split_rows
-from cutlayer.customer.preview import Preview, preview
+from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Silent
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import DataDigests, Run
+from cutlayer.customer.sampling import Sampling
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import BUDGETS, Method, Objective, RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
 from cutlayer.data import UNCUT, Dataset, read_dataset, tokenise
 from cutlayer.models import Tail
@@ -61,16 +62,11 @@ from cutlayer.privacy import (
     NOISE_WINDOW,
     CtiSpec,
     DChi,
-    Ledger,
     PrivacySpec,
-    Spellings,
-    build_privatizer,
     find_mechanism,
-    table_fingerprint,
 )
-from cutlayer.wire import Route, Transport, WireType, routes
-from cutlayer.wire.messages import AdapterInfo, AdapterList
-from cutlayer.wire.transports import HttpTransport, RecordingTransport
+from cutlayer.wire import Transport, WireType, routes
+from cutlayer.wire.transports import RecordingTransport
 
 Mechanism = Literal["none", "text-to-text", "vector"]
 """How texts are privatized: not at all, to other tokens, or to rows of noise."""
@@ -78,7 +74,7 @@ Source = str | Path | Dataset
 """Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), or a `Dataset`."""
 
 
-class Client:
+class Client(Account):
     """A customer of one vendor.
 
     Args:
@@ -100,33 +96,8 @@ class Client:
         transport: Transport | None = None,
         device: str = "auto",
     ) -> None:
-        self.home = Home(home)
-        self._vendor = vendor or os.environ.get("CUTLAYER_VENDOR")
-        self._api_key = api_key or os.environ.get("CUTLAYER_API_KEY")
-        self._ca_cert = ca_cert or os.environ.get("CUTLAYER_CA_CERT")
-        self._opened = transport
+        super().__init__(vendor, api_key, home=home, ca_cert=ca_cert, transport=transport)
         self.device = choose_device(device)
-
-    @property
-    def _transport(self) -> Transport:
-        """The way to the vendor, opened on first use."""
-        if self._opened is None:
-            if not self._vendor:
-                raise ConfigError("No vendor is named.", remedy="Pass --vendor URL or set CUTLAYER_VENDOR.")
-            if not self._api_key:
-                raise ConfigError("No API key is given.", remedy="Pass --api-key KEY or set CUTLAYER_API_KEY.")
-            self._opened = HttpTransport(self._vendor, self._api_key, ca_cert=self._ca_cert)
-        return self._opened
-
-    @property
-    def ledger(self) -> Ledger:
-        """What left, over all runs of this customer."""
-        return self.home.ledger
-
-    def close(self) -> None:
-        """Gives connections back."""
-        if self._opened is not None:
-            self._opened.close()
 
     # ------------------------------------------------------------ fine-tuning
 
@@ -279,8 +250,7 @@ class Client:
             out: Folder of the run, as in `finetune`.
             progress: Where to show progress.
 
-        Raises:
-            As `finetune`.
+        It raises what `finetune` raises.
         """
         privacy = _privacy(eta, mechanism, place, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.language()
@@ -366,8 +336,7 @@ class Client:
             out: Folder of the run, as in `finetune`.
             progress: Where to show progress.
 
-        Raises:
-            As `finetune`.
+        It raises what `finetune` raises.
         """
         privacy = _privacy(eta, mechanism, Place.TOKENS, noise=noise, noise_window=noise_window)
         settings = training or TrainSpec.seq2seq()
@@ -453,9 +422,6 @@ class Client:
         finally:
             if not run.state.asked:
                 run.forget()
-
-    def _gate(self) -> Gate:
-        return Gate(self._transport, self.home.ledger)
 
     def _default_folder(self, spec: RunSpec, seed: int | None, data: str) -> Path:
         """A folder by vendor, settings and data, so that the same call finds what it left unfinished."""
@@ -678,41 +644,6 @@ class Client:
         session.load_trained(profile.trained(self.home))
         return session, gate, offer
 
-    def adapters(self) -> tuple[AdapterInfo, ...]:
-        """The tenant's adapters at the vendor."""
-        return self._gate().send(routes.ADAPTERS).expect(AdapterList).adapters
-
-    def adapter(self, adapter: str) -> AdapterInfo:
-        """One adapter, with the digest of its weights.
-
-        Raises:
-            ConfigError: This is no adapter's identifier.
-        """
-        where = {"adapter": adapter_identifier(adapter)}
-        return self._gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
-
-    def delete_adapter(self, adapter: str) -> None:
-        """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.
-
-        Raises:
-            ConfigError: This is no adapter's identifier.
-        """
-        profile = self.home.adapter(adapter)
-        begun = profile / "deletion-begun"
-        gate = self._gate()
-        if profile.exists() and not begun.exists():
-            where = {"adapter": adapter}
-            _check_is_here(gate, routes.ADAPTER_GET, where, f"adapter {adapter}", lost=f"remove {profile} yourself")
-            write_bytes(begun, b"")
-        try:
-            gate.send(routes.ADAPTER_DELETE, {"adapter": adapter})
-        except VendorError as error:
-            # a deletion that was cut short is finished by another: what is left of it is the profile
-            if error.status != 404 or not begun.exists():
-                raise
-        _delete(gate, routes.JOB_DELETE, {"job": adapter})  # an adapter has its job's name
-        Profile.forget(self.home, adapter)
-
     def discard(self, folder: Path) -> None:
         """Gives up an unfinished run: its job and records at the vendor go, and what it wrote here.
 
@@ -730,12 +661,12 @@ class Client:
             run = Run.unfinished(folder)
             where = {"job": run.identifier("job")}
             if run.state.accepted and not run.state.given_up:
-                _check_is_here(gate, routes.JOB_GET, where, "job of this run", lost=f"remove {folder} yourself")
+                check_is_here(gate, routes.JOB_GET, where, "job of this run", lost=f"remove {folder} yourself")
                 run.state.given_up = True
                 run.save()
-            _delete(gate, routes.JOB_DELETE, where)
+            delete(gate, routes.JOB_DELETE, where)
             for name in ("train", "dev"):
-                _delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
+                delete(gate, routes.RECORD_SET_DELETE, {"record_set": run.identifier(name)})
             run.remove()
 
     # ------------------------------------------------------------ without a vendor
@@ -777,44 +708,53 @@ class Client:
             ConfigError: There is no such noise, or it has no meaning at this eta.
         """
         privacy = _privacy(eta, None, Place.TOKENS, noise=noise, noise_window=noise_window)
-        progress = progress or Silent()
-        archive = local_archive(self.home, model, Cut(bottom=0))
-        privatizer = build_privatizer(
-            privacy,
-            secret=noise_secret(self.home, unsafe_noise_seed),
-            table=archive.table,
-            candidates=archive.candidates,
-            table_fingerprint=table_fingerprint(archive.table),
-            spellings=Spellings(archive.spellings),
+        draw = Draw(privacy, model=model, max_length=max_length, unsafe_noise_seed=unsafe_noise_seed)
+        rows = _dataset(texts, text_column, text_pair_column).texts
+        return Preview.of(self.privatize_stream(rows, draw, resume=False, progress=progress))
+
+    def privatize_stream(
+        self,
+        texts: TextRows,
+        draw: Draw,
+        *,
+        charge: bool = False,
+        privacy_budget: float | None = None,
+        executor: Executor | None = None,
+        resume: bool = True,
+        progress: Progress | None = None,
+    ) -> PreviewStream:
+        """Shows what would leave of a corpus of any size, one text after the other, as `privatize` draws it.
+
+        Args:
+            texts: A `data.TextFile`, or rows of one text or two.
+            draw: What is drawn of each.
+            charge: Whether the ledger charges each text, before it is handed out, as one that left: for releases that
+                are passed on by another way than `finetune` and `predict`, which charge the same draws no further.
+            privacy_budget: Largest sum of eta that a text may be charged over all its releases.
+            executor: Where the work is done; in this process where it is left out. What is drawn is the same.
+            resume: Whether what was drawn is kept, sealed, until all of it was handed out: the same call goes on there.
+            progress: Where to show progress.
+
+        Returns:
+            The texts. Close it where it may not be read to its end.
+
+        Raises:
+            ConfigError: There is no such noise, or it has no meaning at this eta; or a budget without charges.
+            BudgetError: A text would be charged beyond the budget. It is found before anything is drawn.
+        """
+        if privacy_budget is not None and not charge:
+            raise ConfigError([Fault("privacy_budget", privacy_budget, "bounds what is charged, and nothing is")])
+        find_mechanism(draw.privacy.noise)
+        drawing = Drawing(
+            privacy=draw.privacy,
+            archive=local_archive_folder(self.home, draw.model, Cut(bottom=0)),
+            secret=self.home.secret_file(),
+            max_length=draw.max_length,
+            unsafe_noise_seed=draw.unsafe_noise_seed,
         )
-        dataset = _dataset(texts, text_column, text_pair_column)
-        return preview(dataset, archive, privatizer, max_length=max_length, progress=progress)
-
-
-def _check_is_here(gate: Gate, route: Route, where: dict[str, str], what: str, *, lost: str) -> None:
-    """Refuses to delete what is kept here of a thing that this vendor, asked with this key, does not have.
-
-    Another vendor, and this one asked with another tenant's key, answers just as one who has deleted it.
-    """
-    try:
-        gate.send(route, where)
-    except VendorError as error:
-        if error.status != 404:
-            raise
-        raise VendorError(
-            f"This vendor has no {what}, or not for this key. Nothing was deleted.",
-            status=error.status,
-            remedy=f"Pass the address and a key with which it was made. If the vendor lost it, {lost}.",
-        ) from error
-
-
-def _delete(gate: Gate, route: Route, where: dict[str, str]) -> None:
-    """Deletes what may not be there."""
-    try:
-        gate.send(route, where)
-    except VendorError as error:
-        if error.status != 404:
-            raise
+        work = Work(executor or InProcess(), progress or Silent(), self.home.drawn if resume else None)
+        account = ShardAccount(self.ledger, draw.model, privacy_budget) if charge else None
+        return PreviewStream(texts, drawing, work, account=account)
 
 
 def choose_device(name: str) -> torch.device:

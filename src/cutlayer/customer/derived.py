@@ -23,7 +23,7 @@ from cutlayer.privacy import (
 
 def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
     """What noise derives from: the customer's secret, or a seed that protects nothing."""
-    return home.secret if unsafe_noise_seed is None else CustomerSecret.unsafe(unsafe_noise_seed, names=home.secret)
+    return home.secret.or_seeded(unsafe_noise_seed)
 
 
 def label_response(spec: RunSpec, secret: CustomerSecret) -> LabelResponse:

@@ -19,7 +19,6 @@ from torch import Tensor
 from cutlayer.attacks import (
     Attack,
     AttributeTruth,
-    Clue,
     GreedyTruth,
     Knowledge,
     LabelTruth,
@@ -27,6 +26,7 @@ from cutlayer.attacks import (
     Noise,
     Question,
     RowTruth,
+    SignalSource,
     TokenTruth,
     TrainedTruth,
     Transcript,
@@ -49,7 +49,7 @@ from cutlayer.models import Archive
 from cutlayer.privacy import Privatizer, UtilityImportance
 from cutlayer.wire import Form
 
-_BY_STEP = (Clue.GRADIENTS, Clue.NEIGHBOURS, Clue.REPORTS)
+_BY_STEP = (SignalSource.GRADIENTS, SignalSource.NEIGHBOURS, SignalSource.REPORTS)
 """Where training shows labels, step by step."""
 
 
@@ -169,7 +169,7 @@ class Evidence:
         if attack.joint and self.joined:
             yield "", self.joined.tokens
         elif attack.question is Question.WORDS:
-            words = self.trained if attack.clue is Clue.GRADIENTS else self.tokens
+            words = self.trained if attack.signal is SignalSource.GRADIENTS else self.tokens
             if words is not None:
                 yield "", words
         elif attack.question is Question.ANSWERS:
@@ -183,7 +183,7 @@ class Evidence:
         elif attack.question is Question.ATTRIBUTE:
             yield from self.attributes.items()
         elif attack.question is Question.LABEL:
-            truth = self.labels if attack.clue in _BY_STEP else self.classes
+            truth = self.labels if attack.signal in _BY_STEP else self.classes
             if truth is not None:
                 yield "", truth
 

@@ -19,7 +19,7 @@ from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
 from cutlayer.models import Archive
 from cutlayer.privacy import LABEL_UNIT, Charges, Release, generator
-from cutlayer.privacy.charges import within_budget
+from cutlayer.privacy.budget import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
 
 

@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from cutlayer import wire
 from cutlayer.core import VendorError
-from cutlayer.privacy import Ledger, Release, ReportedLabels, RunBytes
-from cutlayer.wire import (
-    Frame,
-    Message,
-    Reply,
-    Route,
-    Shape,
-    Transport,
-    WireType,
-    encode_tensors,
-    pack,
-    smallest_index,
-)
+from cutlayer.privacy import NewFrame
+from cutlayer.wire import Frame, Message, Reply, Route, Shape, Transport, WireType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cutlayer.privacy import Ledger, Release, ReportedLabels, RunBytes
 
 
 class Gate:
@@ -114,15 +108,17 @@ class Gate:
             size=size,
         )
         entry = self._ledger.open_frame(
-            run=self._run,
-            vendor=self._transport.peer,
-            route=route.name,
-            where=frame.where,
-            payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
+            NewFrame(
+                run=self._run,
+                vendor=self._transport.peer,
+                route=route.name,
+                where=frame.where,
+                payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
+                unsafe=self._unsafe,
+                model=self._model,
+            ),
             release=release,
             budget=None if release is not None and release.public else self._budget,
-            unsafe=self._unsafe,
-            model=self._model,
             labels=labels,
             label_budget=self._label_budget,
         )
@@ -148,7 +144,7 @@ class Gate:
 
     def digest(self, release: Release) -> str:
         """SHA-256 of the body that `release` would travel in; nothing is sent."""
-        return hashlib.sha256(encode_tensors(self._tensors(release))).hexdigest()
+        return hashlib.sha256(wire.encode_tensors(self._tensors(release))).hexdigest()
 
     def _tensors(
         self,
@@ -160,14 +156,14 @@ class Gate:
     ) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
         if release is not None:
-            tensors |= pack(release.payload, vocab_size=self._vocab_size, wire_type=self._wire_type)
+            tensors |= wire.pack(release.payload, vocab_size=self._vocab_size, wire_type=self._wire_type)
         if records is not None:
-            tensors["records"] = records.to(smallest_index(int(records.max())))
+            tensors["records"] = records.to(wire.smallest_index(int(records.max())))
         if gradient is not None:
             tensors["gradient"] = gradient
         tensors |= told or {}
         if parents is not None:
-            tensors["parents"] = parents.to(smallest_index(len(parents)))
+            tensors["parents"] = parents.to(wire.smallest_index(len(parents)))
         return tensors
 
     def spent(self) -> RunBytes:

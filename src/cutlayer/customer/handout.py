@@ -179,7 +179,12 @@ def _accepted_bytes() -> int:
 
 
 def local_archive(home: Home, source: str, cut: Cut) -> Archive:
-    """The bottom of a model that the customer can load itself, without a vendor.
+    """The bottom of a model that the customer can load itself, without a vendor; see `local_archive_folder`."""
+    return read_archive(local_archive_folder(home, source, cut))
+
+
+def local_archive_folder(home: Home, source: str, cut: Cut) -> Path:
+    """Where such an archive lies.
 
     Args:
         home: The customer's folder, where the archive is kept.
@@ -197,7 +202,7 @@ def local_archive(home: Home, source: str, cut: Cut) -> Archive:
             except OSError:
                 if not folder.exists():  # else another process made the same one meanwhile
                     raise
-    return read_archive(folder)
+    return folder
 
 
 def safe_path(folder: Path, name: str) -> Path:

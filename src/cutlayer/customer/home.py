@@ -8,6 +8,7 @@ home/
   archives/<sha256>/  bottoms, by the digest of their manifest
   adapters/<id>/      how to query an adapter: label names, privacy settings, CTI scores, own bottom
   runs/<id>/          state of fine-tuning runs
+  drawn/<digest>/     sealed shards of a corpus that `privatize` has not finished; may be deleted at any time
 ```
 Losing `secret` means that every text released before would be drawn again: a second look.
 """
@@ -80,7 +81,7 @@ class Home:
             StorageError: It is gone, or is another one: with that, every text would be drawn again, under a name of
                 its own.
         """
-        path = self.path / "secret"
+        path = self._secret_path
         # the ledger is made first, so that a secret without one means that it was lost
         if not self.ledger.is_empty() and not path.exists():
             raise StorageError(
@@ -111,6 +112,15 @@ class Home:
             )
         self.ledger.witness = vault.note
 
+    @property
+    def _secret_path(self) -> Path:
+        return self.path / "secret"
+
+    def secret_file(self) -> Path:
+        """Where the secret lies, made and compared with the ledger as by `secret`: for another process to read."""
+        _ = self.secret
+        return self._secret_path
+
     @cached_property
     def ledger(self) -> Ledger:
         """The record of what left.
@@ -119,7 +129,7 @@ class Home:
             StorageError: It is gone: what was spent on texts is not known any more.
         """
         path = self.path / _LEDGER
-        if not path.exists() and (self.path / "secret").exists():
+        if not path.exists() and self._secret_path.exists():
             raise StorageError(
                 f"The ledger {path} is missing, though the secret beside it was used.",
                 remedy="Restore it from a backup: it knows what left and what was spent. If no text was ever released "
@@ -131,6 +141,11 @@ class Home:
     def vault(self) -> Vault:
         """Sealed copies of released rows, and how far the ledger has come."""
         return Vault(self.path / _VAULT, self.secret)
+
+    @property
+    def drawn(self) -> Path:
+        """Sealed shards of corpora that were not finished."""
+        return self.path / "drawn"
 
     @property
     def archives(self) -> Path:

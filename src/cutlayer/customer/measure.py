@@ -23,13 +23,13 @@ from cutlayer.attacks import (
     Outcome,
     SearchedTruth,
     TokenTruth,
+    Traffic,
     TrainedTruth,
     Transcript,
     measure,
     measure_empirical_privacy,
     measure_label_recovery,
 )
-from cutlayer.attacks.evaluation.truth import Traffic
 from cutlayer.core import Cut, Deviation, Guarantee, Proportion, Tokens
 from cutlayer.customer.advice import classifier_advice, language_advice
 from cutlayer.customer.prepare import LabelledTexts, Prepared
@@ -292,15 +292,15 @@ class LanguageMeasures(Measures[LanguageResult]):
             perplexity_n=predicted if utility is None else utility.n,
             perplexity_standard_error=None if utility is None else utility.standard_error,
             dev_before=math.nan if state.untrained is None else state.untrained,
-            read_in_training=_share(trained),
-            read_in_training_note=_reason(trained),
-            read_at_end=_share(at_end),
-            read_at_end_note=_reason(at_end),
-            read_from_answers=_share(said),
-            read_from_answers_note=_reason(said),
-            read_from_rows=_share(rows),
-            read_from_rows_note=_reason(rows),
-            read_without_blocks=self._tokens_without_blocks(transcript, knowledge),
+            token_recovery_first_steps=_share(trained),
+            token_recovery_first_steps_note=_reason(trained),
+            token_recovery_last_steps=_share(at_end),
+            token_recovery_last_steps_note=_reason(at_end),
+            token_recovery_from_answers=_share(said),
+            token_recovery_from_answers_note=_reason(said),
+            token_recovery_from_boundary=_share(rows),
+            token_recovery_from_boundary_note=_reason(rows),
+            token_recovery_without_blocks=self._tokens_without_blocks(transcript, knowledge),
             advice=language_advice(
                 trained=_share(trained),
                 said=_share(said),

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
-import torch
-
-from cutlayer.core import ConfigError, Payload, Rows, Tokens
-from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import PrivatizedText
-from cutlayer.customer.upload import BLOCK_TOKENS, blocks
-from cutlayer.data import Dataset, tokenise
-from cutlayer.models import Archive
-from cutlayer.privacy import Privatizer
+from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work, drawer_of, in_shards
+from cutlayer.privacy import PrivacySpec
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is drawn of a text.
+
+    Attributes:
+        privacy: How texts are privatized.
+        model: `starter`, a local folder or a hub id; it must be the vendor's model.
+        max_length: Tokens of a text, special tokens included, as in `TrainSpec`; the model's limit where it is left
+            out.
+        unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
+    """
+
+    privacy: PrivacySpec
+    model: str = "starter"
+    max_length: int | None = None
+    unsafe_noise_seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,11 @@ class Preview:
     texts: tuple[PrivatizedText, ...]
     largest_distance: float | None
     cut_texts: int
+
+    @classmethod
+    def of(cls, stream: PreviewStream) -> Self:
+        """All texts of a stream."""
+        return cls(tuple(stream), stream.largest_distance, stream.cut_texts)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -51,48 +69,45 @@ class Preview:
         return sum(text.replaced for text in self.texts) / max(1, self.tokens)
 
 
-def preview(
-    dataset: Dataset, archive: Archive, privatizer: Privatizer, *, max_length: int | None, progress: Progress
-) -> Preview:
-    """Draws what would leave for each text.
+class PreviewStream:
+    """Texts beside their releases, one after the other, of a corpus of any size. What it counts is of those so far.
 
     Args:
-        dataset: The texts.
-        archive: Tokenizer, template and table.
-        privatizer: Where releases are privatized.
-        max_length: Tokens of a text, special tokens included; `None` for the model's limit.
-        progress: Where to show progress.
+        rows: The texts.
+        drawing: What to draw.
+        work: How it is gone about.
+        account: Where to charge it.
     """
-    max_content = archive.template.max_content(dataset.segments, max_length)
-    tokens = tokenise(dataset, archive.tokenizer, max_content=max_content)
-    shown: list[PrivatizedText] = []
-    for indices in blocks(tokens, BLOCK_TOKENS):
-        original = tokens.select(indices)
-        released = privatizer.tokens(original, labels=None).payload
-        shown += [_side_by_side(archive, original, released, row) for row in range(len(indices))]
-        progress.update("privatize", int(indices[-1]) + 1, len(dataset))
-    return Preview(tuple(shown), privatizer.largest_distance(), _cut_texts(dataset, tokens, archive, max_content))
 
+    def __init__(self, rows: TextRows, drawing: Drawing, work: Work, *, account: ShardAccount | None) -> None:
+        self._drawer = drawer_of(drawing)
+        self._shards = in_shards(rows, drawing, work, account=account)
+        self._texts = self._replaced = 0
+        self.tokens = 0
+        self.cut_texts = 0
 
-def _cut_texts(dataset: Dataset, tokens: Tokens, archive: Archive, max_content: int) -> int:
-    """How many texts have more tokens than were kept of them."""
-    # a text that is cut keeps all that is allowed, so only those that do are tokenised again
-    full = (_lengths(tokens) == max_content).nonzero().flatten().tolist()
-    longer = tokenise(dataset.select(full), archive.tokenizer, max_content=max_content + 1)
-    return int((_lengths(longer) > max_content).sum())
+    def __iter__(self) -> Iterator[PrivatizedText]:
+        for shard in self._shards:
+            self.cut_texts += shard.cut_texts
+            for text in shard.texts:
+                self._texts += 1
+                self._replaced += text.replaced
+                self.tokens += text.tokens
+                yield text
 
+    def __len__(self) -> int:
+        return self._texts
 
-def _lengths(tokens: Tokens) -> torch.Tensor:
-    return torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
+    @property
+    def replaced(self) -> float:
+        """Share of tokens that were replaced."""
+        return self._replaced / max(1, self.tokens)
 
+    @property
+    def largest_distance(self) -> float | None:
+        """As of a `Preview`."""
+        return self._drawer.largest_distance
 
-def _side_by_side(archive: Archive, original: Tokens, released: Payload, row: int) -> PrivatizedText:
-    if isinstance(released, Rows):
-        raise ConfigError("Only text-to-text releases can be read as text.")
-    pairs = [(before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)]
-    return PrivatizedText(
-        original=tuple(str(archive.tokenizer.decode(before)) for before, _ in pairs),
-        released=tuple(str(archive.tokenizer.decode(after)) for _, after in pairs),
-        replaced=sum(int((before != after).sum()) for before, after in pairs),
-        tokens=sum(len(before) for before, _ in pairs),
-    )
+    def close(self) -> None:
+        """Stops drawing at once."""
+        self._shards.close()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from typing import TYPE_CHECKING
 
-import safetensors
-import safetensors.torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
 
 from cutlayer.core import ConfigError, StorageError
 from cutlayer.customer.home import Home, read_json, write_bytes, write_json
 from cutlayer.customer.settings import RunSpec
-from cutlayer.privacy import UtilityImportance
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cutlayer.privacy import UtilityImportance
 
 
 class Profile(BaseModel):
@@ -45,6 +47,8 @@ class Profile(BaseModel):
         if importance is not None:
             write_bytes(folder / "importance.safetensors", importance.to_bytes())
         if trained:
+            import safetensors.torch
+
             write_bytes(folder / "trained.safetensors", safetensors.torch.save(trained))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
 
@@ -84,7 +88,11 @@ class Profile(BaseModel):
             StorageError: Their file is damaged.
         """
         file = home.adapter(self.adapter) / "importance.safetensors"
-        return UtilityImportance.load(file) if file.exists() else None
+        if not file.exists():
+            return None
+        from cutlayer.privacy import UtilityImportance
+
+        return UtilityImportance.load(file)
 
     def trained(self, home: Home) -> dict[str, Tensor]:
         """The customer's own trained weights; empty where it trained none.
@@ -93,8 +101,12 @@ class Profile(BaseModel):
             StorageError: Their file is damaged.
         """
         file = home.adapter(self.adapter) / "trained.safetensors"
+        if not file.exists():
+            return {}
+        import safetensors.torch
+
         try:
-            return safetensors.torch.load(file.read_bytes()) if file.exists() else {}
+            return safetensors.torch.load(file.read_bytes())
         except (OSError, safetensors.SafetensorError) as error:
             raise StorageError(
                 f"{file} cannot be read as trained weights.", remedy="Train again, or restore the file."

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from cutlayer.core import Deviation, Guarantee, Proportion
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.privacy import LABELS_SHOWN
+
+_FORMER_NAMES = {
+    former + note: f"token_recovery_{name}{note}"
+    for former, name in (
+        ("read_in_training", "first_steps"),
+        ("read_at_end", "last_steps"),
+        ("read_from_answers", "from_answers"),
+        ("read_from_rows", "from_boundary"),
+        ("read_without_blocks", "without_blocks"),
+    )
+    for note in ("", "_note")
+}
+"""Of numbers in `result.json`, as earlier versions wrote them."""
 
 
 class RunResult(BaseModel):
@@ -111,20 +124,21 @@ class LanguageResult(RunResult):
         perplexity_n: How many tokens were predicted.
         perplexity_standard_error: Its standard error, clustered by block.
         dev_before: Dev perplexity before the first step on private text; after those on public text, if there are any.
-        read_in_training: Share of tokens of the first training steps that the vendor reads from the gradients that go
-            up, by means of the tail that it handed out; `None` with the reason in the note.
-        read_in_training_note: Why there is no number.
-        read_at_end: The same of the last training steps, when the customer's tail has moved from the one handed out.
-        read_at_end_note: Why there is no number.
-        read_from_answers: Share of the customer's own most probable next tokens that the vendor reads from the hidden
-            states that it sends down: of greedily generated tokens, and much of sampled ones.
-        read_from_answers_note: Why there is no number.
-        read_from_rows: Share of tokens of the first training steps (of an encoder-decoder: of its target texts) that
-            the vendor reads from the rows that go up into its decoder blocks: behind blocks by a search from the left
-            with the blocks that it handed out, else by nearest neighbour in the embedding table.
-        read_from_rows_note: Why there is no number.
-        read_without_blocks: What a table lookup would read of the same rows with no block of the customer below the
-            cut; `None` where there is none, or where noise is drawn.
+        token_recovery_first_steps: Share of tokens of the first training steps that the vendor reads from the gradients
+            that go up, by means of the tail that it handed out; `None` with the reason in the note.
+        token_recovery_first_steps_note: Why there is no number.
+        token_recovery_last_steps: The same of the last training steps, when the customer's tail has moved from the one
+            handed out.
+        token_recovery_last_steps_note: Why there is no number.
+        token_recovery_from_answers: Share of the customer's own most probable next tokens that the vendor reads from
+            the hidden states that it sends down: of greedily generated tokens, and much of sampled ones.
+        token_recovery_from_answers_note: Why there is no number.
+        token_recovery_from_boundary: Share of tokens of the first training steps (of an encoder-decoder: of its target
+            texts) that the vendor reads from the rows that go up into its decoder blocks: behind blocks by a search
+            from the left with the blocks that it handed out, else by nearest neighbour in the embedding table.
+        token_recovery_from_boundary_note: Why there is no number.
+        token_recovery_without_blocks: What a table lookup would read of the same rows with no block of the customer
+            below the cut; `None` where there is none, or where noise is drawn.
     """
 
     perplexity: float
@@ -132,15 +146,23 @@ class LanguageResult(RunResult):
     perplexity_n: int
     perplexity_standard_error: float | None
     dev_before: float
-    read_in_training: Proportion | None
-    read_in_training_note: str
-    read_at_end: Proportion | None
-    read_at_end_note: str
-    read_from_answers: Proportion | None
-    read_from_answers_note: str
-    read_from_rows: Proportion | None
-    read_from_rows_note: str
-    read_without_blocks: Proportion | None = None
+    token_recovery_first_steps: Proportion | None
+    token_recovery_first_steps_note: str
+    token_recovery_last_steps: Proportion | None
+    token_recovery_last_steps_note: str
+    token_recovery_from_answers: Proportion | None
+    token_recovery_from_answers_note: str
+    token_recovery_from_boundary: Proportion | None
+    token_recovery_from_boundary_note: str
+    token_recovery_without_blocks: Proportion | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_former_names(cls, told: object) -> object:
+        """Runs of versions that named these numbers otherwise are read, too."""
+        if not isinstance(told, Mapping):
+            return told
+        return {_FORMER_NAMES.get(name, name): value for name, value in told.items()}
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from cutlayer.core import Cut, Deviation, Spec
-from cutlayer.models import Family
 from cutlayer.privacy import LARGEST_EPSILON, PrivacySpec
 from cutlayer.wire import Form, Precision, WireType
+
+if TYPE_CHECKING:
+    from cutlayer.models import Family
 
 BLOCK_LENGTH = 1024
 """Tokens of a block of packed texts (Yao & Li, §3.3.2)."""

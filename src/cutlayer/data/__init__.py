@@ -1,20 +1,28 @@
 """Reading labelled texts, numbering their labels, turning them into tokens; and an embedded sample corpus."""
 
-from cutlayer.data.dataset import Dataset
-from cutlayer.data.labels import LabelNames
-from cutlayer.data.read import has_column, read_dataset
-from cutlayer.data.sample import sample_path
-from cutlayer.data.tokenise import UNCUT, tokenise
-from cutlayer.data.words import NO_TAG, tokenise_words
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.data.dataset import Dataset
+    from cutlayer.data.labels import LabelNames
+    from cutlayer.data.read import TextFile, has_column, read_dataset
+    from cutlayer.data.sample import sample_path
+    from cutlayer.data.tokenise import UNCUT, tokenise
+    from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
     "NO_TAG",
     "UNCUT",
     "Dataset",
     "LabelNames",
+    "TextFile",
     "has_column",
     "read_dataset",
     "sample_path",
     "tokenise",
     "tokenise_words",
 ]
+
+on_first_use(__name__)

@@ -123,13 +123,26 @@ def _check_characters(column: Sequence[str]) -> None:
     for number, value in enumerate(column, start=1):
         if not isinstance(value, str):
             raise DataError(f"Row {number} holds a value of type {type(value).__name__}, where a text is needed.")
-        if value.isascii():
-            continue
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            # the error's own text quotes the row, hence no `from error`
-            raise DataError(
-                f"Row {number} holds half of a surrogate pair, which is no character.",
-                remedy="JSON writes it as \\ud800 to \\udfff; take it out, or write both halves.",
-            ) from None
+        check_characters(value, f"Row {number}")
+
+
+def check_characters(text: str, row: str) -> None:
+    """Refuses what is no text in any encoding.
+
+    Args:
+        text: A value.
+        row: What errors call the row that it stands in.
+
+    Raises:
+        DataError: It holds half of a surrogate pair.
+    """
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # the error's own text quotes the row, hence no `from error`
+        raise DataError(
+            f"{row} holds half of a surrogate pair, which is no character.",
+            remedy="JSON writes it as \\ud800 to \\udfff; take it out, or write both halves.",
+        ) from None

@@ -13,11 +13,14 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, cast
 
 from cutlayer.core import DataError
-from cutlayer.data.dataset import Dataset
+from cutlayer.core.extras import require
+from cutlayer.data.dataset import Dataset, check_characters
 
 HUB_PREFIX = "hub:"
 _HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(?:/(?P<name>[\w.-]+))?:(?P<split>[\w.+-]+)")
@@ -61,10 +64,8 @@ def read_dataset(
     rows: list[tuple[str, ...]] = []
     labels: list[str] = []
     attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
-    number = 0
-    for number, row in enumerate(_rows(source), start=1):
-        if number == 1:
-            _check_columns(source, row, [*columns, *([label_column] if label_column else []), *attributes])
+    wanted = [*columns, *([label_column] if label_column else []), *attributes]
+    for number, row in enumerate(_rows_with(source, wanted), start=1):
         rows.append(tuple(_text(source, row, column, number) for column in columns))
         if label_column:
             labels.append(_value(source, row, label_column, number))
@@ -72,8 +73,6 @@ def read_dataset(
             attributes[name].append(_value(source, row, name, number))
         for name in copied_columns:
             attributes[name].append(_copied(row.get(name)))
-    if number == 0:
-        raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
     try:
         return Dataset(
             tuple(rows),
@@ -82,6 +81,37 @@ def read_dataset(
         )
     except DataError as error:
         raise DataError(f"{source}: {error.message[0].lower()}{error.message[1:]}", remedy=error.remedy) from None
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """The texts of a file or hub data set of any size, a row at a time; read anew each time that they are asked for.
+
+    Attributes:
+        source: As for `read_dataset`, whose errors it raises too, row by row.
+        text_column: Column of the text.
+        text_pair_column: Column of the second text of a pair.
+    """
+
+    source: str | Path
+    text_column: str = "text"
+    text_pair_column: str | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        columns = [self.text_column, *([self.text_pair_column] if self.text_pair_column else [])]
+        for number, row in enumerate(_rows_with(self.source, columns), start=1):
+            texts = tuple(_text(self.source, row, column, number) for column in columns)
+            for text in texts:
+                check_characters(text, f"{self.source}: row {number}")
+            yield texts
+
+    @cached_property
+    def _count(self) -> int:
+        return sum(1 for _ in self)
+
+    def __len__(self) -> int:
+        """How many rows there are: all of them are read, and so checked, when this is first asked for."""
+        return self._count
 
 
 def has_column(source: str | Path, column: str) -> bool:
@@ -95,6 +125,18 @@ def has_column(source: str | Path, column: str) -> bool:
         DataError: The file is missing, of another kind or damaged.
     """
     return column in next(iter(_rows(source)), {})
+
+
+def _rows_with(source: str | Path, columns: Iterable[str]) -> Iterator[Row]:
+    """Rows that have these columns, one at least."""
+    empty = True
+    for row in _rows(source):
+        if empty:
+            _check_columns(source, row, columns)
+            empty = False
+        yield row
+    if empty:
+        raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
 
 
 def _rows(source: str | Path) -> Iterator[Row]:
@@ -209,6 +251,7 @@ def _jsonl(path: Path, stream: IO[bytes]) -> Iterator[Row]:
 
 
 def _parquet(path: Path, stream: IO[bytes]) -> Iterator[Row]:
+    require("parquet")
     import pyarrow
     import pyarrow.parquet
 
@@ -238,13 +281,9 @@ def _hub_rows(source: str) -> Iterator[Row]:
     if match is None:
         named = source if _may_be_shown(source) else _unshown(source)
         raise DataError(f"{named} names no hub data set.", remedy=f"Write {_HUB_SYNTAX}.")
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            f"{source} needs the package `datasets`, which is not installed.",
-            remedy="Run `pip install 'cutlayer[datasets]'`, or give a file.",
-        ) from None
+    require("datasets")
+    import datasets
+
     try:
         table = datasets.load_dataset(match["path"], match["name"], split=match["split"])
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:

@@ -1,56 +1,62 @@
 """Models: where their parts are, cutting them, and what is put on top of a part."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from cutlayer.models.adapters import (
-    adapter_state,
-    attach_lora,
-    load_adapter,
-    load_adapter_state,
-    save_adapter,
-    tune_whole,
-    weights_file,
-)
-from cutlayer.models.anatomy import FAMILIES, Family, Kind, family_of
-from cutlayer.models.archive import (
-    MANIFEST,
-    Archive,
-    FileEntry,
-    Manifest,
-    candidate_tokens,
-    largest_file,
-    read_archive,
-    read_manifest,
-    write_archive,
-)
-from cutlayer.models.cutting import (
-    Bottom,
-    Part,
-    Parts,
-    Tail,
-    Top,
-    block_list,
-    seed_dropout,
-    set_checkpointing,
-    set_dropout,
-    split,
-)
-from cutlayer.models.decoding import Decoding, cache_bytes
-from cutlayer.models.heads import Head, seeded
-from cutlayer.models.inputs import Inputs, Layout, Template
-from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
-from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
-from cutlayer.models.optimiser import Optimiser
-from cutlayer.models.seq2seq import (
-    Seq2SeqBottom,
-    Seq2SeqParts,
-    Seq2SeqTail,
-    Seq2SeqTop,
-    cut_up,
-    split_seq2seq,
-    target_template,
-)
-from cutlayer.models.twin import own_bytes, share_base, twin
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.models.adapters import (
+        adapter_state,
+        attach_lora,
+        load_adapter,
+        load_adapter_state,
+        save_adapter,
+        tune_whole,
+        weights_file,
+    )
+    from cutlayer.models.anatomy import FAMILIES, Family, Kind, family_of
+    from cutlayer.models.archive import (
+        MANIFEST,
+        Archive,
+        FileEntry,
+        Manifest,
+        candidate_tokens,
+        largest_file,
+        read_archive,
+        read_manifest,
+        write_archive,
+    )
+    from cutlayer.models.cutting import (
+        Bottom,
+        Part,
+        Parts,
+        Tail,
+        Top,
+        block_list,
+        isolated_dropout,
+        seed_dropout,
+        set_checkpointing,
+        set_dropout,
+        split,
+    )
+    from cutlayer.models.decoding import Decoding, cache_bytes
+    from cutlayer.models.heads import Head, seeded
+    from cutlayer.models.inputs import Inputs, Layout, Template
+    from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
+    from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
+    from cutlayer.models.optimiser import Optimiser
+    from cutlayer.models.seq2seq import (
+        Seq2SeqBottom,
+        Seq2SeqParts,
+        Seq2SeqTail,
+        Seq2SeqTop,
+        cut_up,
+        split_seq2seq,
+        target_template,
+    )
+    from cutlayer.models.twin import own_bytes, share_base, twin
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.
@@ -91,6 +97,7 @@ __all__ = [
     "family_of",
     "fingerprint",
     "inventory",
+    "isolated_dropout",
     "largest_file",
     "load_adapter",
     "load_adapter_state",
@@ -115,3 +122,5 @@ __all__ = [
     "weights_file",
     "write_archive",
 ]
+
+on_first_use(__name__)

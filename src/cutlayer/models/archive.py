@@ -152,12 +152,12 @@ class Archive:
 
     @property
     def cut(self) -> Cut:
-        """The cut it is for."""
+        """Where the model was cut."""
         return self.manifest.cut
 
     @property
     def template(self) -> Template:
-        """Where special tokens stand."""
+        """Where special tokens stand in a text."""
         return self.manifest.template
 
     @property
@@ -173,12 +173,12 @@ class Archive:
 
     @property
     def family(self) -> str:
-        """The model's family."""
+        """The model's `model_type`, a key of `FAMILIES`."""
         return self.manifest.family
 
     @property
     def fingerprint(self) -> str:
-        """Of the whole base model."""
+        """What names the base model's weights, heads left out; see `models.fingerprint`."""
         return self.manifest.fingerprint
 
     @property

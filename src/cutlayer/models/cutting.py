@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -337,6 +338,23 @@ def seed_dropout(seed: int, step: int, *, part: str = "") -> None:
     """
     digest = hashlib.blake2b(f"dropout/{seed}/{step}{part and f'/{part}'}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest, "little") % 2**63)
+
+
+@contextmanager
+def isolated_dropout(seed: int, step: int, device: torch.device) -> Iterator[None]:
+    """As `seed_dropout`, but the process-wide generators are put back when the context ends.
+
+    Args:
+        seed: The job's.
+        step: Counted from 1.
+        device: Where the forward pass runs.
+    """
+    with torch.random.fork_rng(
+        devices=[] if device.type == "cpu" else [device],
+        device_type="cuda" if device.type == "cpu" else device.type,
+    ):
+        seed_dropout(seed, step)
+        yield
 
 
 def tied_names(model: nn.Module, ours: Iterable[nn.Module], theirs: Iterable[nn.Module]) -> tuple[str, ...]:

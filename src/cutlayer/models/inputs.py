@@ -36,7 +36,7 @@ class Inputs:
     token_type_ids: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Inputs:
-        """The same batch on another device."""
+        """The same batch with all its tensors on another device."""
         present = {name: value for name, value in vars(self).items() if value is not None}
         return replace(self, **{name: value.to(device) for name, value in present.items()})
 

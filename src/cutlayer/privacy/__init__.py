@@ -4,35 +4,44 @@
 before it leaves.
 """
 
-from cutlayer.privacy.charges import Charges
-from cutlayer.privacy.context import Excerpts, Spellings
-from cutlayer.privacy.cti import UtilityImportance
-from cutlayer.privacy.distances import WorstCase, largest_distance, table_fingerprint
-from cutlayer.privacy.entries import (
-    FrameEntry,
-    LedgerSummary,
-    MechanismSummary,
-    ReleaseEntry,
-    RunBytes,
-    VendorSummary,
-)
-from cutlayer.privacy.labels import (
-    LABEL_UNIT,
-    LABELS_SHOWN,
-    LARGEST_EPSILON,
-    LabelResponse,
-    ReportedLabels,
-    keep_probability,
-)
-from cutlayer.privacy.ledger import Ledger
-from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
-from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
-from cutlayer.privacy.privatizers import PRIVATIZERS, NoPrivacy, Privatizer, Space, TextToText, Vector, build_privatizer
-from cutlayer.privacy.randomness import generator
-from cutlayer.privacy.release import Release
-from cutlayer.privacy.secret import CustomerSecret
-from cutlayer.privacy.spec import NOISE_WINDOW, CtiSpec, PrivacySpec
-from cutlayer.privacy.vault import Vault
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.privacy.charges import Charges
+    from cutlayer.privacy.context import Excerpts, Spellings
+    from cutlayer.privacy.cti import UtilityImportance
+    from cutlayer.privacy.distances import WorstCase, largest_distance, table_fingerprint
+    from cutlayer.privacy.entries import (
+        LABEL_UNIT,
+        FrameEntry,
+        LedgerSummary,
+        MechanismSummary,
+        NewFrame,
+        ReleaseEntry,
+        RunBytes,
+        VendorSummary,
+    )
+    from cutlayer.privacy.labels import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
+    from cutlayer.privacy.ledger import Ledger
+    from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
+    from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
+    from cutlayer.privacy.privatizers import (
+        PRIVATIZERS,
+        NoPrivacy,
+        Privatizer,
+        Space,
+        TextToText,
+        Vector,
+        build_privatizer,
+    )
+    from cutlayer.privacy.randomness import generator
+    from cutlayer.privacy.release import Release
+    from cutlayer.privacy.seal import BrokenSeal, Seal
+    from cutlayer.privacy.secret import CustomerSecret
+    from cutlayer.privacy.spec import LARGEST_EPSILON, NOISE_WINDOW, CtiSpec, PrivacySpec
+    from cutlayer.privacy.vault import Vault
 
 __all__ = [
     "LABELS_SHOWN",
@@ -42,6 +51,7 @@ __all__ = [
     "MECHANISMS",
     "NOISE_WINDOW",
     "PRIVATIZERS",
+    "BrokenSeal",
     "Charges",
     "CtiSpec",
     "CustomerSecret",
@@ -54,6 +64,7 @@ __all__ = [
     "Mechanism",
     "MechanismSummary",
     "NeighbourSearch",
+    "NewFrame",
     "NoPrivacy",
     "PluggedIn",
     "PrivacySpec",
@@ -62,6 +73,7 @@ __all__ = [
     "ReleaseEntry",
     "ReportedLabels",
     "RunBytes",
+    "Seal",
     "SearchCounts",
     "Space",
     "Spellings",
@@ -78,3 +90,5 @@ __all__ = [
     "largest_distance",
     "table_fingerprint",
 ]
+
+on_first_use(__name__)

@@ -5,6 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
+
+LABEL_UNIT: Final = "epsilon per label"
+"""What labels are charged in; never added to an eta."""
+
+
+@dataclass(frozen=True)
+class NewFrame:
+    """A frame that is about to be made.
+
+    Attributes:
+        run: What it belongs to.
+        vendor: Who gets it.
+        route: What kind of message.
+        where: Values of the path's placeholders.
+        payload_bytes: Bytes of its tensors, by what they are spent on.
+        unsafe: Whether noise comes from a seed.
+        model: What the vendor calls the model.
+    """
+
+    run: str
+    vendor: str
+    route: str
+    where: Mapping[str, str | int]
+    payload_bytes: Mapping[str, int]
+    unsafe: bool
+    model: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,11 @@ from cutlayer.privacy.context import token_lists
 from cutlayer.privacy.randomness import NoiseKeys, generator
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.privacy.secret import CustomerSecret
+from cutlayer.privacy.spec import LARGEST_EPSILON
 from cutlayer.privacy.vault import Vault
 
-LABEL_UNIT: Final = "epsilon per label"
-"""What labels are charged in; never added to an eta."""
 RESPONSE: Final = "randomised response"
 IN_CLEAR: Final = "none"
-LARGEST_EPSILON: Final = 20.0
-"""Beyond it a label is changed less than once in 10^8 draws: rounding would begin to show, and nothing is hidden."""
 LABELS_SHOWN: Final = "Gradients show training labels: with a cross-entropy, the vendor reads each of them."
 UNSAFE_LABELS: Final = "Labels were drawn from a seed: whoever knows it can undo the draw. Nothing is promised."
 _UNCOVERED: Final = (

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cutlayer.core import PrivacyError
-from cutlayer.privacy.charges import Charges, Due, largest_spent, most_looks
-from cutlayer.privacy.database import Database, select_by_key
+from cutlayer.privacy.budget import Due, largest_spent, most_looks
+from cutlayer.privacy.charged_rows import ChargedRows
+from cutlayer.privacy.database import Database
 from cutlayer.privacy.entries import (
+    LABEL_UNIT,
     FrameEntry,
     LedgerSummary,
     MechanismSummary,
+    NewFrame,
     ReleaseEntry,
     RunBytes,
     VendorSummary,
 )
-from cutlayer.privacy.labels import LABEL_UNIT, ReportedLabels
-from cutlayer.privacy.release import Release
+
+if TYPE_CHECKING:  # they hold tensors, and what left is read without any
+    from cutlayer.privacy.charges import Charges
+    from cutlayer.privacy.labels import ReportedLabels
+    from cutlayer.privacy.release import Release
 
 _SCHEMA: Final = """
 CREATE TABLE kinds (
@@ -121,31 +125,19 @@ class Ledger:
 
     def open_frame(
         self,
+        frame: NewFrame,
         *,
-        run: str,
-        vendor: str,
-        route: str,
-        where: Mapping[str, str | int],
-        payload_bytes: Mapping[str, int],
-        release: Release | None,
-        budget: float | None,
-        unsafe: bool,
-        model: str = "",
+        release: Release | None = None,
+        budget: float | None = None,
         labels: ReportedLabels | None = None,
         label_budget: float | None = None,
     ) -> int:
         """Writes a frame down, before its bytes exist.
 
         Args:
-            run: What it belongs to.
-            vendor: Who gets it.
-            route: What kind of message.
-            where: Values of the path's placeholders.
-            payload_bytes: Bytes of its tensors, by what they are spent on.
+            frame: What it is, and who gets it.
             release: The texts in it.
             budget: Largest sum of etas per account and unit; `None` for no limit.
-            unsafe: Whether noise comes from a seed.
-            model: What the vendor calls the model.
             labels: Labels that gradients show from this frame on.
             label_budget: Largest sum of epsilons per label; `None` for no limit.
 
@@ -171,20 +163,21 @@ class Ledger:
                 "INSERT INTO frames (opened, run, vendor, route, place, payload, texts, unsafe) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    now, run, vendor, route, json.dumps(dict(where)), json.dumps(dict(payload_bytes)),
-                    0 if release is None else len(release.of), unsafe,
+                    now, frame.run, frame.vendor, frame.route, json.dumps(dict(frame.where)),
+                    json.dumps(dict(frame.payload_bytes)), 0 if release is None else len(release.of), frame.unsafe,
                 ),
             ).lastrowid  # fmt: skip
             if entry is None:
                 raise PrivacyError("The ledger did not number a frame.")
             after = 0
             if release is not None:
-                lines = _Lines.of_texts(release, digests, payload_bytes.get(RELEASE_BYTES, 0), model=model)
-                _write(connection, entry, lines, budget, unsafe=unsafe, told="This release was not sent.")
+                size = frame.payload_bytes.get(RELEASE_BYTES, 0)
+                rows = ChargedRows.of_texts(release, digests, size, model=frame.model)
+                rows.write(connection, entry, budget, unsafe=frame.unsafe, told="This release was not sent.")
                 after = len(release.of)
             if labels is not None:
-                lines = _Lines.of_labels(labels, after=after)
-                _write(connection, entry, lines, label_budget, unsafe=unsafe, told="No gradient was sent.")
+                rows = ChargedRows.of_labels(labels, after=after)
+                rows.write(connection, entry, label_budget, unsafe=frame.unsafe, told="No gradient was sent.")
         if self.witness is not None:
             self.witness(entry)
         return entry
@@ -396,127 +389,6 @@ class Ledger:
         # page by page, so that a reader in no hurry holds no lock
         with self._database.read() as connection:
             return connection.execute(query, (*after, _PAGE)).fetchall()
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """What a frame is charged for: a row for each text, or for each label.
-
-    Attributes:
-        what: What they are, for messages.
-        mechanism: How they were privatized.
-        unit: What etas are counted in.
-        model: What the vendor calls the model; empty for labels, which are no model's.
-        charges: What each costs.
-        start: The first row's position.
-        identities: Names of their bytes.
-        draws: Names of the noise in them.
-        contents: Names of the texts.
-        digests: Hashes of what leaves.
-        etas: The largest eta of each.
-        tokens: How many tokens each has.
-        sizes: Each one's share of the frame's release bytes.
-        parts: Which of its item's texts each is.
-    """
-
-    what: str
-    mechanism: str
-    unit: str
-    model: str
-    charges: Charges
-    start: int
-    identities: Sequence[bytes]
-    draws: Sequence[bytes]
-    contents: Sequence[bytes]
-    digests: Sequence[bytes]
-    etas: Sequence[float]
-    tokens: Sequence[int]
-    sizes: Sequence[int]
-    parts: Sequence[int]
-
-    @classmethod
-    def of_texts(cls, release: Release, digests: Sequence[bytes], release_bytes: int, *, model: str) -> _Lines:
-        """Those of a release."""
-        items, rows = release.of.tolist(), release.items_of_texts()
-        ends = (rows.cumsum(0) * release_bytes // max(int(rows.sum()), 1)).tolist()
-        first = {item: text for text, item in reversed(list(enumerate(items)))}
-        return cls(
-            what="texts",
-            mechanism=release.mechanism,
-            unit=release.unit,
-            model=model,
-            charges=release.charges,
-            start=0,
-            identities=[release.identities[item] for item in items],
-            draws=release.draws,
-            contents=release.contents,
-            digests=[digests[item] for item in items],
-            etas=release.etas.tolist(),
-            tokens=release.tokens.tolist(),
-            sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
-            parts=[text - first[item] for text, item in enumerate(items)],
-        )
-
-    @classmethod
-    def of_labels(cls, labels: ReportedLabels, *, after: int) -> _Lines:
-        """Those of labels, behind so many texts."""
-        none = [0] * len(labels.identities)
-        return cls(
-            what="labels",
-            mechanism=labels.mechanism,
-            unit=LABEL_UNIT,
-            model="",
-            charges=labels.charges,
-            start=after,
-            identities=labels.identities,
-            draws=labels.identities,
-            contents=labels.contents,
-            digests=labels.digests,
-            etas=[labels.epsilon] * len(none),
-            tokens=none,
-            sizes=none,
-            parts=none,
-        )
-
-
-def _write(
-    connection: sqlite3.Connection, entry: int, lines: _Lines, budget: float | None, *, unsafe: bool, told: str
-) -> None:
-    kinds = (lines.mechanism, lines.unit, lines.model)
-    connection.execute("INSERT OR IGNORE INTO kinds (mechanism, unit, model) VALUES (?, ?, ?)", kinds)
-    (kind,) = connection.execute(
-        "SELECT kind FROM kinds WHERE mechanism = ? AND unit = ? AND model = ?", kinds
-    ).fetchone()
-    _check_bytes(connection, lines)
-    due = Due(connection, [lines.charges], unsafe=unsafe)
-    if budget is not None:
-        due.check(unit=lines.unit, budget=budget, told=told, what=lines.what)
-    new = due.new_texts()
-    due.charge(kind)
-    count = len(lines.identities)
-    connection.executemany(
-        "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        zip(
-            [entry] * count, range(lines.start, lines.start + count), lines.identities, lines.draws,
-            lines.contents, lines.digests, [kind] * count, lines.etas, lines.tokens, lines.sizes,
-            [text in new for text in range(count)], lines.parts, strict=True,
-        ),
-    )  # fmt: skip
-
-
-def _check_bytes(connection: sqlite3.Connection, lines: _Lines) -> None:
-    query = "SELECT identity, digest FROM releases WHERE identity"
-    known = dict(select_by_key(connection, query, list(dict.fromkeys(lines.identities))))
-    differing = 0
-    for identity, digest, eta in zip(lines.identities, lines.digests, lines.etas, strict=True):
-        # without noise there is no second look: a text's rows may differ in their last bits
-        differing += math.isfinite(eta) and known.setdefault(identity, digest) != digest
-    if differing:
-        raise PrivacyError(
-            f"{differing} of {len(lines.identities)} {lines.what} were released before with other bytes: this would "
-            "be a second look.",
-            remedy="Send what was sent before (the vault keeps it), or give the release a step of its own.",
-        )
 
 
 def _any_release(connection: sqlite3.Connection) -> bool:

@@ -51,6 +51,19 @@ class CustomerSecret:
         try:
             if not path.exists():
                 _create(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        return cls.load(path)
+
+    @classmethod
+    def load(cls, path: Path) -> CustomerSecret:
+        """Reads the secret in `path`.
+
+        Raises:
+            StorageError: The file cannot be read, or is no secret.
+            PrivacyError: Other users may read the file.
+        """
+        try:
             if os.name == "posix" and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
                 raise PrivacyError(
                     f"The customer secret {path} has mode {mode:04o}: other users may have read it.",
@@ -58,10 +71,7 @@ class CustomerSecret:
                 )
             key = path.read_bytes()
         except OSError as error:
-            raise StorageError(
-                f"The customer secret {path} cannot be read or created: {error.strerror}.",
-                remedy="Give a folder that you may write to.",
-            ) from error
+            raise _unreadable(path, error) from error
         if len(key) != SECRET_BYTES:
             raise StorageError(
                 f"{path} is no customer secret: it has {len(key)} bytes instead of {SECRET_BYTES}.",
@@ -83,6 +93,10 @@ class CustomerSecret:
         key = hashlib.blake2b(f"cutlayer unsafe {seed}".encode(), digest_size=SECRET_BYTES).digest()
         return cls(key, is_unsafe=True, names=names)
 
+    def or_seeded(self, seed: int | None) -> CustomerSecret:
+        """This one, or where a seed is given the unsafe one of that seed, under which texts have the same names."""
+        return self if seed is None else CustomerSecret.unsafe(seed, names=self)
+
     def derive(self, purpose: str) -> bytes:
         """A 32-byte key for one purpose; keys of different purposes tell nothing about each other."""
         return hashlib.blake2b(purpose.encode(), key=self._key, digest_size=SECRET_BYTES).digest()
@@ -98,6 +112,13 @@ class CustomerSecret:
         raise PrivacyError(
             "A customer secret is not copied or sent to other processes.", remedy="Load it there from its file."
         )
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The customer secret {path} cannot be read or created: {error.strerror}.",
+        remedy="Give a folder that you may write to.",
+    )
 
 
 def _create(path: Path) -> None:

@@ -12,6 +12,8 @@ from cutlayer.privacy.mechanisms import DChi
 
 NOISE_WINDOW = 4
 """So many tokens: edited copies, or a signature under many texts, then show hardly more than one of them (measured)."""
+LARGEST_EPSILON = 20.0
+"""Beyond it a label is changed less than once in 10^8 draws: rounding would begin to show, and nothing is hidden."""
 NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
 ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
 

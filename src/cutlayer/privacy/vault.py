@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from cutlayer.core import StorageError
 from cutlayer.privacy.database import Database, select_by_key
+from cutlayer.privacy.seal import BrokenSeal, Seal
 from cutlayer.privacy.secret import CustomerSecret
 
 _COUNTER: Final = "CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 1), entry INTEGER NOT NULL)"
 _SCHEMA: Final = f"CREATE TABLE sealed (identity BLOB PRIMARY KEY, body BLOB NOT NULL); {_COUNTER}"
-_NONCE_BYTES: Final = 12
 
 
 class Vault:
@@ -27,8 +23,7 @@ class Vault:
     do not: their last bits depend on the shape of the batch, and a text that comes in another batch
     would leave with other bytes under the same identity. So what left first is kept and used again.
 
-    Bodies are sealed with AES-256-GCM under a key derived from the secret, each bound to its
-    identity.
+    Bodies are sealed under a key derived from the secret, each bound to its identity.
 
     Args:
         path: The SQLite file.
@@ -40,7 +35,7 @@ class Vault:
 
     def __init__(self, path: Path, secret: CustomerSecret) -> None:
         self._database = Database(path, kind="vault", schema=_SCHEMA, version=3, upgrades={2: _COUNTER})
-        self._seal = AESGCM(secret.derive("vault"))
+        self._seal = Seal(secret.derive("vault"))
 
     def get_many(self, identities: Sequence[bytes]) -> list[bytes | None]:
         """The bytes kept under each identity, `None` where there are none.
@@ -65,10 +60,7 @@ class Vault:
         Raises:
             StorageError: They cannot be stored.
         """
-        rows = []
-        for identity, body in bodies.items():
-            nonce = secrets.token_bytes(_NONCE_BYTES)
-            rows.append((identity, nonce + self._seal.encrypt(nonce, body, identity)))
+        rows = [(identity, self._seal.close(body, name=identity)) for identity, body in bodies.items()]
         identities = list(bodies)
         with self._database.write() as connection:
             connection.executemany("INSERT OR IGNORE INTO sealed VALUES (?, ?)", rows)
@@ -108,8 +100,8 @@ class Vault:
 
     def _open(self, identity: bytes, sealed: bytes) -> bytes:
         try:
-            return self._seal.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], identity)
-        except InvalidTag:
+            return self._seal.open(sealed, name=identity)
+        except BrokenSeal:
             raise StorageError(
                 f"The vault {self._database.path} holds a release that was changed, or sealed with another secret.",
                 remedy="Restore the vault together with the secret it belongs to.",

@@ -1,24 +1,16 @@
 """Recipes: each paper's experiments as settings of the one road, with the paper's figures beside ours."""
 
-from cutlayer.recipes.generation import NoisyGeneration
-from cutlayer.recipes.inference import Inference
-from cutlayer.recipes.labels import HiddenLabels
-from cutlayer.recipes.recipe import RECIPES, Order, Recipe, Report, Size, data_folder
-from cutlayer.recipes.sap import Sap
-from cutlayer.recipes.unsplit import SplitStudy
-from cutlayer.recipes.words import ReadWords
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "RECIPES",
-    "HiddenLabels",
-    "Inference",
-    "NoisyGeneration",
-    "Order",
-    "ReadWords",
-    "Recipe",
-    "Report",
-    "Sap",
-    "Size",
-    "SplitStudy",
-    "data_folder",
-]
+from cutlayer.core.extras import require
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.recipes.catalogue import RECIPES
+    from cutlayer.recipes.options import RecipeOptions, Size, data_folder
+    from cutlayer.recipes.recipe import Recipe, Report
+
+__all__ = ["RECIPES", "Recipe", "RecipeOptions", "Report", "Size", "data_folder"]
+
+require("recipes")
+on_first_use(__name__)

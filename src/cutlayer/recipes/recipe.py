@@ -1,63 +1,29 @@
-"""What a recipe is: a paper's experiments as settings of the one road, and the report that they give."""
+"""A recipe: a paper's parts declared on the experiment engine, run, and reported."""
 
 from __future__ import annotations
 
-import difflib
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from enum import StrEnum
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-import yaml
-from pydantic import ValidationError
+import pandas as pd
 
-from cutlayer.core import ConfigError, Fault, Registry, Spec
+from cutlayer.attacks import ControlFailed, Measured, NotApplicable
+from cutlayer.core import ConfigError, StorageError
+from cutlayer.core.executors import Executor
 from cutlayer.customer import Progress
-from cutlayer.reports import Table
+from cutlayer.recipes.claims import claims_table
+from cutlayer.recipes.lab import Lab, Outcomes
+from cutlayer.recipes.long_table import COLUMNS
+from cutlayer.recipes.options import RecipeConfig, RecipeOptions, chosen_parts, configured
+from cutlayer.recipes.study import Part, Results, Told, Verdict
+from cutlayer.reports import Table, percent, write_report
 
-S = TypeVar("S", bound=Spec)
-T = TypeVar("T")
-
-
-class Size(StrEnum):
-    """How much of an experiment is run; a recipe may lack one."""
-
-    TINY = "tiny"
-    """Whether it runs at all, in seconds; the numbers mean nothing."""
-    SMALL = "small"
-    """The shape of the result, in some hours on two cores."""
-    FULL = "full"
-    """As much as the paper, as far as the data sets go."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is to be run.
-
-    Attributes:
-        size: How much of it.
-        seeds: Runs of each cell, with seeds 0, 1, …
-        model: An embedded model's name, a local folder or a hub id.
-        data: The folder of public data sets.
-        out: Where cells and the report are kept; the same folder goes on with an unfinished run.
-        only: Names of the recipe's parts; none takes all.
-        settings: Other settings than those that ship, by dotted name, as YAML.
-    """
-
-    size: Size
-    seeds: int
-    model: str
-    data: Path
-    out: Path
-    only: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ConfigError([Fault("seeds", self.seeds, "must be at least 1")])
+C = TypeVar("C", bound=RecipeConfig[Any])
+Declared = Callable[[C, Lab], Part]
+"""Makes a part from the recipe's settings: which cells are run, and what is made of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -67,145 +33,268 @@ class Report:
     Attributes:
         tables: For readers.
         content: For machines, the same and more.
-        files: What was written: JSON, Markdown, PNG.
+        files: What was written: JSON, Markdown, Parquet, PNG, CSV.
+        failures: Cells that have no result, by name, with the reason.
     """
 
     tables: tuple[Table, ...]
     content: Mapping[str, Any]
     files: tuple[Path, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
-class Recipe(Protocol):
-    """One paper's experiments.
-
-    Attributes:
-        title: The paper's.
-        reference: Where it is found.
-        default_model: What it runs on where the order names nothing else.
-        parts: What can be run by itself (`Order.only`); none where the recipe is one piece.
-    """
-
-    title: str
-    reference: str
-    default_model: str
-    parts: tuple[str, ...]
-
-    def show(self) -> Mapping[str, Any]:
-        """Its settings, the paper's figures and the deviations from it."""
-        ...
-
-    def run(self, order: Order, progress: Progress) -> Report:
-        """Runs what is not finished yet and reports.
-
-        Raises:
-            ConfigError: The recipe lacks the size or a part that is asked for.
-            DataError: A data set is missing.
-            Stopped: The user interrupted; the same order goes on.
-        """
-        ...
-
-
-RECIPES: Registry[Recipe] = Registry("recipe")
-
-
-def read_config(name: str, kind: type[S]) -> S:
-    """The settings that ship with a recipe.
-
-    Raises:
-        ConfigError: They are not what the recipe needs; every fault is named.
-    """
-    return _validated(kind, yaml.safe_load((files(__package__) / "configs" / f"{name}.yaml").read_text()))
-
-
-def _validated(kind: type[S], content: Mapping[str, Any]) -> S:
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(
-            [Fault(".".join(map(str, fault["loc"])), fault["input"], fault["msg"]) for fault in error.errors()]
-        ) from None
-
-
-def configured(config: S, settings: Mapping[str, str]) -> S:
-    """A recipe's settings with some of them changed.
+class Recipe(Generic[C]):
+    """A paper's experiments. Its parts are functions that are added with `part`.
 
     Args:
-        config: What ships.
-        settings: New values as YAML, by dotted name.
-
-    Raises:
-        ConfigError: There is no such setting, or it cannot have this value.
+        name: Of the recipe.
+        config: Its settings; `options.shipped` reads those of `configs/NAME.yaml`.
+        default_model: What it runs on where nothing else is named.
+        paper: The paper's own numbers, or nothing; shown and put into the report.
+        closing: Tables over all parts that were run, behind theirs.
     """
-    content = config.model_dump()
-    for name, value in settings.items():
-        *above, last = name.split(".")
-        place: Any = content
-        for part in above:
-            place = place.get(part) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or last not in place:
-            close = difflib.get_close_matches(name, _names(content), n=1)
-            raise ConfigError(
-                [Fault("set", name, f"is no setting{f'; did you mean {close[0]}?' if close else ''}")],
-                remedy="`cutlayer recipe show` lists them.",
-            )
-        place[last] = yaml.safe_load(value)
-    return _validated(type(config), content) if settings else config
+
+    def __init__(
+        self,
+        name: str,
+        config: C,
+        *,
+        default_model: str,
+        paper: Callable[[C], Mapping[str, Any]] = lambda _: {},
+        closing: Sequence[Told] = (),
+    ) -> None:
+        self.name = name
+        self.default_model = default_model
+        self.config = config
+        self._paper = paper
+        self._closing = closing
+        self._parts: dict[str, Declared[C]] = {}
+        self._other_names: dict[str, str] = {}
+
+    def using(self, config: C) -> Recipe[C]:
+        """The same recipe with other settings than those that ship."""
+        other = copy(self)
+        other.config = config
+        return other
+
+    def part(self, name: str, *, also: Iterable[str] = ()) -> Callable[[Declared[C]], Declared[C]]:
+        """Adds a part.
+
+        Args:
+            name: What `--only` calls it.
+            also: Further names, such as those of figures that are one with it.
+        """
+
+        def add(declared: Declared[C]) -> Declared[C]:
+            self._parts[name] = declared
+            self._other_names |= dict.fromkeys(also, name)
+            return declared
+
+        return add
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What can be run by itself (`RecipeOptions.only`)."""
+        return tuple(self._parts)
+
+    def show(self) -> Mapping[str, Any]:
+        """Its parts, its settings, the paper's figures and the deviations from it."""
+        return {"parts": list(self.parts), **self.config.model_dump(mode="json"), **self._paper(self.config)}
+
+    def run(self, options: RecipeOptions, progress: Progress, pool: Executor | None = None) -> Report:
+        """Runs what is not finished yet and reports.
+
+        Args:
+            options: What is asked for.
+            progress: Where to show progress.
+            pool: Where cells are computed; in this process by default.
+
+        Raises:
+            ConfigError: There is no such size, part or setting.
+            DataError: A data set is missing.
+            Stopped: The user interrupted; the same options go on.
+        """
+        config = configured(self.config, options.settings)
+        names = chosen_parts(self.parts, options.only, self._other_names)
+        config.at(options.size)
+        with Lab(options, progress, pool) as lab:
+            parts = self._declared(config, lab, names)
+            cells = [scenario.cell for part in parts.values() for scenario in part.scenarios]
+            for cell in dict.fromkeys(cells):
+                cell.check(lab)
+            outcomes = lab.run(cells)
+            fingerprint = lab.model().fingerprint
+        frame = long_table(parts, outcomes)
+        results = {name: _results(frame, name, part, outcomes) for name, part in parts.items()}
+        verdicts = {
+            name: [each for claim in part.claims for each in claim(results[name])] for name, part in parts.items()
+        }
+        everything = Results(frame, outcomes.results, [each for part in parts.values() for each in part.scenarios])
+        tables = [table for name, part in parts.items() for table in _tables(part.tables, results[name])]
+        judged = [each for some in verdicts.values() for each in some]
+        tables += [claims_table(judged)] if judged else []
+        tables += [*_tables(self._closing, everything), *self._about(config, outcomes)]
+        content = {
+            "recipe": self.name,
+            "reference": config.reference,
+            "model": {"source": options.model, "fingerprint": fingerprint},
+            "size": options.size.value,
+            "seeds": options.seeds,
+            "settings": dict(options.settings),
+            "scale": config.at(options.size).model_dump(mode="json"),
+            "parts": {name: _part_content(part, verdicts[name]) for name, part in parts.items()},
+            "cells": [
+                {"cell": cell.model_dump(mode="json"), "result": found.model_dump(mode="json")}
+                for cell, found in outcomes.results.items()
+            ],
+            "table": _records(frame),
+            "failures": dict(outcomes.failures),
+            **self._paper(config),
+            "deviations": [each.model_dump() for each in config.deviations],
+        }
+        pictures = [
+            path
+            for name, part in parts.items()
+            for figure in part.figures
+            for path in figure.draw(results[name], options.out, model=options.model)
+        ]
+        shown = [path.name for path in pictures if path.suffix == ".png"]
+        files = write_report(options.out, tables, content, title=f"Recipe {self.name}: {config.title}", pictures=shown)
+        parquet = _write_parquet(frame, options.out / "results.parquet")
+        return Report(tuple(dict.fromkeys(tables)), content, (*files, parquet, *pictures), outcomes.failures)
+
+    def _declared(self, config: C, lab: Lab, names: Iterable[str]) -> dict[str, Part]:
+        """The parts that are run.
+
+        Raises:
+            ConfigError: Settings that the model does not allow, of all parts.
+        """
+        parts: dict[str, Part] = {}
+        refused: list[ConfigError] = []
+        for name in names:
+            try:
+                parts[name] = self._parts[name](config, lab)
+            except ConfigError as error:
+                refused.append(error)
+        if len(refused) > 1 and all(error.faults for error in refused):
+            faults = [fault for error in refused for fault in error.faults]
+            raise ConfigError(faults, remedy=" ".join(dict.fromkeys(error.remedy for error in refused)))
+        if refused:
+            raise refused[0]
+        return parts
+
+    def _about(self, config: C, outcomes: Outcomes) -> list[Table]:
+        """What did not finish, and where this differs from the paper."""
+        found = []
+        if outcomes.failures:
+            rows = tuple(outcomes.failures.items())
+            notes = ("The same command runs them again. `failures/` in the report's folder says more.",)
+            found.append(Table(title="Cells that failed", columns=("cell", "why"), rows=rows, notes=notes))
+        if config.deviations:
+            found.append(deviations_table([(each, "") for each in config.deviations]))
+        return found
 
 
-def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
-    """Dotted names of all settings."""
-    found = []
-    for name, value in content.items():
-        found.append(above + name)
-        if isinstance(value, dict):
-            found += _names(value, f"{above}{name}.")
+def _results(frame: pd.DataFrame, name: str, part: Part, outcomes: Outcomes) -> Results:
+    own = frame[frame["part"] == name]
+    return Results(own, outcomes.results, part.scenarios, outcomes.failures, part.same_texts)
+
+
+def _tables(told: Sequence[Told], results: Results) -> list[Table]:
+    found: list[Table] = []
+    for each in told:
+        found += [table for table in each(results) if table.rows]
     return found
 
 
-def at_size(sizes: Mapping[Size, T], size: Size) -> T:
-    """What a recipe is at a size.
+def long_table(parts: Mapping[str, Part], outcomes: Outcomes) -> pd.DataFrame:
+    """All numbers of all parts, a row each: the axes of their parts, and `COLUMNS`."""
+    rows: list[dict[str, Any]] = []
+    for name, part in parts.items():
+        for scenario in part.scenarios:
+            if scenario.cell in outcomes.results:
+                here = {"part": name, "source": "here", "seed": scenario.cell.seed, **scenario.axes}
+                rows += [{**here, **each.row()} for each in scenario.cell.measures(outcomes.results[scenario.cell])]
+        for stated in part.stated:
+            paper = {"part": name, "source": "paper", "seed": 0}
+            rows.append({**paper, **stated.axes, **{key: each for key, each in vars(stated).items() if key != "axes"}})
+    measured = _framed(rows)
+    for name, part in parts.items():
+        derived = {"part": name, "source": "here", "seed": 0}
+        rows += [{**derived, **each.row()} for each in part.derived(_results(measured, name, part, outcomes))]
+    return _framed(rows)
+
+
+def _framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    axes = dict.fromkeys(column for row in rows for column in row if column not in COLUMNS)
+    return pd.DataFrame(rows, columns=[*COLUMNS[:3], *axes, *COLUMNS[3:]])
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON, without what they lack."""
+    return [
+        {str(name): value for name, value in row.items() if value is not None and value == value and value != ""}  # noqa: PLR0124
+        for row in frame.to_dict("records")
+    ]
+
+
+def _write_parquet(frame: pd.DataFrame, path: Path) -> Path:
+    """The long table as a file that any tool reads; an axis of numbers and words is written as words.
 
     Raises:
-        ConfigError: It has no such size.
+        StorageError: It cannot be written.
     """
-    if size not in sizes:
-        raise ConfigError([Fault("size", size.value, f"must be one of this recipe's: {', '.join(sizes)}")])
-    return sizes[size]
+    mixed = [str(name) for name in frame if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
+    try:
+        frame.assign(**{name: frame[name].map(_word) for name in mixed}).to_parquet(path, index=False)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
+    return path
 
 
-def chosen_parts(parts: Sequence[str], only: Sequence[str], *, other_names: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts of a recipe that an order asks for, in the recipe's order.
-
-    Args:
-        parts: All of the recipe's.
-        only: Those asked for; none takes all.
-        other_names: Further names, and the part that each stands for.
-
-    Raises:
-        ConfigError: The recipe has no such part; the known ones are listed.
-    """
-    wanted = [other_names.get(name, name) for name in only]
-    faults = []
-    for given, name in zip(only, wanted, strict=True):
-        if name not in parts:
-            close = difflib.get_close_matches(name, [*parts, *other_names], n=1)
-            faults.append(Fault("only", given, f"is no part{f'; did you mean {close[0]}?' if close else ''}"))
-    if faults:
-        known = f"Choose among: {', '.join(parts)}." if parts else "This recipe is one piece: leave --only out."
-        raise ConfigError(faults, remedy=known)
-    return tuple(part for part in parts if part in wanted or not wanted)
+def _word(value: Any) -> str | None:
+    return None if value is None or value != value else str(value)  # noqa: PLR0124
 
 
-def data_folder(given: Path | None) -> Path:
-    """The folder of public data sets: the one given, or the one that `CUTLAYER_DATA` names.
+def _part_content(part: Part, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    return {"title": part.title, "claims": [each.model_dump() for each in verdicts], **part.details}
 
-    Raises:
-        ConfigError: There is none.
-    """
-    folder = given or (Path(os.environ["CUTLAYER_DATA"]) if os.environ.get("CUTLAYER_DATA") else None)
-    if folder is None or not folder.is_dir():
-        raise ConfigError(
-            [Fault("data", None if folder is None else str(folder), "must be the folder of public data sets")],
-            remedy="Set CUTLAYER_DATA (or --data) to it: it holds <name>/<split>.jsonl.gz.",
-        )
-    return folder
+
+def deviations_table(found: Sequence[tuple[Any, str]], title: str = "Where this differs from the paper") -> Table:
+    """Deviations for readers, with where each holds; that column is left out where all hold everywhere."""
+    where = any(place for _, place in found)
+    return Table(
+        title=title,
+        columns=("what", *(("where",) if where else ()), "in the paper", "here", "why"),
+        rows=tuple(
+            (each.what, *((place,) if where else ()), each.value_in_paper, each.ours, each.why) for each, place in found
+        ),
+    )
+
+
+def controls_table(results: Results) -> Iterable[Table]:
+    """Every attack's controls; for recipes whose cells keep outcomes of attacks by name as `reads`."""
+    rows = []
+    for cell, found in results.cells.items():
+        for name, outcome in found.outcomes():
+            rows.append((cell.name, name, outcome.status, controls_text(outcome)))
+    yield Table(
+        title="Controls",
+        columns=("cell", "attack", "status", "what it reads of unprotected, noise, shuffled traffic; twice alike, %"),
+        rows=tuple(rows),
+    )
+
+
+def controls_text(outcome: Measured | ControlFailed | NotApplicable) -> str:
+    """What an attack's controls read, or why it has no number."""
+    if not isinstance(outcome, Measured):
+        return outcome.reason
+    return "; ".join(f"{control.check} {percent(control.recovered)}" for control in outcome.controls)
+
+
+def outcome_texts(outcome: Measured | ControlFailed | NotApplicable) -> tuple[str, str, str, str, str]:
+    """An attack's success, chance, p and n, and what its controls read; or its status and why there is no number."""
+    if not isinstance(outcome, Measured):
+        return outcome.status, "–", "–", "–", outcome.reason
+    shares = (percent(outcome.success.value), percent(outcome.chance))
+    return *shares, f"{outcome.p_value:.1g}", str(outcome.success.n), controls_text(outcome)

@@ -54,6 +54,25 @@ class Task(Spec):
     group: str | None = None
     topics: Topics | None = None
 
+    def read(self, folder: Path) -> tuple[Dataset, Dataset]:
+        """Its files, to train and to measure on, with the labels that they have.
+
+        Raises:
+            DataError: A file is missing.
+        """
+        first, *second = self.text_columns
+        train, test = (
+            read_dataset(
+                data_file(folder, self.name, part),
+                text_column=first,
+                text_pair_column=second[0] if second else None,
+                label_column=self.label_column,
+                attribute_columns=[self.group] if self.group else [],
+            )
+            for part in (self.train, self.test)
+        )
+        return train, test
+
 
 Labeller = Callable[[Task, Topics, Sequence[Dataset]], TopicLabels]
 """Gives the topics of a task's files, training texts first."""
@@ -88,7 +107,7 @@ class Splits:
         Raises:
             DataError: A file is missing.
         """
-        train, test = (_read(task, folder, split) for split in (task.train, task.test))
+        train, test = task.read(folder)
         if task.topics is not None:
             train, test = label(task, task.topics, (train, test)).apply((train, test))
         train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
@@ -147,18 +166,6 @@ class TextFile(Spec):
         """
         whole = read_dataset(self.path(folder), text_column=self.column)
         return whole if self.texts is None else whole.select(range(min(self.texts, len(whole))))
-
-
-def _read(task: Task, folder: Path, split: str) -> Dataset:
-    path = data_file(folder, task.name, split)
-    first, *second = task.text_columns
-    return read_dataset(
-        path,
-        text_column=first,
-        text_pair_column=second[0] if second else None,
-        label_column=task.label_column,
-        attribute_columns=[task.group] if task.group else [],
-    )
 
 
 def _at_most(dataset: Dataset, rows: int | None) -> Dataset:

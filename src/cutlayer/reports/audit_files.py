@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from cutlayer.core import StorageError
 from cutlayer.core.files import write_whole
-from cutlayer.reports.picture import draw_frontier
-from cutlayer.reports.render import render
+from cutlayer.reports.page.picture import draw_frontier
+from cutlayer.reports.page.render import render
 from cutlayer.reports.schema import SCHEMA_VERSION, AuditReport
 
 PAGE, MACHINES, PICTURE = "report.html", "report.json", "frontier.png"

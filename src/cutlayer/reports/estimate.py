@@ -5,12 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from cutlayer.core import Proportion
 from cutlayer.core.proportion import in_percent
+
+
+class Sampled(Protocol):
+    """A mean over n trials, such as a share, with its standard error."""
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        ...
+
+    @property
+    def n(self) -> int:
+        """Trials."""
+        ...
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean, in its unit."""
+        ...
 
 
 class Estimate(BaseModel):
@@ -32,17 +50,17 @@ class Estimate(BaseModel):
     runs: int
 
     @classmethod
-    def of(cls, proportions: Sequence[Proportion]) -> Self:
-        """The mean of one share over runs of different seeds."""
-        values = [each.value for each in proportions]
-        mean, runs = math.fsum(values) / len(values), len(values)
-        spread = math.fsum((value - mean) ** 2 for value in values) / (runs - 1) if runs > 1 else 0.0
-        sampling = math.fsum(each.standard_error**2 for each in proportions) / runs
+    def of(cls, runs: Sequence[Sampled]) -> Self:
+        """The mean of one quantity over runs of different seeds."""
+        values = [each.value for each in runs]
+        mean, count = math.fsum(values) / len(values), len(values)
+        spread = math.fsum((value - mean) ** 2 for value in values) / (count - 1) if count > 1 else 0.0
+        sampling = math.fsum(each.standard_error**2 for each in runs) / count
         return cls(
             value=mean,
-            standard_error=math.sqrt(spread / runs + sampling),
-            n=min(each.n for each in proportions),
-            runs=runs,
+            standard_error=math.sqrt(spread / count + sampling),
+            n=min(each.n for each in runs),
+            runs=count,
         )
 
     def __str__(self) -> str:

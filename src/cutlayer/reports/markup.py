@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Reading
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
 from cutlayer.core import Tokens
 from cutlayer.data import Dataset
 

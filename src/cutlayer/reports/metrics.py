@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Reading
-from cutlayer.attacks.evaluation.scoring import bootstrap
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
+from cutlayer.attacks.evaluation.statistics import bootstrap
 from cutlayer.core import Tokens
+from cutlayer.core.extras import require
 from cutlayer.reports.markup import CLASSES, NAMES, WORD, Markup
 from cutlayer.reports.schema import Interval, Metric, TokenClass
 
@@ -81,6 +82,7 @@ def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metr
     Ref: Lin 2004 (ROUGE-L, F1); Papineni et al. 2002 (BLEU-4 of each text, smoothed as Chen and Cherry's method 1; of
     texts of fewer words up to as many).
     """
+    require("audit")
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
     from rouge_score.rouge_scorer import RougeScorer
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cutlayer.core import ConfigError, Fault, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.replacement import replacements
 
 SAMPLE_TOKENS = 2048
 _LOWEST, _HIGHEST = 1e-3, 1e6
@@ -71,13 +71,12 @@ class _Probe:
         chosen = torch.from_numpy(rng.permutation(len(ids))[:SAMPLE_TOKENS])
         width = search.table.shape[1]
         self._ids = ids[chosen]
-        self._rows = search.table[self._ids].double()
-        self._noise = torch.from_numpy(DChi().noise(etas=np.ones(len(chosen)), width=width, rng=rng))
+        self._noise = DChi().noise(etas=np.ones(len(chosen)), width=width, rng=rng)
         self._search = search
         self.n = len(chosen)
 
     def replaced(self, eta: float) -> float:
-        drawn: Tensor = self._search.nearest(self._rows + self._noise / eta)
+        drawn = replacements(self._ids, self._noise / eta, self._search, on_lattice=False)
         return float((drawn != self._ids).double().mean())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutlayer.core import Claim, Guarantee
 from cutlayer.reports import wording
-from cutlayer.reports.plots import is_share
+from cutlayer.reports.page.plots import is_share
 from cutlayer.reports.schema import AuditReport, BlocksCopies, Finding, Frontier, Strongest, VendorPage
 from cutlayer.reports.table import Table
 from cutlayer.reports.wording import known

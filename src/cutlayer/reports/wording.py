@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeGuard
 
 from cutlayer.attacks import Check, Control
-from cutlayer.attacks.evaluation.truth import REPORTS_ALONE
+from cutlayer.attacks.evaluation.labels import REPORTS_ALONE
 from cutlayer.reports.schema import BlocksCopies, Finding, HandedOut, Interval
 
 NO_NUMBER = "–"

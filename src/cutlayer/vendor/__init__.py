@@ -1,8 +1,17 @@
 """The vendor: a service that trains and queries the top of a model for tenants whose text it never sees."""
 
-from cutlayer.vendor import keys
-from cutlayer.vendor.app import create_app
-from cutlayer.vendor.serve import DEFAULT_PORT, init, serve
-from cutlayer.vendor.settings import Limits, VendorSettings
+from typing import TYPE_CHECKING
+
+from cutlayer.core.extras import require
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.vendor import keys
+    from cutlayer.vendor.app import create_app
+    from cutlayer.vendor.serve import DEFAULT_PORT, init, serve
+    from cutlayer.vendor.settings import Limits, VendorSettings
 
 __all__ = ["DEFAULT_PORT", "Limits", "VendorSettings", "create_app", "init", "keys", "serve"]
+
+require("vendor")
+on_first_use(__name__)

@@ -17,14 +17,13 @@ from cutlayer.core import Payload
 from cutlayer.core.files import removed
 from cutlayer.models import Seq2SeqTop, Top, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.checks import read_pair, read_release
-from cutlayer.vendor.compute import Pieces, use_threads
+from cutlayer.vendor.checks import read_query
+from cutlayer.vendor.compute import Pieces
 from cutlayer.vendor.database import Adapter, Database
+from cutlayer.vendor.passes import in_pieces, infer
 from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
-from cutlayer.vendor.seq2seq import infer
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.vendor.trainer import compute, divided, prepare
 from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 
@@ -123,26 +122,17 @@ class Adapters:
         """The adapted top's output for a release."""
         live = yield from self.touch(tenant, name)
         info, part = live.info, live.part
-        use_threads(self._settings.compute_threads)
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
-        limit, device = self._settings.limits.max_rows_per_step, self._catalogue.device
-        payload: Payload
-        if isinstance(part, Seq2SeqTop):
-            payload = read_pair(card, info, tensors, limit=limit)
-        else:
-            payload = read_release(card, info, tensors, limit=limit)
-        outputs: list[torch.Tensor] = []
-        for some in divided(payload, self._settings.limits.positions_per_piece):
-            if outputs:
-                yield
-                use_threads(self._settings.compute_threads)
-            with torch.no_grad():
-                if isinstance(part, Seq2SeqTop):
-                    outputs.append(infer(part, card.template, card.targets, some, device))
-                else:
-                    outputs.append(compute(part, card.template, prepare(some, device), device))
-        output = torch.cat(outputs)
+        limits, device = self._settings.limits, self._catalogue.device
+        payload = read_query(card, info, tensors, limit=limits.max_rows_per_step)
+
+        @torch.no_grad()
+        def run(piece: Payload) -> torch.Tensor:
+            return infer(part, card.templates, piece, device)
+
+        threads = self._settings.compute_threads
+        output = yield from in_pieces(payload, limits.positions_per_piece, threads=threads, run=run)
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 

@@ -28,10 +28,12 @@ from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import METRICS, Doorkeeper
 from cutlayer.vendor.lock import lock
+from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.residents import Residents
 from cutlayer.vendor.settings import VendorSettings
+from cutlayer.vendor.steps import STEP_ROUTES
 from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload
 from cutlayer.wire import Route, routes
 from cutlayer.wire.messages import (
@@ -62,6 +64,14 @@ _WRITE_BYTES = 2**20
 _SECONDS_BETWEEN_EXPIRIES = 10.0
 _NOBODY = ""
 """Whose the vendor's own work is."""
+
+_FRAMES = {
+    SOURCE: "Begins an encoder-decoder's step with its source texts, or answers a repetition.",
+    STEP: "Takes the next step, or answers a repetition.",
+    GRADIENT: "Takes the gradient of the last step alone.",
+    SOURCE_GRADIENT: "Takes the gradient of the encoder's output, which ends an encoder-decoder's step.",
+}
+"""Frames of a job's steps that are answered with tensors, and what each does."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -319,31 +329,21 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         finally:
             vendor.compute.post(jobs.forget, _tenant(request), job)
 
-    @app.api_route(**_at(routes.SOURCE))
-    async def source(request: Request, job: Identifier, step: StepNumber) -> Response:
-        """Begins an encoder-decoder's step with its source texts, or answers a repetition."""
-        return _tensors(await run(jobs.source, request, job, step, await request.body()))
+    def add_frame(kind: int, description: str) -> None:
+        summary = STEP_ROUTES[kind].name.removeprefix("job.").replace("-", " ").title()
 
-    @app.api_route(**_at(routes.SOURCE_GRADIENT))
-    async def source_gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
-        """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
-        return _tensors(await run(jobs.source_gradient, request, job, step, await request.body()))
+        @app.api_route(**_at(STEP_ROUTES[kind]), summary=summary, description=description)
+        async def accept(request: Request, job: Identifier, step: StepNumber) -> Response:
+            return _tensors(await run(jobs.accept, request, job, kind, step, await request.body()))
 
-    @app.api_route(**_at(routes.STEP))
-    async def step(request: Request, job: Identifier, step: StepNumber) -> Response:
-        """Takes the next step, or answers a repetition."""
-        return _tensors(await run(jobs.step, request, job, step, await request.body()))
+    for kind, description in _FRAMES.items():
+        add_frame(kind, description)
 
     @app.api_route(**_at(routes.STEP_GET))
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
         body = await run_in_threadpool(jobs.kept_output, _tenant(request), job, step)
         return _tensors(body if body is not None else await run(jobs.output, request, job, step))
-
-    @app.api_route(**_at(routes.GRADIENT))
-    async def gradient(request: Request, job: Identifier, step: StepNumber) -> Response:
-        """Takes the gradient of the last step alone."""
-        return _tensors(await run(jobs.gradient, request, job, step, await request.body()))
 
     @app.api_route(**_at(routes.UPDATE))
     async def update(request: Request, job: Identifier, step: StepNumber) -> JobInfo:

@@ -124,6 +124,11 @@ class ModelCard(BaseModel):
             raise ModelError(f"{self.info.name} takes no target texts.", remedy="Use an encoder-decoder.")
         return self.target_template
 
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """Where special tokens stand in the texts; of an encoder-decoder in source texts and in target texts."""
+        return (self.template,) if self.target_template is None else (self.template, self.target_template)
+
     def row_width(self, cut: Cut) -> int:
         """Elements of one boundary row at a cut."""
         return self.table_width if cut.bottom == 0 else self.info.width
@@ -232,7 +237,7 @@ class Catalogue:
         return self._manifest(name, cut, folder), folder
 
     def written_archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path] | None:
-        """The same, if it was made before. May be called from any thread."""
+        """As `archive`, if it was made before; else `None`. May be called from any thread."""
         folder = self._archive(name, cut)
         return (self._manifest(name, cut, folder), folder) if folder.is_dir() else None
 

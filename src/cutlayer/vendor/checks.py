@@ -6,16 +6,17 @@ anything is computed from them. Checks of stored shards use numpy: torch belongs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Payload, Ragged, Rows
+from cutlayer.core import Payload, Ragged
 from cutlayer.models import Template
 from cutlayer.vendor.catalogue import ModelCard
+from cutlayer.vendor.passes import rows_of
 from cutlayer.vendor.problems import unacceptable
 from cutlayer.wire import Form, WireType, unpack
 from cutlayer.wire.messages import AdapterInfo, JobSpec, RecordSetSpec
@@ -31,6 +32,24 @@ _BF16_EXPONENT = 0x7F80
 _F32_EXPONENT = 0x7F800000
 
 
+def check_form(spec: Agreed, roles: Collection[str]) -> None:
+    """Checks that a frame holds a release of the form that was agreed.
+
+    Args:
+        spec: What was agreed.
+        roles: What the frame holds.
+
+    Raises:
+        Refusal: It holds another form.
+    """
+    if spec.form.value not in roles:
+        raise unacceptable(
+            "wrong-form",
+            f"The frame holds {'+'.join(sorted(roles))}; the form agreed on is {spec.form}.",
+            remedy="Send that form, or agree on another.",
+        )
+
+
 def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
     """Checks the element types and shapes of a release.
 
@@ -42,12 +61,7 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
     Raises:
         Refusal: The release is of another form, width, element type or number of segments.
     """
-    if spec.form.value not in header:
-        raise unacceptable(
-            "wrong-form",
-            f"The frame holds {'+'.join(sorted(header))}; the form agreed on is {spec.form}.",
-            remedy="Send that form, or agree on another.",
-        )
+    check_form(spec, header)
     dtype, shape = header[spec.form.value]
     texts, segments = header["lengths"][1]
     if segments != spec.segments:
@@ -127,8 +141,12 @@ def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], tem
 def check_ids(card: ModelCard, ids: NDArray[np.integer]) -> None:
     """Checks that token ids are in the vocabulary.
 
+    Args:
+        card: The model they are for.
+        ids: `[tokens]`, none negative.
+
     Raises:
-        Refusal: One is not.
+        Refusal: One is beyond the vocabulary.
     """
     if len(ids) and int(ids.max()) >= card.info.vocab_size:
         raise unacceptable(
@@ -142,7 +160,7 @@ def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
     """Checks stored floats by their bits, a block at a time.
 
     Args:
-        bits: The floats' bits, flat.
+        bits: `[numbers]`: the floats' bits.
         exponent: Mask of the exponent: all ones there means infinite or no number.
 
     Raises:
@@ -160,6 +178,10 @@ def check_finite(bits: NDArray[np.integer], *, exponent: int) -> None:
 
 def check_stored_rows(bits: NDArray[np.integer], wire_type: WireType) -> None:
     """Checks that rows of a shard are finite.
+
+    Args:
+        bits: `[rows * width]`: their bits.
+        wire_type: Their element type.
 
     Raises:
         Refusal: A value is not finite.
@@ -203,7 +225,8 @@ def read_release(
     Args:
         card: The model it is for.
         spec: What was agreed.
-        tensors: A frame's tensors, decoded.
+        tensors: A frame's tensors, decoded: `ids` `[tokens]` or `rows` `[rows, width]`, and `lengths`
+            `[texts, segments]`.
         limit: Most positions of a padded batch.
         template: Where special tokens stand; the model's own by default.
 
@@ -222,28 +245,25 @@ def read_release(
     return unpack(tensors)
 
 
-def read_pair(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Rows:
-    """An encoder-decoder's source texts, or pairs of source and target texts, checked. Runs in the compute thread.
+def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Payload:
+    """The release in a query, checked: an encoder-decoder's holds source texts, or pairs of source and target texts.
+
+    Runs in the compute thread.
 
     Args:
-        card: The model they are for.
-        spec: What was agreed of each by itself.
-        tensors: A frame's tensors, decoded.
-        limit: Most positions of a padded batch, of either.
+        card: The model it is for.
+        spec: What was agreed; of pairs, of each text by itself.
+        tensors: A frame's tensors, decoded; as in `read_release`, pairs with two columns of `lengths`.
+        limit: Most positions of a padded batch; of pairs, of either side.
 
     Raises:
-        Refusal: They are not what was agreed, or too large.
+        Refusal: It is not what was agreed, or too large.
     """
-    if "rows" not in tensors:
-        raise unacceptable(
-            "wrong-form",
-            f"The frame holds {'+'.join(sorted(tensors))}; the form agreed on is {spec.form}.",
-            remedy="Send rows.",
-        )
-    pair = unpack(tensors)
-    if not isinstance(pair, Rows):
-        raise TypeError("rows make rows")
-    for side, template in zip(pair.parted(), (card.template, card.targets), strict=False):
+    if card.target_template is None:
+        return read_release(card, spec, tensors, limit=limit)
+    check_form(spec, tensors)
+    pair = rows_of(unpack(tensors))
+    for side, template in zip(pair.parted(), card.templates, strict=False):
         own = {"rows": side.packed.values, "lengths": side.segment_lengths}
         read_release(card, spec, own, limit=limit, template=template)
     return pair
@@ -257,13 +277,13 @@ def read_growth(
     Args:
         card: The model it is for.
         spec: What was agreed.
-        tensors: A frame's tensors, decoded.
+        tensors: A frame's tensors, decoded: `ids` `[tokens]` or `rows` `[rows, width]`, and `lengths` `[sequences, 1]`.
         sequences: How many texts grow.
         first: Whether these are the prompts, each of which has a position at least.
         limit: Most positions of a padded batch.
 
     Returns:
-        Ids, or rows, of each text's new positions.
+        Ids `[tokens]`, or rows `[rows, width]`, of each text's new positions, which may be none.
 
     Raises:
         Refusal: It is not what was agreed, or too large.

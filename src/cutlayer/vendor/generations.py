@@ -18,17 +18,16 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from cutlayer.core import Ragged, Rows
+from cutlayer.core import Ragged
 from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes
 from cutlayer.vendor.adapters import Adapters, LiveAdapter
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import read_growth, read_release
 from cutlayer.vendor.compute import Pieces, memory, use_threads
+from cutlayer.vendor.passes import Encoded, encode, prepare, rows_of
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
-from cutlayer.vendor.seq2seq import Encoded, encode
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
-from cutlayer.vendor.trainer import prepare
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec
 
@@ -297,9 +296,7 @@ class Generations:
         """The encoder's output for source texts, each of which goes with as many sequences as any other."""
         spec, card, device = session.spec, session.card, self._catalogue.device
         limit = self._settings.limits.max_rows_per_step
-        source = prepare(read_release(card, session.adapter.info, tensors, limit=limit), device)
-        if not isinstance(source, Rows):
-            raise TypeError("an encoder-decoder's texts travel as rows")
+        source = rows_of(prepare(read_release(card, session.adapter.info, tensors, limit=limit), device))
         if "parents" in tensors or spec.sequences % len(source):
             raise unacceptable(
                 "wrong-lengths",

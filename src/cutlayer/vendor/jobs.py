@@ -8,31 +8,24 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from cutlayer.core import ConfigError, Fault, ModelError, StorageError
+from cutlayer.core import StorageError
 from cutlayer.core.files import bytes_below, remove_folder, removed, whole_folder
-from cutlayer.models import FAMILIES, Part, save_adapter, weights_file
+from cutlayer.models import save_adapter, weights_file
+from cutlayer.vendor.admission import Admission
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
-from cutlayer.vendor.job import LiveJob, roll_back, standing_on_disk, step_too_large
-from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
-from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.job import LiveJob, Room
+from cutlayer.vendor.journal import roll_back
+from cutlayer.vendor.log import UPDATE
+from cutlayer.vendor.problems import Refusal, conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.shares import Holding, first_to_leave
+from cutlayer.vendor.standing import Standing, StoredJob, standing_on_disk
 from cutlayer.vendor.store import RecordStore
-from cutlayer.vendor.trainer import adapter_parameters, job_bytes, step_bytes
+from cutlayer.vendor.trainer import job_bytes
 from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
-
-_PARAMETER_BYTES = 4
-"""Adapters are kept in fp32."""
-
-_LARGEST = 1e6
-"""Of rates and scales: far beyond use, and far below where their products overflow."""
-
-_LEAST = 1e-12
-"""Of the learning rate: far below use, and far above where an update in fp32 is none."""
 
 
 class Jobs:
@@ -63,6 +56,7 @@ class Jobs:
         self._database = database
         self._catalogue = catalogue
         self._store = store
+        self._admission = Admission(settings.limits, catalogue, store, residents)
         # By default half of it: models, adapters, requests and the backward pass take their share of the rest.
         self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
         self._residents = residents
@@ -97,8 +91,8 @@ class Jobs:
         """
         row = self._row(tenant, name)
         if row is None:
-            self._check(spec)
-            threads = self._settings.compute_threads
+            self._admission.check(spec)
+            job = StoredJob(name, spec, self._settings.compute_threads, self._folder(tenant, name))
             with self._database.session() as session:
                 unfinished = select(func.count()).select_from(Job).where(Job.tenant == tenant, Job.final.is_(None))
                 running = session.scalar(unfinished) or 0
@@ -109,19 +103,19 @@ class Jobs:
                     f"This tenant has {running} unfinished jobs already.",
                     remedy="Finish or delete some of them.",
                 )
-            self._check_size(tenant, spec)
-            remove_folder(self._folder(tenant, name))
+            self._admission.check_size(tenant, spec, graph_limit=self._graph_limit)
+            remove_folder(job.folder)
             live = None
             if self._store.is_sealed(tenant, spec):
-                live = yield from self._open(tenant, name, spec, threads)
+                live = yield from self._open(tenant, job)
             try:
                 with self._database.session() as session:
-                    session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=threads))
+                    session.add(Job(tenant=tenant, id=name, spec=spec.model_dump_json(), threads=job.threads))
             except BaseException:
                 self._drop(tenant, name)
                 raise
-            return _unopened(name, spec, threads) if live is None else live.info
-        if JobSpec.model_validate_json(row.spec) != spec:
+            return job.info(Standing()) if live is None else live.info
+        if self._stored(row).spec != spec:
             raise conflict("spec-differs", f"Job {name} is there with another spec.", remedy="Choose a new identifier.")
         info = self.info(tenant, name)
         return info if info is not None else (yield from self.resume(tenant, name))
@@ -131,16 +125,16 @@ class Jobs:
         row = self._existing(tenant, name)
         if row.final is not None:
             return JobInfo.model_validate_json(row.final)
-        spec, folder = JobSpec.model_validate_json(row.spec), self._folder(tenant, name)
+        job = self._stored(row)
         live = self._live.get((tenant, name))
         standing = None if live is None else live.standing
         if standing is None:
-            self._check_weights(spec)
-            if not self._was_opened(tenant, name):
-                self._store.is_sealed(tenant, spec)  # refuses sets that were made for another kind of job
-                return _unopened(name, spec, row.threads)
-            standing = standing_on_disk(folder, spec, self._catalogue.card(spec.model))
-        return None if standing is None else standing.describe(name, spec, folder, row.threads)
+            self._admission.check_weights(job.spec)
+            if not job.was_opened:
+                self._store.is_sealed(tenant, job.spec)  # refuses sets that were made for another kind of job
+                return job.info(Standing())
+            standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
+        return None if standing is None else job.info(standing)
 
     def read_ahead(self, tenant: str, name: str) -> None:
         """Reads a job's records through before it is brought back into memory. May be called from any thread."""
@@ -176,25 +170,20 @@ class Jobs:
             if adapter is None:
                 remove_folder(self._settings.adapter(tenant, name))
 
-    def step(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
-        """Takes a step: the update that its gradient asks for, then its forward pass."""
-        return self._accept(tenant, name, STEP, step, body)
-
-    def gradient(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
-        """Takes the gradient of the last step alone."""
-        return self._accept(tenant, name, GRADIENT, step, body)
-
-    def source(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
-        """Begins an encoder-decoder's step with its source texts."""
-        return self._accept(tenant, name, SOURCE, step, body)
-
-    def source_gradient(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[bytes]:
-        """Takes the gradient of the encoder's output, which ends an encoder-decoder's step."""
-        return self._accept(tenant, name, SOURCE_GRADIENT, step, body)
+    def accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> Pieces[bytes]:
+        """Takes a frame of a step; see `LiveJob.accept`."""
+        live = yield from self._touch(tenant, name)
+        try:
+            return (yield from live.accept(kind, step, body))
+        finally:
+            if live.broken:
+                self._drop(tenant, name)
+            else:
+                self._residents.settle(tenant, live)
 
     def update(self, tenant: str, name: str, step: int, body: bytes) -> Pieces[JobInfo]:
         """Takes the update that waits for what the customer tells of its own gradients."""
-        yield from self._accept(tenant, name, UPDATE, step, body)
+        yield from self.accept(tenant, name, UPDATE, step, body)
         return (yield from self._touch(tenant, name)).info
 
     def kept_output(self, tenant: str, name: str, step: int) -> bytes | None:
@@ -231,11 +220,11 @@ class Jobs:
 
     def rollback(self, tenant: str, name: str, step: int) -> Pieces[JobInfo]:
         """Takes a job back to a checkpoint."""
-        self._unfinished(tenant, name)
-        if not self._was_opened(tenant, name):
+        job = self._stored(self._unfinished(tenant, name))
+        if not job.was_opened:
             yield from self._touch(tenant, name)  # refused without its record sets, and leaves no folder then
         self._drop(tenant, name)
-        roll_back(self._folder(tenant, name), step)
+        roll_back(job, step)
         return (yield from self._touch(tenant, name)).info
 
     def finish(self, tenant: str, name: str, step: int) -> Pieces[AdapterInfo]:
@@ -311,69 +300,43 @@ class Jobs:
             )
         return info
 
-    def _accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> Pieces[bytes]:
-        live = yield from self._touch(tenant, name)
-        try:
-            return (yield from live.accept(kind, step, body))
-        finally:
-            if live.broken:
-                self._drop(tenant, name)
-            else:
-                self._residents.settle(tenant, live)
-
     # ------------------------------------------------------------ memory
 
     def _touch(self, tenant: str, name: str) -> Pieces[LiveJob]:
         """A job in memory, resumed if need be, with its own number of threads set."""
         live = self._live.get((tenant, name))
         if live is None:
-            row = self._unfinished(tenant, name)
-            spec = JobSpec.model_validate_json(row.spec)
-            self._check_weights(spec)
-            live = yield from self._open(tenant, name, spec, row.threads)
+            job = self._stored(self._unfinished(tenant, name))
+            self._admission.check_weights(job.spec)
+            live = yield from self._open(tenant, job)
         self._keep(tenant, name, live)
         use_threads(live.threads)
         return live
 
-    def _open(self, tenant: str, name: str, spec: JobSpec, threads: int) -> Pieces[LiveJob]:
+    def _open(self, tenant: str, job: StoredJob) -> Pieces[LiveJob]:
+        spec = job.spec
         card = self._catalogue.card(spec.model)
         records = self._store.open(tenant, spec.record_sets, card, spec) if spec.record_sets else None
-        folder = self._folder(tenant, name)
         held = job_bytes(self._catalogue.top(spec.model, spec.cut), spec)
         yield from self._residents.make_room("job", held, tenant=tenant)
-        use_threads(threads)
-        live = LiveJob(
-            name,
-            spec,
-            threads=threads,
-            folder=folder,
-            settings=self._settings,
-            catalogue=self._catalogue,
-            records=records,
-            held=held,
-            graph_limit=self._graph_limit,
-            make_room=self._make_room,
-        )
+        use_threads(job.threads)
+        room = Room(held, self._graph_limit, self._make_room)
+        live = LiveJob(job, settings=self._settings, catalogue=self._catalogue, records=records, room=room)
         # It counts from now on, and while it is resumed it is busy.
-        self._keep(tenant, name, live)
+        self._keep(tenant, job.name, live)
         try:
             yield from live.resume()
         except StorageError as error:
-            self._drop(tenant, name)
-            steps = [0, *Checkpoints(folder / "checkpoints").steps()]
+            self._drop(tenant, job.name)
             raise conflict(
                 "job-damaged",
-                f"What the vendor keeps of job {name} is damaged and cannot be resumed.",
-                remedy=f"Roll back to a checkpoint ({steps}), or delete the job.",
+                f"What the vendor keeps of job {job.name} is damaged and cannot be resumed.",
+                remedy=f"Roll back to a checkpoint ({[0, *job.checkpoints.steps()]}), or delete the job.",
             ) from error
         except BaseException:
-            self._drop(tenant, name)
+            self._drop(tenant, job.name)
             raise
         return live
-
-    def _was_opened(self, tenant: str, name: str) -> bool:
-        """Whether a job's record sets were all there once: its folder is made when it is first opened."""
-        return self._folder(tenant, name).exists()
 
     def _keep(self, tenant: str, name: str, live: LiveJob) -> None:
         self._residents.keep(self._live, (tenant, name), live, most=self._settings.limits.live_jobs)
@@ -402,6 +365,9 @@ class Jobs:
         if live is not None:
             live.close()
 
+    def _stored(self, row: Job) -> StoredJob:
+        return StoredJob(row.id, JobSpec.model_validate_json(row.spec), row.threads, self._folder(row.tenant, row.id))
+
     def _folder(self, tenant: str, name: str) -> Path:
         return self._settings.tenant(tenant) / "jobs" / name
 
@@ -422,131 +388,3 @@ class Jobs:
         if row.final is not None:
             raise conflict("finished", f"Job {name} is finished.", remedy="Query its adapter, or start a new job.")
         return row
-
-    def _check(self, spec: JobSpec) -> None:
-        """Checks a new job's spec, all that does not need the model.
-
-        Raises:
-            Refusal: The vendor does not offer this.
-        """
-        self._check_weights(spec)
-        self._catalogue.card(spec.model).check(spec.cut, spec.form)
-        faults = [
-            Fault(path, value, f"must be at most {_LARGEST:g}")
-            for path, value in (
-                ("optimiser.learning_rate", spec.optimiser.learning_rate),
-                ("optimiser.weight_decay", spec.optimiser.weight_decay),
-                ("lora.alpha", 0 if spec.lora is None else spec.lora.alpha),
-            )
-            if not value <= _LARGEST
-        ]
-        rate = spec.optimiser.learning_rate
-        if rate < _LEAST:
-            faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
-        if (spec.num_labels is None) != (spec.cut.tail is not None):
-            faults.append(
-                Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
-            )
-        if spec.lora is None and spec.num_labels is not None:
-            faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
-        family = FAMILIES[self._catalogue.card(spec.model).info.family]
-        if spec.shared_weights and (spec.lora is not None or not family.shares):
-            faults.append(
-                Fault(
-                    "shared_weights",
-                    True,
-                    "must be false of an adapter (lora), and of a model whose blocks share nothing",
-                )
-            )
-        if spec.trainable_bottom and spec.cut.is_text:
-            faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
-        seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
-        if seq2seq and not spec.trainable_bottom:
-            faults.append(
-                Fault("trainable_bottom", False, "must be true of an encoder-decoder: each step carries its own texts")
-            )
-        if seq2seq and spec.dropout:
-            faults.append(Fault("dropout", True, "must be false of an encoder-decoder, whose dropout cannot be cut"))
-        if spec.trainable_bottom == bool(spec.record_sets):
-            faults.append(
-                Fault(
-                    "record_sets",
-                    f"{len(spec.record_sets)} sets",
-                    "must be empty with a trainable bottom, and not empty with a frozen one",
-                )
-            )
-        if faults:
-            raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
-
-    def _check_weights(self, spec: JobSpec) -> None:
-        """Checks that a model still is the one that a job was made for; a resumed job would go on with another."""
-        card = self._catalogue.card(spec.model)
-        if spec.fingerprint != card.info.fingerprint:
-            raise conflict(
-                "fingerprint-differs",
-                f"The fingerprint of {spec.model} is {card.info.fingerprint}, not {spec.fingerprint}.",
-                remedy="Fetch the model's archive again, and start a new job.",
-            )
-
-    def _check_size(self, tenant: str, spec: JobSpec) -> None:
-        """Checks what a new job would take, before any of it is allocated.
-
-        Raises:
-            Refusal: The adapter is larger than this vendor allows, or there is no room to keep it.
-        """
-        labels = self._settings.limits.max_labels
-        if spec.num_labels is not None and spec.num_labels > labels:
-            raise unacceptable(
-                "too-many-labels",
-                f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
-                remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
-            )
-        if spec.lora is None:
-            self._check_untied(spec)
-        top = self._catalogue.top(spec.model, spec.cut)
-        count = adapter_parameters(top, spec)
-        limit = self._settings.limits.max_adapter_parameters
-        if count > limit:
-            raise unacceptable(
-                "adapter-too-large",
-                f"{_what_is_trained(spec)} {count} parameters; this vendor takes {limit}.",
-                remedy="Use a deeper bottom or tail, or an adapter (lora)."
-                if spec.lora is None
-                else "Lower the rank, adapt query and value only, or use fewer labels.",
-            )
-        self._check_graph(top, spec)
-        self._residents.check("job", job_bytes(top, spec))
-        self._store.check_room(tenant, _PARAMETER_BYTES * count)
-
-    def _check_graph(self, top: Part, spec: JobSpec) -> None:
-        for largest in spec.largest_steps:
-            size = step_bytes(top, spec, largest)
-            if size > self._graph_limit:
-                raise step_too_large(largest.texts, size, self._graph_limit)
-
-    def _check_untied(self, spec: JobSpec) -> None:
-        try:
-            self._catalogue.check_trainable(spec.model, spec.cut)
-        except ModelError as error:
-            raise unacceptable("tied-weights", f"lora = null: {error.message}", remedy=error.remedy) from error
-
-
-def _what_is_trained(spec: JobSpec) -> str:
-    if spec.lora is None:
-        return "lora = null trains the top itself,"
-    labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
-    return f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets}{labels} makes an adapter of"
-
-
-def _unopened(name: str, spec: JobSpec, threads: int) -> JobInfo:
-    """Where a job stands that waits for its record sets: as one that was just started."""
-    return JobInfo(
-        job=name,
-        spec=spec,
-        state=JobState.RUNNING,
-        step=0,
-        gradient_applied=True,
-        checkpoints=(0,),
-        snapshots=(),
-        threads=threads,
-    )

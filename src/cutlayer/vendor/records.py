@@ -94,6 +94,9 @@ class Records:
     def longest(self, numbers: NDArray[np.int64]) -> int:
         """Positions of the longest of these records, special tokens included.
 
+        Args:
+            numbers: `[texts]`, none negative.
+
         Raises:
             Refusal: There is no record of such a number.
         """
@@ -107,7 +110,11 @@ class Records:
         return self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
 
     def gather(self, numbers: NDArray[np.int64]) -> Payload:
-        """The records as one release, in the order of `numbers`."""
+        """The records as one release of `n` texts.
+
+        Args:
+            numbers: `[n]`: which, in that order; each is one that `longest` took.
+        """
         pieces, lengths = [], []
         for shard, local in self._locate(numbers):
             pieces.append(shard.values[shard.span(local)])

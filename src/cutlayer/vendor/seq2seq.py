@@ -7,80 +7,20 @@ what the customer's blocks add to that of the encoder's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from cutlayer.core import Payload, Rows
-from cutlayer.models import Inputs, Seq2SeqTop, Template, seed_dropout
-from cutlayer.vendor.trainer import Stage, Trainer, graph_bytes, prepare
+from cutlayer.models import Seq2SeqTop, Template, Top, seed_dropout
+from cutlayer.vendor.catalogue import ModelCard
+from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
+from cutlayer.vendor.passes import Encoded, decode, encode, prepare, rows_of
+from cutlayer.vendor.steps import Backward, Due, Forward
+from cutlayer.vendor.trainer import Trainer, graph_bytes
 from cutlayer.wire.messages import JobSpec
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Source texts after the encoder.
-
-    Attributes:
-        states: `[n, source, width]`.
-        inputs: Their mask.
-    """
-
-    states: Tensor
-    inputs: Inputs
-
-    def select(self, indices: Tensor) -> Encoded:
-        """The texts at `indices`, in that order; a text may be there several times."""
-        chosen = indices.to(self.states.device)
-        mask, positions = self.inputs.attention_mask[chosen], self.inputs.position_ids[chosen]
-        return Encoded(self.states[chosen], Inputs(mask, positions))
-
-    @property
-    def rows(self) -> Tensor:
-        """`[rows, width]`: the states without padding."""
-        return self.states[self.inputs.attention_mask.bool()]
-
-
-def encode(part: Seq2SeqTop, template: Template, source: Rows, device: torch.device) -> Encoded:
-    """Source texts through the vendor's encoder blocks.
-
-    Args:
-        part: The adapted top.
-        template: Where special tokens stand in a source text.
-        source: `n` texts, made ready by `prepare`.
-        device: Where to compute.
-    """
-    hidden, inputs = template.from_rows(source)
-    inputs = inputs.to(device)
-    return Encoded(part.encode(inputs, hidden), inputs)
-
-
-def decode(part: Seq2SeqTop, template: Template, encoded: Encoded, target: Rows, device: torch.device) -> Tensor:
-    """Target texts through the vendor's decoder blocks: rows `[rows, width]` of the upper boundary.
-
-    Args:
-        part: The adapted top.
-        template: Where special tokens stand in a target text.
-        encoded: The source texts.
-        target: `n` texts, made ready by `prepare`.
-        device: Where to compute.
-    """
-    hidden, inputs = template.from_rows(target)
-    inputs = inputs.to(device)
-    upper = part.decode(encoded.states, encoded.inputs, inputs, hidden)
-    return upper[inputs.attention_mask.bool()]
-
-
-def infer(
-    part: Seq2SeqTop, source_template: Template, target_template: Template, payload: Payload, device: torch.device
-) -> Tensor:
-    """The encoder's output for source texts, or the upper boundary for pairs of source and target: `[rows, width]`."""
-    source, *targets = _rows(prepare(payload, device)).parted()
-    encoded = encode(part, source_template, source, device)
-    if not targets:
-        return encoded.rows
-    return decode(part, target_template, encoded, targets[0], device)
 
 
 class Seq2SeqTrainer(Trainer):
@@ -94,36 +34,50 @@ class Seq2SeqTrainer(Trainer):
         device: Where to compute.
     """
 
+    frames: ClassVar[tuple[int, ...]] = SOURCE, STEP, GRADIENT, SOURCE_GRADIENT
+
     def __init__(
-        self, top: Seq2SeqTop, template: Template, target_template: Template, spec: JobSpec, device: torch.device
+        self, top: Top | Seq2SeqTop, template: Template, target_template: Template, spec: JobSpec, device: torch.device
     ) -> None:
         super().__init__(top, template, spec, device)
-        self._target_template = target_template
+        if not isinstance(self.part, Seq2SeqTop):
+            raise TypeError("this top has one stack of blocks")
+        self._top: Seq2SeqTop = self.part
+        self._templates = template, target_template
         self._source_boundary: Tensor | None = None
         self._encoded: Encoded | None = None
         self._attended: Tensor | None = None
         self._attended_gradient: Tensor | None = None
 
-    @property
-    def stage(self) -> Stage:
-        """Where the job stands within a step."""
+    @classmethod
+    def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
+        """The training of a job on an encoder-decoder; see `Training.of`."""
+        return cls(top, card.template, card.targets, spec, device)
+
+    def due(self) -> Mapping[tuple[int, int], Due]:
+        """The frame that comes next, by kind and step."""
+        source, target = self._templates
         if self._output is not None:
-            return Stage.OUTPUT
+            return {(GRADIENT, self.step): Due(Backward(tuple(self._output.shape), self.backward))}
+        if self._encoded is None and self.update_waits:
+            return {(UPDATE, self.step): Due(peer_stats=self._stats)}
         if self._encoded is None:
-            return Stage.READY
-        return Stage.SOURCE if self._attended is None else Stage.ENCODED
+            return {(SOURCE, self.step + 1): Due(forward=Forward(source, self.encode))}
+        if self._attended is None:
+            forward = Forward(target, self.forward, texts=len(self._encoded.states))
+            return {(STEP, self.step): Due(forward=forward)}
+        backward = Backward(tuple(self._encoded.rows.shape), self.backward_source)
+        return {(SOURCE_GRADIENT, self.step): Due(backward)}
 
     @property
-    def texts(self) -> int | None:
-        """How many target texts are due; `None` where none are."""
-        return len(self._encoded.states) if self._encoded is not None and self._attended is None else None
+    def unsaved(self) -> tuple[int, ...]:
+        """Kinds of the present step's frames of which `state` holds nothing.
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of what waits for its gradient; empty if nothing does."""
-        if self.stage is Stage.ENCODED and self._encoded is not None:
-            return tuple(self._encoded.rows.shape)
-        return super().output_shape
+        Between the two backward passes it holds what came of the target texts, and the encoder's graph waits.
+        """
+        if self._output is not None:
+            return SOURCE, STEP
+        return () if self._encoded is None else (SOURCE,)
 
     def forget_graph(self) -> None:
         """Frees the graphs that wait, which nothing will ask for any more."""
@@ -131,8 +85,11 @@ class Seq2SeqTrainer(Trainer):
         self._source_boundary = self._encoded = self._attended = None
 
     def state(self) -> dict[str, Tensor]:
-        """As of any trainer; between the two backward passes of a step also what the first one found."""
-        if self._attended is None or self.stage is not Stage.ENCODED:
+        """As of any trainer; between a step's two backward passes also what the first one found.
+
+        That is `attended` `[n, source, width]`, the gradient of the encoder's output as far as it is the decoder's.
+        """
+        if self._attended is None or self._output is not None:
             return super().state()
         return super().state() | {"attended": _gradient(self._attended).clone()}
 
@@ -143,7 +100,7 @@ class Seq2SeqTrainer(Trainer):
 
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of the next forward pass takes at most, with that of the source texts."""
-        longest = int(_rows(payload).packed.lengths.max())
+        longest = int(rows_of(payload).packed.lengths.max())
         encoder, decoder = self.part.family.stacks
         stack, before, seen = encoder, 0, longest
         if self._encoded is not None:
@@ -183,7 +140,7 @@ class Seq2SeqTrainer(Trainer):
         self._attended = self._encoded.states.detach().requires_grad_()
         attended = Encoded(self._attended, self._encoded.inputs)
         with self._autocast():
-            output = decode(self._top, self._target_template, attended, target, self._device)
+            output = decode(self._top, self._templates[1], attended, target, self._device)
         self._output = output.float()
         return self._output.detach()
 
@@ -216,21 +173,6 @@ class Seq2SeqTrainer(Trainer):
         self._take()
         return boundary.grad
 
-    @property
-    def _top(self) -> Seq2SeqTop:
-        if not isinstance(self.part, Seq2SeqTop):
-            raise TypeError("this top has one stack of blocks")
-        return self.part
-
-    def _compute(self, payload: Payload) -> Tensor:
-        return infer(self._top, self._template, self._target_template, payload, self._device)
-
-
-def _rows(payload: Payload) -> Rows:
-    if not isinstance(payload, Rows):
-        raise TypeError("an encoder-decoder's texts travel as rows")
-    return payload
-
 
 def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -238,6 +180,6 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 def _leaf(payload: Payload) -> tuple[Rows, Tensor]:
     """Rows whose gradient is kept."""
-    rows = _rows(payload)
+    rows = rows_of(payload)
     leaf = rows.packed.values.detach().requires_grad_()
     return Rows(rows.packed.with_values(leaf), rows.segment_lengths), leaf

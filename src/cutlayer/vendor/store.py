@@ -37,7 +37,7 @@ from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, FrameError, read_header
-from cutlayer.wire.frame import MAX_HEADER_BYTES, check_roles
+from cutlayer.wire.header import MAX_HEADER_BYTES, check_roles
 from cutlayer.wire.messages import JobSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo
 from cutlayer.wire.routes import SHARD_PUT
 

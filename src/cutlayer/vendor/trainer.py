@@ -6,14 +6,14 @@ back, which with a frozen bottom is one step later, so each job has a twin of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from cutlayer.core import Payload, Ragged, Rows, Tokens
+from cutlayer.core import Payload, Rows
 from cutlayer.models import (
     Part,
     Seq2SeqTop,
@@ -32,6 +32,10 @@ from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
 from cutlayer.models.joint import JointGradients, joint_stacks
 from cutlayer.models.optimiser import Optimiser, is_update, updates_in
+from cutlayer.vendor.catalogue import ModelCard
+from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
+from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
+from cutlayer.vendor.steps import Backward, Due, Forward
 from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
 _WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32}
@@ -53,21 +57,11 @@ _TRAINED_BYTES = 4 * _FP32
 """Of a parameter that is trained: itself, its gradient and two moments."""
 
 
-class Stage(StrEnum):
-    """Where a job stands within a step."""
-
-    READY = "ready"
-    """Between two steps."""
-    SOURCE = "source"
-    """The encoder's output was answered; the target texts are due."""
-    OUTPUT = "output"
-    """The gradient of the top's output is due."""
-    ENCODED = "encoded"
-    """The gradient of the encoder's output is due."""
-
-
 class Trainer:
-    """An adapted twin of the top, or a copy of it, with its optimiser. Lives in the compute thread.
+    """An adapted twin of a top with one stack of blocks, or a copy of it, with its optimiser.
+
+    A step's frame carries the gradient of the step before where the bottom is frozen; else its gradient follows alone.
+    Lives in the compute thread.
 
     Args:
         top: The shared top.
@@ -81,8 +75,11 @@ class Trainer:
         update_waits: Whether the update that is due waits for what the customer tells of its own gradients.
     """
 
+    frames: ClassVar[tuple[int, ...]] = STEP, GRADIENT
+
     def __init__(self, top: Top | Seq2SeqTop, template: Template, spec: JobSpec, device: torch.device) -> None:
         self._template = template
+        self._templates: tuple[Template, ...] = (template,)
         self._spec = spec
         self._device = device
         self.part: Top | Seq2SeqTop
@@ -121,45 +118,43 @@ class Trainer:
         self._output: Tensor | None = None
         self._boundary: Tensor | None = None
 
+    @classmethod
+    def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
+        """The training of a job on a model with one stack of blocks; see `Training.of`."""
+        return cls(top, card.template, spec, device)
+
     @property
     def at_update(self) -> bool:
         """Whether no gradients are kept for an update to come."""
         return not self.update_waits and all(parameter.grad is None for parameter in self._trained.values())
 
-    @property
-    def stage(self) -> Stage:
-        """Where the job stands within a step."""
-        return Stage.READY if self._output is None else Stage.OUTPUT
+    def due(self) -> Mapping[tuple[int, int], Due]:
+        """The frames that may come next, by kind and step."""
+        stats = self._stats if self.update_waits else {}
+        backward = None if self._output is None else Backward(tuple(self._output.shape), self.backward)
+        forward = Forward(self._template, self.forward, stored=not self._spec.trainable_bottom)
+        due = {(STEP, self.step + 1): Due(backward, stats, forward)}
+        if backward is not None:
+            due[GRADIENT, self.step] = Due(backward)
+        if stats:
+            due[UPDATE, self.step] = Due(peer_stats=stats)
+        return due
 
     @property
-    def waits(self) -> bool:
-        """Whether the last step still waits for something."""
-        return self.stage is not Stage.READY
-
-    @property
-    def texts(self) -> int | None:
-        """How many target texts are due; `None` where none are."""
-        return None
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output that waits for its gradient; empty if none does."""
-        return () if self._output is None else tuple(self._output.shape)
+    def unsaved(self) -> tuple[int, ...]:
+        """Kinds of the present step's frames of which `state` holds nothing: their graph waits for a gradient."""
+        return () if self._output is None else (STEP,)
 
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of a forward pass takes at most."""
-        lengths = payload.packed.lengths if isinstance(payload, Rows) else self._lengths(payload)
-        longest = int(lengths.max())
+        specials = 0 if isinstance(payload, Rows) else self._template.special_count(len(payload.segments))
+        longest = specials + int(text_lengths(payload).max())
         return graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
-
-    def _lengths(self, tokens: Tokens) -> Tensor:
-        """Positions of each text, special tokens included."""
-        return _segments_lengths(tokens) + self._template.special_count(len(tokens.segments))
 
     @property
     def graph_bytes(self) -> int:
         """About how many bytes the graph that waits for its gradient takes; 0 if none waits."""
-        return self._estimate if self.waits else 0
+        return self._estimate if self.unsaved else 0
 
     def forget_graph(self) -> None:
         """Frees the graph that waits, which nothing will ask for any more."""
@@ -182,17 +177,12 @@ class Trainer:
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
         with self._autocast():
-            output = self._compute(payload)
+            output = compute(self.part, self._template, payload, self._device)
         self._output = output.float()
         return self._output.detach()
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._spec.precision is Precision.BF16)
-
-    def _compute(self, payload: Payload) -> Tensor:
-        if not isinstance(self.part, Top):
-            raise TypeError("an encoder-decoder is trained by Seq2SeqTrainer")
-        return compute(self.part, self._template, payload, self._device)
 
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output of the last forward pass, and the update that is due then.
@@ -215,41 +205,45 @@ class Trainer:
         self.taken += 1
         schedule = self._spec.optimiser
         if is_update(self.taken, schedule.accumulation, schedule.total_steps):
-            if self.needed:
+            if self._stats:
                 self.update_waits = True
             else:
                 self._update()
 
     @property
-    def needed(self) -> dict[str, int]:
-        """What each party must tell the other one for an update, by role, and how many numbers that is."""
+    def _stats(self) -> dict[str, int]:
+        """What each party must tell the other of its gradients for an update: numbers by role; empty if nothing."""
         norm = {} if self._spec.optimiser.clip_norm is None else {"norm": 1}
         return norm | ({"shared_gradient": self._gradients.numbers} if self._gradients.numbers else {})
 
-    def told(self) -> dict[str, Tensor]:
-        """What the customer is told of the gradients that the next update takes, by role."""
-        made = {"norm": self._gradients.norm, "shared_gradient": self._gradients.copied}
-        return {role: made[role]() for role in self.needed}
+    def gradient_stats(self) -> dict[str, Tensor]:
+        """What the customer is told of the gradients that the next update takes, by role.
 
-    def join(self, told: Mapping[str, Tensor]) -> None:
+        Returns:
+            `norm` `[1]` where gradients are clipped, `shared_gradient` `[numbers]` where both hold copies; both fp32.
+        """
+        made = {"norm": self._gradients.norm, "shared_gradient": self._gradients.copied}
+        return {role: made[role]() for role in self._stats}
+
+    def join(self, peer_stats: Mapping[str, Tensor]) -> None:
         """Takes the update that waits together with the customer.
 
         Args:
-            told: What the customer told of its own gradients, by role.
+            peer_stats: What the customer told of its own gradients, in the roles and shapes of `gradient_stats`.
         """
         if not self.update_waits:
             raise RuntimeError("no update waits for the customer")
-        limit = self._spec.optimiser.clip_norm
-        self._gradients.join(norm=told.get("norm"), copied=told.get("shared_gradient"), limit=limit)
+        norm, copied = peer_stats.get("norm"), peer_stats.get("shared_gradient")
+        self._gradients.join(norm=norm, copied=copied, limit=self._spec.optimiser.clip_norm)
         self.update_waits = False
         self._update()
 
     @torch.no_grad()
     def infer(self, payload: Payload) -> Tensor:
-        """The output in evaluation mode, with the weights as they are."""
+        """The answer to a query with the weights as they are: logits `[n, labels]`, or rows `[rows, width]`."""
         self.part.eval()
         try:
-            return self._compute(prepare(payload, self._device))
+            return infer(self.part, self._templates, payload, self._device)
         finally:
             self.part.train()
 
@@ -276,7 +270,12 @@ class Trainer:
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Tensor]:
-        """Adapter, optimiser and the gradients kept for its next update, as named tensors."""
+        """Adapter, optimiser, gradients kept for the next update, and how far the job is.
+
+        Returns:
+            `adapter/…`, `optimiser/…` and `gradient/…` in their parameters' shapes; `taken` `[2]`: the last step taken,
+            and whether an update waits.
+        """
         kept = {
             f"gradient/{name}": value.grad.clone() for name, value in self._trained.items() if value.grad is not None
         }
@@ -284,7 +283,7 @@ class Trainer:
         return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.update_waits])}
 
     def adapter(self) -> dict[str, Tensor]:
-        """The adapter alone, as named tensors."""
+        """The trained tensors as `adapter/…`, in the shapes of `adapter_state`."""
         return {f"adapter/{name}": tensor.detach() for name, tensor in adapter_state(self.part).items()}
 
     def load_adapter(self, state: dict[str, Tensor]) -> None:
@@ -330,7 +329,13 @@ def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest:
 
 
 def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
-    """The same of a whole step of that size."""
+    """Bytes that the graphs of a step take at most, of all stacks together.
+
+    Args:
+        part: The top, with or without what is trained on it.
+        spec: The job.
+        size: How many texts the step has, and how long they are.
+    """
     source, *targets = part.family.stacks
     total = graph_bytes(part, spec, source, texts=size.texts, longest=size.positions, seen=size.positions)
     for stack in targets:
@@ -383,53 +388,6 @@ def _output_parameters(top: Part, num_labels: int) -> int:
     """Parameters of the head's last linear map, made for so many labels."""
     output = top.model.get_submodule(top.family.classifier_output)
     return num_labels * (_count(output) // int(output.get_parameter("weight").shape[0]))
-
-
-def prepare(payload: Payload, device: torch.device) -> Payload:
-    """A release as the top computes on it: rows in fp32, on the device."""
-    if not isinstance(payload, Rows):
-        return payload
-    values = payload.packed.values.to(device, torch.float32)
-    return Rows(Ragged(values, payload.packed.lengths), payload.segment_lengths)
-
-
-def divided(payload: Payload, most: int) -> Iterator[Payload]:
-    """A release in parts of at most so many positions, padding included, or of one text that has more.
-
-    How it is divided follows from the release alone, so that its output does, too, to the last bit.
-
-    Args:
-        payload: `n` texts, whose outputs are to follow one another in the same order.
-        most: Positions.
-    """
-    lengths = payload.packed.lengths if isinstance(payload, Rows) else _segments_lengths(payload)
-    first = longest = 0
-    for at, length in enumerate(lengths.tolist()):
-        longest = max(longest, length)
-        if at > first and (at + 1 - first) * longest > most:
-            yield payload.select(torch.arange(first, at))
-            first, longest = at, length
-    yield payload.select(torch.arange(first, len(payload))) if first else payload
-
-
-def _segments_lengths(tokens: Tokens) -> Tensor:
-    return torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
-
-
-def compute(part: Top, template: Template, payload: Payload, device: torch.device) -> Tensor:
-    """A top's output for a release that `prepare` made ready; special tokens of ids are added here.
-
-    Returns:
-        Logits `[texts, labels]`, or the rows `[rows, width]` of the upper boundary, padding left out.
-    """
-    hidden = None
-    if isinstance(payload, Rows):
-        hidden, inputs = template.from_rows(payload)
-    else:
-        inputs = template.assemble(payload)
-    inputs = inputs.to(device)
-    output: Tensor = part(inputs, hidden)
-    return output if part.has_head else output[inputs.attention_mask.bool()]
 
 
 def _count(module: nn.Module) -> int:

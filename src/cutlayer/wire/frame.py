@@ -1,56 +1,38 @@
 """Frames: one message each, and the only way to bytes and back.
 
-Tensors travel as a safetensors block, so reading one never runs code. A frame is checked against
-its route when it is made and again when it is read, so neither side can send or accept a field
-that the protocol does not name.
+A frame is checked against its route when it is made and again when it is read, so neither side can
+send or accept a field that the protocol does not name. Its tensors' bytes are `cutlayer.wire.tensors`;
+what has none is sent and read without torch.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import safetensors
-import safetensors.torch
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
-from cutlayer.core import ConfigError, Payload, Ragged, Rows, Tokens
-from cutlayer.wire.messages import MAX_ANSWER_BYTES, Form, Message, WireType
+from cutlayer.wire.header import DTYPE_SIZES, MAX_HEADER_BYTES, FrameError, check_roles
+from cutlayer.wire.messages import MAX_ANSWER_BYTES, Message
 from cutlayer.wire.routes import PLACEHOLDERS, ROLES, Category, Route
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _DTYPE_NAMES = {
-    torch.uint8: "U8",
-    torch.uint16: "U16",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
+    "torch.uint8": "U8",
+    "torch.uint16": "U16",
+    "torch.uint32": "U32",
+    "torch.float32": "F32",
+    "torch.bfloat16": "BF16",
 }
-_DTYPE_SIZES = {"U8": 1, "U16": 2, "U32": 4, "F32": 4, "BF16": 2}
-_OTHER_DTYPES = frozenset({"BOOL", "I8", "I16", "I32", "I64", "U64", "F16", "F64"})
-"""Told in an error. What else a header calls an element type may be anything, a text for example."""
+"""What safetensors calls torch's element types that travel."""
 M = TypeVar("M", bound=Message)
-
-MAX_HEADER_BYTES = 4096
-"""A safetensors header here names at most a handful of tensors."""
-
-
-_LARGEST_SIDE = 2**48
-_HIGHEST_RANK = 8
-"""Beyond all that travels; within them the number of bytes that a header claims can be told."""
-
 
 Shape = tuple[int | None, ...]
 """Sides of a tensor; None for one that is not known."""
-
-
-class FrameError(ConfigError):
-    """Bytes or tensors that are no frame of their route."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +63,7 @@ class Frame:
         if bool(self.tensors) != bool(self.route.tensors):
             raise FrameError(f"{self.route.name}: wrong body.")
         if self.tensors:
-            check_roles(self.route, {role: (_name(t.dtype), tuple(t.shape)) for role, t in self.tensors.items()})
+            check_roles(self.route, {role: (_name(t), tuple(t.shape)) for role, t in self.tensors.items()})
 
     @property
     def path(self) -> str:
@@ -96,13 +78,15 @@ class Frame:
         sides = [sides for sides in self.shapes.values() if None not in sides]
         if not self.shapes or len(sides) < len(self.shapes):
             return self.route.reply_bytes
-        largest = sum(math.prod(side or 0 for side in shape) for shape in sides) * max(_DTYPE_SIZES.values())
+        largest = sum(math.prod(side or 0 for side in shape) for shape in sides) * max(DTYPE_SIZES.values())
         # what an update needs beside the tensors of known shape: a norm, and a few numbers a head
         return 8 + MAX_HEADER_BYTES + largest + MAX_ANSWER_BYTES
 
     def encode(self) -> bytes:
         """The body's bytes."""
         if self.tensors:
+            from cutlayer.wire.tensors import encode_tensors
+
             return encode_tensors(self.tensors)
         return self.control.model_dump_json().encode() if self.control is not None else b""
 
@@ -156,155 +140,6 @@ def _check_where(route: Route, where: Mapping[str, str | int]) -> None:
             raise FrameError(f"{route.name}: what was given for {name} has not the form of one.") from None
 
 
-def _name(dtype: torch.dtype) -> str:
-    return _DTYPE_NAMES.get(dtype, str(dtype))
-
-
-def check_roles(route: Route, found: Mapping[str, tuple[str, tuple[int, ...]]], *, reply: bool = False) -> None:
-    """Checks names, element types and ranks of a tensor body against its route.
-
-    Raises:
-        FrameError: A role, an element type or a rank that the route does not have.
-    """
-    allowed = route.reply_tensors if reply else route.tensors
-    if frozenset(found) not in allowed:
-        options = " or ".join("+".join(sorted(roles)) for roles in allowed)
-        named = sorted(found.keys() & ROLES.keys())
-        others = len(found) - len(named)  # they may be called anything, a text for example
-        given = "+".join(named + [f"{others} of another name"] * bool(others))
-        raise FrameError(f"{route.name} takes tensors {options}, not {given or 'none'}.")
-    for role, (dtype, shape) in found.items():
-        expected = ROLES[role]
-        if dtype not in expected.dtypes or len(shape) != expected.rank:
-            raise FrameError(
-                f"{route.name}: tensor {role} is {dtype}{list(shape)}; "
-                f"it must be {' or '.join(expected.dtypes)} of rank {expected.rank}."
-            )
-
-
-def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """One safetensors block."""
-    return safetensors.torch.save({role: tensor.contiguous() for role, tensor in tensors.items()})
-
-
-def read_header(head: bytes, *, total: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Element type and shape of each tensor from a block's first bytes, before the rest is read.
-
-    Args:
-        head: The first bytes; at least the 8-byte length and the header.
-        total: Length of the whole block in bytes, as announced.
-
-    Raises:
-        FrameError: The bytes are no safetensors block of that length.
-    """
-    if len(head) < 8:
-        raise FrameError("The body is no safetensors block: it is shorter than 8 bytes.")
-    (size,) = struct.unpack("<Q", head[:8])
-    if size > MAX_HEADER_BYTES or size > len(head) - 8:
-        raise FrameError(f"The body is no safetensors block: its header claims {size} bytes.")
-    try:
-        entries = json.loads(head[8 : 8 + size])
-        found = {
-            str(role): (str(entry["dtype"]), tuple(entry["shape"]))
-            for role, entry in entries.items()
-            if role != "__metadata__"
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FrameError("The body is no safetensors block: its header cannot be read.") from error
-    if "__metadata__" in entries:
-        raise FrameError("The body carries metadata; frames have none.")
-    for _, shape in found.values():
-        if len(shape) > _HIGHEST_RANK or not all(type(side) is int and 0 <= side <= _LARGEST_SIDE for side in shape):
-            raise FrameError(
-                f"The body is no safetensors block: a shape is at most {_HIGHEST_RANK} "
-                f"whole numbers from 0 to {_LARGEST_SIDE}."
-            )
-    for dtype, _ in found.values():
-        if dtype not in _DTYPE_SIZES:
-            told = dtype if dtype in _OTHER_DTYPES else "of another name"
-            raise FrameError(f"Element type {told} is not one that travels: {', '.join(_DTYPE_SIZES)}.")
-    stored = sum(math.prod(shape) * _DTYPE_SIZES[dtype] for dtype, shape in found.values())
-    if 8 + size + stored != total:
-        raise FrameError(f"The body's header describes {8 + size + stored} bytes, the body has {total}.")
-    return found
-
-
-def decode_tensors(route: Route, body: bytes, *, reply: bool = False) -> dict[str, Tensor]:
-    """Reads and checks a tensor body.
-
-    Raises:
-        FrameError: Not a block, or not one of this route, or with values that are not finite.
-    """
-    check_roles(route, read_header(body, total=len(body)), reply=reply)
-    try:
-        tensors = safetensors.torch.load(body)
-    except safetensors.SafetensorError as error:
-        raise FrameError("The body is no safetensors block.") from error
-    for role, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise FrameError(f"{route.name}: tensor {role} holds values that are not finite.")
-    return tensors
-
-
-# ---------------------------------------------------------------- releases as tensors
-
-
-def smallest_index(largest: int) -> torch.dtype:
-    """The smallest unsigned type that holds `largest`."""
-    return torch.uint8 if largest < 2**8 else torch.uint16 if largest < 2**16 else torch.uint32
-
-
-def id_type(vocab_size: int) -> torch.dtype:
-    """The element type of token ids: two bytes up to 65,536 entries, else four."""
-    return torch.uint16 if vocab_size <= 2**16 else torch.uint32
-
-
-def pack(payload: Payload, *, vocab_size: int, wire_type: WireType) -> dict[str, Tensor]:
-    """A release's tensors, by role.
-
-    Returns:
-        `ids` and `lengths` for tokens (a text's segments one behind the other), `rows` and
-        `lengths` for boundary rows.
-    """
-    if isinstance(payload, Rows):
-        dtype = torch.bfloat16 if wire_type is WireType.BF16 else torch.float32
-        return {"rows": payload.packed.values.to(dtype), "lengths": _pack_lengths(payload.segment_lengths)}
-    lengths = torch.stack([segment.lengths for segment in payload.segments], dim=1)
-    if len(payload.segments) == 1:
-        flat = payload.segments[0].values
-    else:
-        parts = [segment.values.split(segment.lengths.tolist()) for segment in payload.segments]
-        flat = torch.cat([piece for pair in zip(*parts, strict=True) for piece in pair])
-    return {"ids": flat.to(id_type(vocab_size)), "lengths": _pack_lengths(lengths)}
-
-
-def _pack_lengths(lengths: Tensor) -> Tensor:
-    largest = int(lengths.max()) if lengths.numel() else 0
-    return lengths.to(smallest_index(largest))
-
-
-def unpack(tensors: Mapping[str, Tensor]) -> Payload:
-    """The release in a frame's tensors.
-
-    Raises:
-        FrameError: Lengths that do not add up.
-    """
-    lengths = tensors["lengths"].to(torch.int64)
-    form = Form.ROWS if "rows" in tensors else Form.IDS
-    values = tensors[form.value]
-    if int(lengths.sum()) != len(values) or lengths.shape[1] not in (1, 2):
-        raise FrameError(
-            f"lengths {list(lengths.shape)} add up to {int(lengths.sum())}, {form} has {len(values)} items."
-        )
-    if form is Form.ROWS:
-        return Rows(Ragged(values, lengths.sum(1)), lengths)
-    ids = values.to(torch.int64)
-    if lengths.shape[1] == 1:
-        return Tokens((Ragged(ids, lengths[:, 0]),))
-    pieces = ids.split(lengths.flatten().tolist())
-    return Tokens(
-        tuple(
-            Ragged(torch.cat(pieces[side::2]) if len(lengths) else ids, lengths[:, side].contiguous())
-            for side in range(2)
-        )
-    )
+def _name(tensor: Tensor) -> str:
+    dtype = str(tensor.dtype)
+    return _DTYPE_NAMES.get(dtype, dtype)

@@ -22,9 +22,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor
 
 from cutlayer.core import StorageError
-from cutlayer.wire.frame import decode_tensors
 from cutlayer.wire.messages import Message
 from cutlayer.wire.routes import ROUTES, Route
+from cutlayer.wire.tensors import decode_tensors
 
 INDEX_FILE = "frames.jsonl"
 BODY_FILE = "frames.bin"

@@ -7,54 +7,54 @@ import json
 
 import pytest
 
-from cutlayer.attacks import UnSplitSpec
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import Traffic, UnSplitSpec
 from cutlayer.customer import Method, TrainSpec
-from cutlayer.customer.progress import Silent
 from cutlayer.data import read_dataset, sample_path
 from cutlayer.models import STARTER_DECODER
-from cutlayer.recipes.unsplit.cells import AttackCell, Experiment
-from cutlayer.recipes.unsplit.runs import Corpus, RunCell
+from cutlayer.recipes.boundary_attacks import UnsplitCell
+from cutlayer.recipes.recordings import SplitRun
+from cutlayer.recipes.tasks import TextFile
+from tests.recipes.unsplit.worlds import open_lab
 
 ROWS_ALONE = UnSplitSpec(outer_iterations=1, inner_weights=0, learning_rate_inputs=0.01)
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory):
+def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("starter")
     (folder / "data" / "sample").mkdir(parents=True)
     texts = read_dataset(sample_path("train"), text_column="text").texts
     lines = "".join(json.dumps({"text": text}) + "\n" for (text,) in texts)
     (folder / "data" / "sample" / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    with Experiment(folder / "out", model=STARTER_DECODER, data=folder / "data", progress=Silent()) as made:
+    with open_lab(STARTER_DECODER, folder / "data", folder / "out") as made:
         yield made
 
 
-def share(experiment, spec, traffic=Traffic.UNPROTECTED):
+def share(lab, spec, traffic=Traffic.UNPROTECTED):
     """Of 4 texts of 64 tokens, dropout on, all weights trained, at the first iteration."""
-    run = RunCell(
-        model=experiment.recorder.model,
-        corpus=Corpus(title="sample", name="sample", split="train"),
+    run = SplitRun(
+        model=lab.model(head=None).fingerprint,
+        corpus=TextFile(name="sample", part="train"),
         bottom=1,
         training=TrainSpec.language(method=Method.FULL, max_length=64, epochs=1, group_by_length=False),
         iterations=1,
         kept=(1,),
         seed=0,
     )
-    cell = AttackCell(run=run, iteration=1, spec=spec, traffic=traffic, seed=0)
-    reading = experiment.attacks([cell])[cell].reading
+    cell = UnsplitCell(split=run, iteration=1, spec=spec, traffic=traffic, seed=0)
+    reading = lab.result(cell).reading
     assert sum(reading.counted) == 256
     return sum(reading.right) / 256
 
 
 @pytest.mark.slow
-def test_x_alone_reads_the_first_iteration_and_neither_control(experiment):
-    assert share(experiment, ROWS_ALONE) >= 0.6
-    assert share(experiment, ROWS_ALONE, Traffic.NOISE) <= 0.05
-    assert share(experiment, ROWS_ALONE, Traffic.SHUFFLED) <= 0.1
+def test_x_alone_reads_the_first_iteration_and_neither_control(lab):
+    assert share(lab, ROWS_ALONE) >= 0.6
+    assert share(lab, ROWS_ALONE, Traffic.NOISE) <= 0.05
+    assert share(lab, ROWS_ALONE, Traffic.SHUFFLED) <= 0.1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_algorithm_1_with_the_papers_settings_reads_the_first_iteration(experiment):
-    assert share(experiment, UnSplitSpec()) >= 0.6
+def test_algorithm_1_with_the_papers_settings_reads_the_first_iteration(lab):
+    assert share(lab, UnSplitSpec()) >= 0.6

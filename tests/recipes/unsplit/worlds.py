@@ -7,10 +7,14 @@ import json
 import random
 
 from cutlayer.customer import Method, TrainSpec
-from cutlayer.recipes.unsplit.runs import Corpus, RunCell
+from cutlayer.customer.progress import Silent
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.recordings import SplitRun
+from cutlayer.recipes.tasks import TextFile
 
-CORPUS = Corpus(title="words", name="words", split="test")
-PUBLIC = Corpus(title="others", name="words", split="public")
+CORPUS = TextFile(name="words", part="test")
+PUBLIC = TextFile(name="words", part="public")
 
 
 def write_words(folder, *splits, name="words"):
@@ -23,17 +27,21 @@ def write_words(folder, *splits, name="words"):
     return folder
 
 
+def open_lab(model, data, out, **options):
+    return Lab(RecipeOptions(**{"size": Size.TINY, "model": str(model), "data": data, "out": out, **options}), Silent())
+
+
 def training(**changes):
     return TrainSpec.language(
         **{"method": Method.FULL, "max_length": 8, "batch_size": 2, "epochs": 1, "dropout": False, **changes}
     )
 
 
-def run_cell(recorder, **changes):
+def split_run(lab, **changes):
     base = {"bottom": 1, "training": training(), "iterations": 3, "kept": (1, 3), "seed": 0}
-    return RunCell(**{"model": recorder.model, "corpus": CORPUS, **base, **changes})
+    return SplitRun(**{"model": lab.model(head=None).fingerprint, "corpus": CORPUS, **base, **changes})
 
 
-def two_iterations(recorder, **changes):
+def two_iterations(lab, **changes):
     kept = {"checkpoint_every": 1, **changes}
-    return run_cell(recorder, training=training(**kept), iterations=2, kept=(2,), keeps_weights=True)
+    return split_run(lab, training=training(**kept), iterations=2, kept=(2,), keeps_weights=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cutlayer.cli import main
+from cutlayer.customer import Preview
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+
+
+class Streamed(Preview):
+    """A preview that is all there, in the place of one that comes text by text."""
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture

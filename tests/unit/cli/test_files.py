@@ -5,14 +5,16 @@ import gzip
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from cutlayer.cli.files import rows_file
 from cutlayer.cli.output import Output, fields
-from cutlayer.core import Guarantee, Proportion, StorageError
+from cutlayer.core import ConfigError, Guarantee, Proportion, StorageError
 from cutlayer.data import read_dataset
 
 ROWS = [('he said "no",\ntwice', "a"), ("tab\there", "b"), ("ünï 漢字", "c")]
@@ -80,6 +82,47 @@ def test_work_that_fails_leaves_what_was_there(error: BaseException, tmp_path: P
     with pytest.raises(type(error), match=str(error)), rows_file(path):
         raise error
     assert [each.read_text() for each in tmp_path.iterdir()] == ["the old rows"]
+
+
+def test_rows_are_written_as_they_come(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+
+    def rows() -> Iterator[tuple[str]]:
+        yield from [("x" * 1000,)] * 1000
+        (draft,) = tmp_path.iterdir()
+        assert draft.stat().st_size > 900_000
+        yield ("the last one",)
+
+    write_rows(path, ("text",), rows())
+    assert path.read_text().endswith("the last one\n")
+
+
+KILLED = """
+import itertools, os, pathlib, sys
+from cutlayer.cli.files import rows_file
+
+with rows_file(pathlib.Path(sys.argv[1])) as write:
+    write(("text",), itertools.chain([("private",)] * 10_000, iter(lambda: os.kill(os.getpid(), 9), 0)))
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("the old rows")
+    assert subprocess.run([sys.executable, "-c", KILLED, path], check=False).returncode == -9
+    assert path.read_text() == "the old rows"
+    assert len(list(tmp_path.iterdir())) == 2
+    write_rows(path, ("x",), [(1,)])
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.csv", "x\n1\n")]
+
+
+def test_of_two_that_write_one_file_the_later_one_does(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    with rows_file(path) as first, rows_file(path) as second:
+        with pytest.raises(ConfigError, match=r"began to write .*out\.csv, too"):
+            first(("x",), [(1,)])
+        second(("x",), [(2,)])
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out.csv", "x\n2\n")]
 
 
 def below_a_file(folder: Path) -> Path:

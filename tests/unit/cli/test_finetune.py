@@ -18,7 +18,6 @@ from cutlayer.customer import (
     Client,
     FinetuneResult,
     Prediction,
-    Preview,
     PrivatizedText,
     RunSpec,
     TrainBottom,
@@ -27,7 +26,7 @@ from cutlayer.customer import (
 from cutlayer.data import Dataset
 from cutlayer.privacy import CtiSpec, PrivacySpec
 from cutlayer.wire import Precision, WireType
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Run, Streamed
 
 EARLY = SystemExit(0)
 
@@ -338,7 +337,7 @@ def test_privatize_counts_what_was_replaced(
         PrivatizedText(original=("one, two",), released=("one, six",), replaced=1, tokens=3),
         PrivatizedText(original=("three",), released=("three",), replaced=0, tokens=1),
     )
-    monkeypatch.setattr(Client, "privatize", lambda *_, **__: Preview(shown, largest_distance=2.5, cut_texts=1))
+    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, largest_distance=2.5, cut_texts=1))
     output = tmp_path / "seen.jsonl"
     assert "worst case per token: e^200" in run("privatize", "--input", notes, "--output", output, "--eta", "80").out
     ran = run("privatize", "--input", notes, "--output", output, "--eta", "80", "--unsafe-noise-seed", "1", "--json")

@@ -223,14 +223,14 @@ def result(**changes: Any) -> LanguageResult:
         "perplexity_standard_error": 0.25,
         "dev_before": 40.0,
         "dev": (20.0, 12.0),
-        "read_in_training": Proportion.of(98, 100),
-        "read_in_training_note": "",
-        "read_at_end": Proportion.of(97, 100),
-        "read_at_end_note": "",
-        "read_from_answers": Proportion.of(70, 100),
-        "read_from_answers_note": "",
-        "read_from_rows": Proportion.of(90, 100),
-        "read_from_rows_note": "",
+        "token_recovery_first_steps": Proportion.of(98, 100),
+        "token_recovery_first_steps_note": "",
+        "token_recovery_last_steps": Proportion.of(97, 100),
+        "token_recovery_last_steps_note": "",
+        "token_recovery_from_answers": Proportion.of(70, 100),
+        "token_recovery_from_answers_note": "",
+        "token_recovery_from_boundary": Proportion.of(90, 100),
+        "token_recovery_from_boundary_note": "",
     }
     return LanguageResult.model_construct(**(usual | changes))
 
@@ -251,8 +251,9 @@ def test_without_a_number_the_reason_stands_there() -> None:
     rows = dict(
         language_rows(
             result(
-                read_in_training=None, read_in_training_note="control failed: noise",
-                read_from_answers=None, read_from_answers_note="does not apply", perplexity_standard_error=None,
+                token_recovery_first_steps=None, token_recovery_first_steps_note="control failed: noise",
+                token_recovery_from_answers=None, token_recovery_from_answers_note="does not apply",
+                perplexity_standard_error=None,
             )
         )
     )  # fmt: skip
@@ -267,6 +268,6 @@ def test_the_result_has_every_number_in_json(run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_, **__: None)
     found = run(*LM, "--json").result
     assert found["perplexity"] == "inf"
-    assert found["read_in_training"]["value"] == 0.98
-    assert found["read_in_training"]["n"] == 100
+    assert found["token_recovery_first_steps"]["value"] == 0.98
+    assert found["token_recovery_first_steps"]["n"] == 100
     assert found["dev"] == [20.0, 12.0]

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from cutlayer.core import VendorError
-from cutlayer.customer import Client, Preview, PrivatizedText
-from tests.unit.cli.conftest import Run
+from cutlayer.core import BudgetError, VendorError
+from cutlayer.customer import Client, PrivatizedText, shards
+from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
+from tests.unit.cli.conftest import Ran, Run, Streamed
 
 LONG = "Straße  Nº 7\n" * 300
-COMMANDS = {"privatize": ("privatize", "--eta", "80"), "predict": ("predict", "--adapter", "0f")}
+COMMANDS = {"privatize_stream": ("privatize", "--eta", "80"), "predict": ("predict", "--adapter", "0f")}
+"""Command lines by the client's method that they call."""
 LONG_LINES = "\x1b[31m" + "word\n" * 1000
 
 
@@ -93,13 +95,64 @@ def test_the_file_joins_to_its_source(notes: Path, tmp_path: Path, run: Run, sta
 
 
 @pytest.fixture
+def many_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Texts of some shards."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 500)
+    path = tmp_path / "many.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text",), *((f"w{n % 7} a b w{n} c",) for n in range(90))])
+    return path
+
+
+def test_any_number_of_jobs_writes_the_same_bytes(
+    many_notes: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    run: Run,
+) -> None:
+    def privatize(name: str, eta: int, *flags: object) -> Ran:
+        files = ("--input", many_notes, "--output", tmp_path / name)
+        return run("privatize", *files, "--eta", eta, "--model", tiny_model, *flags, "--json")
+
+    alone = privatize("1.csv", 6).result
+    shared = privatize("2.csv", 6, "--jobs", 2, "--charge", "--privacy-budget", 6).result
+    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
+    assert (alone.pop("output"), shared.pop("output")) == (str(tmp_path / "1.csv"), str(tmp_path / "2.csv"))
+    assert (alone.pop("charged"), shared.pop("charged")) == (False, True)
+    assert alone == shared
+    assert alone["texts"] == 90
+    assert alone["replaced"] > 0
+    ledger = run("ledger", "show", "--json").result["summary"]
+    assert sum(line["releases"] for line in ledger["mechanisms"]) == 90
+    assert privatize("3.csv", 7, "--charge", "--privacy-budget", 10).code == BudgetError.exit_code
+    assert not (tmp_path / "3.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--jobs", 0), "--jobs = 0: must be at least 1"),
+        (("--jobs", 2, "--ray", "auto"), "--jobs = 2: must be left out with ray"),
+        (("--privacy-budget", 60), "--privacy-budget = 60.0: bounds what is charged"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    flags: tuple[object, ...], said: str, notes: Path, tmp_path: Path, run: Run
+) -> None:
+    refused = run("privatize", "--input", notes, "--output", tmp_path / "out.csv", "--eta", 80, *flags, "--json")
+    assert refused.code == 3
+    assert said in refused.result["error"]
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.fixture
 def long_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Seven texts with as many line ends as words, and what would colour a terminal; and what would leave of them."""
     path = tmp_path / "notes.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("text",), *[(LONG_LINES,)] * 7])
     shown = (PrivatizedText(original=("unread",), released=("sent " * 1000,), replaced=1, tokens=2),) * 7
-    monkeypatch.setattr(Client, "privatize", lambda *_, **__: Preview(shown, largest_distance=None, cut_texts=3))
+    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, None, cut_texts=3))
     return path
 
 

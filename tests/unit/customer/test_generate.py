@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from cutlayer.core import ConfigError, Cut, CutlayerError, DataError, Ragged, VendorError
 from cutlayer.customer import Sampling
-from cutlayer.customer.generate import Chooser, Writer, check_prompts, generate
+from cutlayer.customer.generate import Writer, check_prompts, generate
+from cutlayer.customer.sampling import Chooser
 from cutlayer.models import Head
 from cutlayer.wire import routes
 from tests.equivalence import zoo

@@ -10,7 +10,7 @@ import pytest
 from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
 from cutlayer.customer.home import Home
 from cutlayer.customer.run import DataDigests, Run
-from cutlayer.privacy import PrivacySpec, build_privatizer
+from cutlayer.privacy import NewFrame, PrivacySpec, build_privatizer
 from tests.unit.customer.test_run import opened, spec
 
 TEXTS = Tokens((Ragged.from_lists([[1, 2, 3]]),))
@@ -19,7 +19,7 @@ TEXTS = Tokens((Ragged.from_lists([[1, 2, 3]]),))
 def release_one(home: Home) -> None:
     release = build_privatizer(PrivacySpec.no_privacy(), secret=home.secret).tokens(TEXTS, labels=None)
     home.ledger.open_frame(
-        run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, release=release, budget=None, unsafe=False
+        NewFrame(run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, unsafe=False), release=release
     )
 
 
@@ -90,9 +90,7 @@ def test_a_vault_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_ledger_of_questions_alone_needs_no_secret(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    home.ledger.open_frame(
-        run="", vendor="v", route="adapters", where={}, payload_bytes={}, release=None, budget=None, unsafe=False
-    )
+    home.ledger.open_frame(NewFrame(run="", vendor="v", route="adapters", where={}, payload_bytes={}, unsafe=False))
     assert Home(tmp_path).secret
 
 

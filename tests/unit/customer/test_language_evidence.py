@@ -84,7 +84,7 @@ def test_what_is_read_of_answers_is_what_the_result_says(client: Client, decoder
     assert found.said is not None
     outcome = measure("forward-leak", found.transcript, knowledge=found.knowledge, truth=found.said)
     assert isinstance(outcome, Measured)
-    assert outcome.success == result.read_from_answers
+    assert outcome.success == result.token_recovery_from_answers
     (unprotected,) = (control for control in outcome.controls if control.check is Check.UNPROTECTED)
     assert unprotected.recovered == 1, "the control's truth is about rows as they are sent"
     moved = RUNS[name][2]

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import ConfigError, Ragged, StorageError, Tokens, checked
+from cutlayer.core import ConfigError, Guarantee, Proportion, Ragged, StorageError, Tokens, checked
 from cutlayer.core.files import TEMPORARY
-from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer import LanguageResult, Objective, RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.finetune import check_spec
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.order import Order
@@ -102,6 +102,58 @@ def test_a_damaged_result_names_the_adapter(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="does not hold the result") as caught:
             opened(tmp_path).result()
         assert "f" * 32 in caught.value.remedy
+
+
+def test_a_result_that_an_earlier_version_wrote_is_read_by_its_names(tmp_path: Path) -> None:
+    run = opened(tmp_path, objective=Objective.LM)
+    share = Proportion.of(9, 10)
+    recovered = {
+        "token_recovery_first_steps": share,
+        "token_recovery_first_steps_note": "",
+        "token_recovery_last_steps": None,
+        "token_recovery_last_steps_note": "why not",
+        "token_recovery_from_answers": share,
+        "token_recovery_from_answers_note": "",
+        "token_recovery_from_boundary": share,
+        "token_recovery_from_boundary_note": "",
+        "token_recovery_without_blocks": Proportion.of(1, 1),
+    }
+    counts = dict.fromkeys(("ep_n", "n_train", "n_dev", "n_test", "downlink_bytes", "tokens_released", "steps"), 7)
+    told = LanguageResult(
+        **recovered,
+        **counts,
+        **dict.fromkeys(("ep", "ep_standard_error", "replaced", "largest_distance", "perplexity_standard_error")),
+        **dict.fromkeys(("perplexity", "dev_before", "seconds", "eta"), 2.5),
+        **dict.fromkeys(("no_privacy", "unsafe_noise"), False),
+        **dict.fromkeys(("epochs", "best_epoch", "looks", "perplexity_n"), 1),
+        adapter_id="a",
+        adapter_sha256="b",
+        ep_note="",
+        uplink_bytes={},
+        dev=(2.5,),
+        guarantee=Guarantee.nothing("nothing"),
+        deviations=(),
+        spec=run.state.spec,
+        folder=tmp_path,
+        perplexity_on="dev",
+    )
+    run.finish(told)
+    assert run.result() == told
+    former = {
+        "first_steps": "read_in_training",
+        "last_steps": "read_at_end",
+        "from_answers": "read_from_answers",
+        "from_boundary": "read_from_rows",
+        "without_blocks": "read_without_blocks",
+    }
+    kept = read_json(tmp_path / "result.json")
+    for name, before in former.items():
+        for note in ("", "_note"):
+            if (now := f"token_recovery_{name}{note}") in kept:
+                kept[before + note] = kept.pop(now)
+    assert not any(name.startswith("token_recovery") for name in kept)
+    write_json(tmp_path / "result.json", kept)
+    assert run.result() == told
 
 
 def test_the_best_epoch_is_the_first_of_equals(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.core import DataError
-from cutlayer.data import has_column, read_dataset
+from cutlayer.core import DataError, MissingExtraError, extras
+from cutlayer.data import TextFile, has_column, read_dataset
 
 # everything UTF-8 can hold, except a carriage return and NUL, which the csv module does not write back as they were
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=30)
@@ -175,6 +175,22 @@ def test_faults_are_named_and_texts_are_not(file, fault):
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"empty label", "list label"}))
+def test_a_stream_names_the_same_faults(file, fault):
+    ending, data, message = FAULTS[fault]
+    with pytest.raises(DataError, match=message) as caught:
+        len(TextFile(file(ending, data), "a"))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_stream_is_what_a_dataset_holds_as_often_as_it_is_asked_for(file):
+    path = file("csv", "a,b\nx,y\nü,\n")
+    texts = TextFile(path, "a", "b")
+    assert tuple(texts) == tuple(texts) == read_dataset(path, text_column="a", text_pair_column="b").texts
+    assert len(texts) == 2
+    assert next(iter(TextFile(file("jsonl", '{"a": "x"}\nno json'), "a"))) == ("x",), "row by row"
+
+
 def test_a_missing_column_suggests_the_closest_and_no_other(file):
     with pytest.raises(DataError, match="Did you mean 'text' or 'text2'") as caught:
         read_dataset(file("csv", f"text,text2,{SECRET}\nx,1,2\n"), text_column="text1")
@@ -255,6 +271,7 @@ def hub(monkeypatch):
 
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setattr("cutlayer.data.read.require", lambda extra: None)
     return module
 
 
@@ -294,6 +311,8 @@ def test_hub_names_have_one_form(hub, source):
 
 
 def test_without_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'cutlayer\[datasets\]'"):
+    installed = extras._installed
+    monkeypatch.setattr(extras, "_installed", lambda name: None if name == "datasets" else installed(name))
+    extras.require.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'cutlayer\[datasets\]'"):
         read_dataset("hub:stanfordnlp/sst2:train", text_column="sentence")

@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from cutlayer.core import Cut, ModelError, StorageError, UnsupportedArchitectureError
+from cutlayer.core import Cut, MissingExtraError, ModelError, StorageError, UnsupportedArchitectureError
 from cutlayer.models import Head, fingerprint, load, load_model, load_tokenizer, max_length, split, twin
 from tests.equivalence import zoo
 from tests.equivalence.zoo import configuration, make_model, shared_model
@@ -86,7 +86,7 @@ def test_the_starter_loads_frozen_and_checked(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_missing_starter_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "_STARTER_PACKAGE", "no_such_package")
-    with pytest.raises(ModelError, match=r"cutlayer\[starter\]"):
+    with pytest.raises(MissingExtraError, match=r"cutlayer\[starter\]"):
         load_model("starter", head=Head.CLASSIFICATION)
 
 

@@ -17,6 +17,7 @@ from cutlayer.privacy import (
     CustomerSecret,
     LabelResponse,
     Ledger,
+    NewFrame,
     PrivacySpec,
     Vault,
     build_privatizer,
@@ -61,8 +62,8 @@ def draw(vault, epsilon=1.0, *, n=200, labels=None, names=NAMES, secret=SECRET, 
 
 
 def open_frame(ledger, labels, **options):
-    settings = {"budget": None, "unsafe": False, "payload_bytes": {}, "release": None} | options
-    return ledger.open_frame(run="r", vendor="v", route="job.put", where={}, labels=labels, **settings)
+    frame = NewFrame("r", "v", "job.put", where={}, payload_bytes={}, unsafe=options.pop("unsafe", False))
+    return ledger.open_frame(frame, labels=labels, **options)
 
 
 def within(count, n, probability):

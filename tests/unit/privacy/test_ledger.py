@@ -19,7 +19,16 @@ import pytest
 import torch
 
 from cutlayer.core import BudgetError, Place, PrivacyError, Ragged, StorageError, Tokens
-from cutlayer.privacy import Charges, CustomerSecret, Ledger, PrivacySpec, Release, VendorSummary, build_privatizer
+from cutlayer.privacy import (
+    Charges,
+    CustomerSecret,
+    Ledger,
+    NewFrame,
+    PrivacySpec,
+    Release,
+    VendorSummary,
+    build_privatizer,
+)
 from cutlayer.privacy.ledger import _UPGRADES
 
 TABLE = torch.arange(40, dtype=torch.float32).view(20, 2).sin()
@@ -46,15 +55,17 @@ def send(
     model: str = "",
 ) -> int:
     entry = ledger.open_frame(
-        run="run 1",
-        vendor=vendor,
-        route="shard.put",
-        where={"record_set": "ab", "shard": 3},
-        payload_bytes={"release": size, "control": 7},
+        NewFrame(
+            run="run 1",
+            vendor=vendor,
+            route="shard.put",
+            where={"record_set": "ab", "shard": 3},
+            payload_bytes={"release": size, "control": 7},
+            unsafe=unsafe,
+            model=model,
+        ),
         release=release,
         budget=budget,
-        unsafe=unsafe,
-        model=model,
     )
     ledger.close_frame(entry, uplink_bytes=150, downlink_bytes=20, status=200, digest=b"sha")
     return entry
@@ -102,9 +113,10 @@ def test_summary(ledger: Ledger) -> None:
     send(ledger, draw(look=1))
     send(ledger, draw(math.inf))
     ledger.open_frame(
-        run="", vendor="https://b.example", route="service", where={}, payload_bytes={"control": 9}, release=None,
-        budget=None, unsafe=True,
-    )  # fmt: skip
+        NewFrame(
+            run="", vendor="https://b.example", route="service", where={}, payload_bytes={"control": 9}, unsafe=True
+        )
+    )
     summary = ledger.summary()
     assert (summary.frames, summary.may_have_left, summary.unsafe) == (4, 1, 1)
     assert (summary.uplink_bytes, summary.downlink_bytes) == (459, 60)
@@ -124,9 +136,8 @@ def test_bytes_of_frames_that_broke_off(ledger: Ledger) -> None:
     """Refused whole: counted by what it was. Cut short: counted under one name, and never below zero."""
     for sent, status in ((150, 409), (60, 0), (0, 0)):
         entry = ledger.open_frame(
-            run="broken", vendor="v", route="step", where={}, payload_bytes={"gradient": 100}, release=None,
-            budget=None, unsafe=False,
-        )  # fmt: skip
+            NewFrame(run="broken", vendor="v", route="step", where={}, payload_bytes={"gradient": 100}, unsafe=False)
+        )
         ledger.close_frame(entry, uplink_bytes=sent, downlink_bytes=0, status=status, digest=b"")
     assert ledger.spent("broken").uplink == {"release": 0, "gradient": 100, "control": 50 + 60}
 
@@ -266,7 +277,7 @@ def test_a_frame_is_closed_once(ledger: Ledger) -> None:
 def _die_after_opening(path: Path) -> None:
     torch.set_num_threads(1)  # the threads of a forked process's parent are gone, and waiting for them hangs
     Ledger(path).open_frame(
-        run="", vendor="v", route="job.step", where={}, payload_bytes={}, release=draw(), budget=None, unsafe=False
+        NewFrame(run="", vendor="v", route="job.step", where={}, payload_bytes={}, unsafe=False), release=draw()
     )
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -529,14 +540,15 @@ def test_a_frame_without_an_answer_counts_with_its_tensors(ledger: Ledger) -> No
     send(ledger, draw())
     before, ledger_before = ledger.spent("run 1"), ledger.summary().uplink_bytes
     ledger.open_frame(
-        run="run 1",
-        vendor="v",
-        route="shard.put",
-        where={},
-        payload_bytes={"release": 1000, "control": 30},
+        NewFrame(
+            run="run 1",
+            vendor="v",
+            route="shard.put",
+            where={},
+            payload_bytes={"release": 1000, "control": 30},
+            unsafe=False,
+        ),
         release=draw(look=1),
-        budget=None,
-        unsafe=False,
     )
     after = ledger.spent("run 1")
     assert after.uplink["release"] - before.uplink["release"] == 1000

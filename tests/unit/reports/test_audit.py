@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Transcript
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Traffic, Transcript
 from cutlayer.core import ConfigError, Payload, Rows, Stopped, Tokens
 from cutlayer.customer import Home, Silent, TrainBottom, TrainSpec
 from cutlayer.customer.evidence import AttackerSpec, Evidence

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
 from cutlayer.core import Tokens
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import load_tokenizer

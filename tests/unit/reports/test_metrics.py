@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
 from cutlayer.core import Ragged, Tokens
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import load_tokenizer

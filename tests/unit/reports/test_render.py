@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from cutlayer.core import Guarantee
 from cutlayer.reports import AuditReport, render, summary
-from cutlayer.reports.picture import draw_frontier
-from cutlayer.reports.plots import SERIES, plots
+from cutlayer.reports.page.picture import draw_frontier
+from cutlayer.reports.page.plots import SERIES, plots
 from cutlayer.reports.schema import Finding, Piece
 from cutlayer.reports.wording import visible
 from tests.unit.reports.audits import (

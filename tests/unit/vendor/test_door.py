@@ -14,6 +14,7 @@ import torch
 
 from cutlayer import vendor
 from cutlayer.core import VendorError
+from cutlayer.vendor.log import STEP
 from cutlayer.vendor.metrics import Metrics
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import Frame, Reply, encode_tensors, routes
@@ -190,7 +191,7 @@ def test_a_customer_who_hangs_up_does_not_stop_its_step(transport: LocalTranspor
     jobs = transport._app.state.vendor.jobs  # type: ignore[attr-defined]
 
     async def impatient() -> None:
-        task = asyncio.ensure_future(compute.run(jobs.step, "clinic", customer.job, 1, frame.encode()))
+        task = asyncio.ensure_future(compute.run(jobs.accept, "clinic", customer.job, STEP, 1, frame.encode()))
         await asyncio.sleep(0)
         task.cancel()
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import VendorError
-from cutlayer.vendor.job import LiveJob
 from cutlayer.vendor.jobs import Jobs
+from cutlayer.vendor.journal import Journal
 from cutlayer.vendor.trainer import Trainer
 from cutlayer.wire import Frame, routes
 from cutlayer.wire.transports import LocalTransport
@@ -101,7 +101,7 @@ def test_a_resumed_job_replays_a_bounded_number_of_steps(
     straight = customer.run().sha256
     ask(customer.transport, routes.JOB_DELETE, job=customer.job)
     customer.upload()
-    monkeypatch.setattr("cutlayer.vendor.job._STEPS", 3)
+    monkeypatch.setattr("cutlayer.vendor.journal._STEPS", 3)
     monkeypatch.setattr("cutlayer.vendor.job.LiveJob.leave", lambda self: self.close())
     taken = []
     forward = Trainer.forward
@@ -248,11 +248,11 @@ def test_what_cannot_leave_does_not_end_the_service(
     customer.take(1, None)
     failed = []
 
-    def fail(_: LiveJob) -> None:
+    def fail(*_: object) -> None:
         failed.append(1)
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(LiveJob, "_state", fail)
+    monkeypatch.setattr(Journal, "_state", fail)
     deadline = time.monotonic() + 20
     while not failed or gauge(customer.transport, "live_jobs"):
         assert time.monotonic() < deadline, "the job is still there"

@@ -17,7 +17,7 @@ import torch
 from cutlayer import vendor
 from cutlayer.core import Rows, VendorError
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.trainer import divided
+from cutlayer.vendor.passes import divided
 from cutlayer.wire import Frame, routes
 from cutlayer.wire.messages import AdapterList, RecordSetInfo
 from cutlayer.wire.transports import LocalTransport
@@ -256,7 +256,7 @@ def test_where_a_job_stands_is_asked_of_the_disk_only_where_it_tells(open_vendor
     spec = customer.spec(card.info)
 
     def stands() -> object:
-        return vendor.job.standing_on_disk(folder, spec, card)  # type: ignore[attr-defined]
+        return vendor.standing.standing_on_disk(folder, spec, card)  # type: ignore[attr-defined]
 
     assert stands() == jobs._live["clinic", customer.job].standing
     newest = max((folder / "log").iterdir())

@@ -1,1 +1,5 @@
-"""What releases tell of a text beside its words: its author's attributes, its entities, its length."""
+"""What releases tell beside words and labels: who wrote a text, what it names, how long it is.
+
+`mlp` and `classifier` learn an attribute, or a label, from releases of which it is known; `entity_tagger` finds names;
+`lengths` needs no more than how long frames are.
+"""

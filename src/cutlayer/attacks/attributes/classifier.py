@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
-from cutlayer.attacks.attributes.mlp import known_labels
-from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need
+from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need, known_labels
 from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.simulate import batches
 from cutlayer.attacks.states import as_inputs, positions_of, reading_blocks
 from cutlayer.attacks.view import View
-from cutlayer.core import Payload, Ragged, Rows, Tokens
+from cutlayer.core import Payload, Rows, Tokens
 from cutlayer.models import Template, Top, attach_lora
 from cutlayer.privacy.neighbours import bf16_serves
 
@@ -170,7 +169,7 @@ class _Classifier(nn.Module):
 def _first(payload: Payload, positions: int) -> Payload:
     """The first positions of each single text; pairs are read whole."""
     if isinstance(payload, Rows):
-        if payload.segment_lengths.shape[1] != 1:
+        if payload.segment_count != 1:
             return payload
         kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))
         return Rows(kept, kept.lengths[:, None])
@@ -184,5 +183,4 @@ def _joined(parts: list[Payload]) -> Payload:
     rows = [part for part in parts if isinstance(part, Rows)]
     if rows:
         return Rows.concatenate(rows)
-    sides = zip(*(part.segments for part in parts if isinstance(part, Tokens)), strict=True)
-    return Tokens(tuple(Ragged.concatenate(side) for side in sides))
+    return Tokens.concatenate([part for part in parts if isinstance(part, Tokens)])

@@ -9,13 +9,12 @@ Ref: RAPT §IV-A2, arXiv:2305.06212; SnD §4.3 and A.7, arXiv:2310.09130; both a
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
-from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Need
+from cutlayer.attacks.content import mean_rows
+from cutlayer.attacks.knowledge import Need, known, known_labels
 from cutlayer.attacks.perceptron import Fitting, fit_classifier
 from cutlayer.attacks.view import View
-from cutlayer.core import Payload, Ragged, Rows
 
 
 class AttributeMlp:
@@ -67,53 +66,3 @@ for _question, _name, _title in (
             floor=0.9,
         )
     )
-
-
-# ---------------------------------------------------------------- what attacks that learn from labels share
-
-
-def known_labels(knowledge: Knowledge) -> Labelled:
-    """The labels that were granted.
-
-    Raises:
-        Inapplicable: None were.
-    """
-    if knowledge.labelled is None:
-        raise Inapplicable("The attacker learns from records whose label it knows, and it was granted none.")
-    return knowledge.labelled
-
-
-def known(features: list[Tensor], labels: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Features `[m, f]` and labels `[m]` of the texts whose label is known.
-
-    Args:
-        features: Of each release, `[rows, f]`.
-        labels: Of each release, `[rows]` int64.
-
-    Raises:
-        Inapplicable: No label of any released text is known.
-    """
-    if not labels or not bool((told := torch.cat(labels) != UNMARKED).any()):
-        raise Inapplicable("The attacker knows the label of no record that was released.")
-    return torch.cat(features)[told], torch.cat(labels)[told]
-
-
-def mean_rows(payload: Payload, knowledge: Knowledge) -> Tensor:
-    """The mean `[texts, width]` of each text's rows, special tokens' among them, or of its ids' rows; 0 of none.
-
-    Raises:
-        Inapplicable: Ids were sent, and no table was granted.
-    """
-    if isinstance(payload, Rows):
-        return _means(payload.packed.values, [payload.packed])
-    if knowledge.table is None:
-        raise Inapplicable("Token ids were sent, and the attacker was granted no embedding table.")
-    table = knowledge.table.detach()
-    return _means(torch.cat([table[side.values] for side in payload.segments]), list(payload.segments))
-
-
-def _means(rows: Tensor, sides: list[Ragged]) -> Tensor:
-    owner = torch.cat([torch.arange(len(side)).repeat_interleave(side.lengths) for side in sides])
-    counts = torch.stack([side.lengths for side in sides]).sum(0)
-    sums = torch.zeros(len(counts), rows.shape[1]).index_add(0, owner, rows.float())
-    return sums / counts.clamp(min=1)[:, None]

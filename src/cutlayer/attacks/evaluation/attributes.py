@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import Clue, Guess
-from cutlayer.attacks.evaluation.scoring import Further, Score, area_under_curve, bootstrap_of, chance_of_match
+from cutlayer.attacks.attack import Guess, SignalSource
+from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text
+from cutlayer.attacks.evaluation.scoring import Further, Score
 from cutlayer.attacks.evaluation.simplest import nearest_class
+from cutlayer.attacks.evaluation.statistics import area_under_curve, bootstrap_of, chance_of_match
 from cutlayer.attacks.evaluation.telling import telling_like, vocabulary_of
-from cutlayer.attacks.evaluation.truth import (
+from cutlayer.attacks.evaluation.traffic import (
     CONTROL,
-    ELSEWHERE,
-    Graded,
     Traffic,
     as_rows,
-    by_text,
     form_of,
     packed,
     released_again,
     sent,
     stored_words,
 )
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labelled, Noise
 from cutlayer.attacks.simulate import simulate
 from cutlayer.attacks.view import Transcript
@@ -64,7 +64,7 @@ class AttributeTruth:
             `ELSEWHERE` if none does.
         steps: By job and step, `[rows]` int64: each row's text.
         groups: `[n]` int64, what makes texts dependent: their author. `None`: each text stands for itself.
-        clue: What controls plant labels in.
+        signal: What controls plant labels in.
         noise: What control traffic was made with, where that is planted, too.
 
     Raises:
@@ -77,7 +77,7 @@ class AttributeTruth:
     records: Mapping[str, Tensor] = field(default_factory=dict)
     steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     groups: Tensor | None = None
-    clue: Clue = Clue.WORDS
+    signal: SignalSource = SignalSource.WORDS
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class AttributeTruth:
         read = self._read(guesses)
         attacked = (~self.known & (read.looks > 0)).nonzero()[:, 0]
         if not len(attacked):
-            raise DataError("The transcript shows none of the attacked texts.", remedy="Give that of the same run.")
+            raise DataError("The transcript shows none of the attacked texts.", remedy=OTHER_RUN)
         truth, guessed = self.labels[attacked], read.votes[attacked].argmax(1)
         groups = torch.arange(len(attacked)) if self.groups is None else self.groups[attacked]
         cluster = groups.unique(return_inverse=True)[1]
@@ -140,7 +140,7 @@ class AttributeTruth:
         wanted = CONTROL_KNOWN + CONTROL_ATTACKED
         order = torch.cat([torch.randperm(len(self.labels), generator=rng) for _ in range(-(-wanted // len(self)))])
         known = torch.arange(wanted) < CONTROL_KNOWN
-        return AttributeTruth(self.labels[order[:wanted]], self.classes, known, clue=self.clue)
+        return AttributeTruth(self.labels[order[:wanted]], self.classes, known, signal=self.signal)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -155,14 +155,14 @@ class AttributeTruth:
         shuffled traffic each text tells another's label: what is learnt of known texts is then as wrong as what is
         guessed of the others.
         """
-        if self.clue is Clue.ORDER:
+        if self.signal is SignalSource.ORDER:
             return self._ordered(kind, like, knowledge, rng=rng)
         form = form_of(like)
         labels = self.labels[torch.randperm(len(self), generator=rng)] if kind is Traffic.SHUFFLED else self.labels
         told = None if kind is Traffic.NOISE else labels
-        if self.clue is Clue.SURVIVAL:
+        if self.signal is SignalSource.SURVIVAL:
             return self._surviving(told, form, knowledge, looks=looks, rng=rng)
-        tokens = telling_like(form, told, len(self), self.classes, self.clue, knowledge, rng)
+        tokens = telling_like(form, told, len(self), self.classes, self.signal, knowledge, rng)
         frames = []
         for step in range(1, looks + 1):
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
@@ -223,16 +223,16 @@ class AttributeTruth:
         Raises:
             Inapplicable: See `Truth.graded`; or the attack looks where no setting hides anything.
         """
-        if self.clue is Clue.LENGTHS:
+        if self.signal is SignalSource.LENGTHS:
             raise Inapplicable("No setting hides how long texts are: unprotected traffic is of the run's own settings.")
-        if self.clue is Clue.ORDER:
+        if self.signal is SignalSource.ORDER:
             raise Inapplicable("No noise is added to record numbers: unprotected traffic is of the run's own settings.")
-        if self.clue is Clue.SURVIVAL:
+        if self.signal is SignalSource.SURVIVAL:
             raise Inapplicable(
                 "No simpler attack reads what survives, and the control's noise is already one that hides."
             )
         form = form_of(like)
-        tokens = telling_like(form, self.labels, len(self), self.classes, self.clue, knowledge, rng)
+        tokens = telling_like(form, self.labels, len(self), self.classes, self.signal, knowledge, rng)
         etas = None if knowledge.noise is None else knowledge.noise.etas
         by_class = self.labels if etas is not None and etas.shape[1] == self.classes else None
         transcript, payload = released_again(tokens, like, knowledge, rng=rng, classes=by_class)
@@ -241,14 +241,14 @@ class AttributeTruth:
         return Graded(transcript, truth, ((f"job/{CONTROL}", 1, nearest),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any label may be guessed."""
         return 1.0
 
     def _read(self, guesses: Iterable[Guess]) -> _Votes:
         votes = torch.zeros(len(self), self.classes, dtype=torch.float64)
         looks = torch.zeros(len(self), dtype=torch.int64)
         graded = True
-        for texts, guess in by_text(guesses, self.records, self.steps):
+        for texts, guess in by_text(guesses, self.records, self.steps, form=Tensor):
             graded &= guess.is_floating_point()
             values = guess if guess.is_floating_point() else torch.nn.functional.one_hot(guess, self.classes)
             votes.index_add_(0, texts, values.double())

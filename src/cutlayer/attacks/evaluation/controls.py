@@ -17,8 +17,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 
 from cutlayer.attacks.attack import Attack, Guess
+from cutlayer.attacks.evaluation.labels import LabelTruth
 from cutlayer.attacks.evaluation.scoring import allowance
-from cutlayer.attacks.evaluation.truth import LabelTruth, TokenTruth, Traffic, Truth
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import Traffic
+from cutlayer.attacks.evaluation.truth import Truth
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Tokens

@@ -13,12 +13,17 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
-from cutlayer.attacks.evaluation.scoring import Further, Score, bootstrap, clustered
+from cutlayer.attacks.evaluation.places import OTHER_RUN
+from cutlayer.attacks.evaluation.scoring import Further, Score
 from cutlayer.attacks.evaluation.simplest import read_words
-from cutlayer.attacks.evaluation.truth import CONTROL, CONTROL_ITEMS, Graded, TokenTruth, Traffic, released_again
+from cutlayer.attacks.evaluation.statistics import bootstrap, clustered
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import CONTROL, CONTROL_ITEMS, Traffic, released_again
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Ragged, Tokens
+from cutlayer.core.extras import require
 
 _TURNS = 16
 """Ways to lay guesses beside other words, over which chance is averaged."""
@@ -60,9 +65,7 @@ class EntityTruth(TokenTruth):
             rows.append(row[counted])
             owners.append(_owner_of_row(at, texts))
         if not true:
-            raise DataError(
-                "The transcript shows none of the texts that the truth names.", remedy="Give that of the same run."
-            )
+            raise DataError("The transcript shows none of the texts that the truth names.", remedy=OTHER_RUN)
         told, made, row, owner = (torch.cat(column) for column in (true, guessed, rows, owners))
         found = EntityCounts.of(self.names, told, made, row, rows=len(owner)).by(owner, texts=len(self.tokens))
         if not int(found.true.sum()):
@@ -106,7 +109,7 @@ class EntityTruth(TokenTruth):
         return Graded(transcript, truth, ((f"job/{CONTROL}", 1, tagged),))
 
     def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
+        """1: any tag may be guessed."""
         return 1.0
 
 
@@ -124,8 +127,8 @@ class EntityCounts:
 
     Attributes:
         right: `[rows]` int64, those that were found.
-        guessed: Those that were guessed.
-        true: Those that there are.
+        guessed: `[rows]` int64, those that were guessed.
+        true: `[rows]` int64, those that there are.
     """
 
     right: Tensor
@@ -160,7 +163,7 @@ class EntityCounts:
         return 2 * float(self.right.sum()) / max(1.0, float((self.guessed + self.true).sum()))
 
     def by(self, owner: Tensor, *, texts: int) -> EntityCounts:
-        """The sums over each text's rows."""
+        """The sums over each text's rows, where `owner` `[rows]` int64 is the text of each row."""
         empty = torch.zeros(texts, dtype=torch.int64)
         return EntityCounts(*(empty.index_add(0, owner, part) for part in (self.right, self.guessed, self.true)))
 
@@ -171,6 +174,7 @@ def _positions(count: int, breaks: Tensor) -> Tensor:
 
 
 def _spans(names: Sequence[str], tags: Tensor, breaks: Tensor) -> Iterable[tuple[str, int, int]]:
+    require("audit")
     from seqeval.metrics.sequence_labeling import get_entities
 
     spaced = ["O"] * (len(tags) + len(breaks))

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict
 from cutlayer.attacks.attack import ATTACKS, Attack
 from cutlayer.attacks.evaluation.attributes import AttributeTruth
 from cutlayer.attacks.evaluation.controls import Control, run_controls
-from cutlayer.attacks.evaluation.scoring import Further
-from cutlayer.attacks.evaluation.truth import LabelTruth, Reading, TokenTruth, Truth
+from cutlayer.attacks.evaluation.labels import LabelTruth
+from cutlayer.attacks.evaluation.scoring import Further, Reading
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.truth import Truth
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Cut, Proportion
@@ -155,7 +157,7 @@ def _sample(truth: Truth, run: Attack) -> Truth:
     """What an attack's controls are about: as much as it takes, and where it looks."""
     sample = truth.sample()
     if isinstance(sample, AttributeTruth | LabelTruth):
-        return replace(sample, clue=run.clue)
+        return replace(sample, signal=run.signal)
     if isinstance(sample, TokenTruth) and run.tokens is not None:
         return sample.limited(run.tokens // 2)
     return sample

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attributes.mlp import mean_rows
-from cutlayer.attacks.content import content_tokens
+from cutlayer.attacks.content import content_tokens, mean_rows
 from cutlayer.attacks.inversion.linear import LinearInversion, read_rows
 from cutlayer.attacks.knowledge import Knowledge
 from cutlayer.core import Payload, Tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import Clue
+from cutlayer.attacks.attack import SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.core import Payload, Ragged, Rows, Tokens
 
@@ -15,7 +15,7 @@ _MARKS = 2
 
 
 def telling_texts(
-    labels: Tensor | None, count: int, classes: int, clue: Clue, words: Tensor, rng: torch.Generator
+    labels: Tensor | None, count: int, classes: int, signal: SignalSource, words: Tensor, rng: torch.Generator
 ) -> Tokens:
     """Texts of random words that tell their labels.
 
@@ -23,11 +23,14 @@ def telling_texts(
         labels: `[count]` int64; `None` for texts that tell nothing.
         count: How many texts.
         classes: How many labels there are.
-        clue: Whether a word or the length tells.
-        words: Ids to choose from.
+        signal: Whether a word or the length tells.
+        words: `[words]` int64, ids to choose from.
         rng: Draws words, lengths and places.
+
+    Raises:
+        Inapplicable: There are too few words to mark so many labels.
     """
-    if clue is Clue.LENGTHS:
+    if signal is SignalSource.LENGTHS:
         lengths = 2 + torch.randint(2, (count,), generator=rng)
         lengths += 2 * (torch.randint(classes, (count,), generator=rng) if labels is None else labels)
     else:
@@ -39,7 +42,7 @@ def telling_texts(
             f"A vocabulary of {len(words)} tokens has none left beside those that mark {classes} labels."
         )
     values = others[torch.randint(len(others), (int(lengths.sum()),), generator=rng)]
-    if clue is Clue.WORDS and labels is not None:
+    if signal is SignalSource.WORDS and labels is not None:
         starts = lengths.cumsum(0) - lengths
         for _ in range(_MARKS):
             places = starts + (torch.rand(count, generator=rng) * lengths).long()
@@ -48,7 +51,7 @@ def telling_texts(
 
 
 def vocabulary_of(knowledge: Knowledge, form: Payload) -> Tensor:
-    """Ids that control texts are made of."""
+    """Ids `[words]` int64 that control texts in the form of a release are made of."""
     largest = 0 if isinstance(form, Rows) else int(torch.cat([side.values for side in form.segments]).max())
     return vocabulary(knowledge, largest=largest)
 
@@ -58,7 +61,7 @@ def telling_like(
     labels: Tensor | None,
     count: int,
     classes: int,
-    clue: Clue,
+    signal: SignalSource,
     knowledge: Knowledge,
     rng: torch.Generator,
 ) -> Tokens:
@@ -66,21 +69,21 @@ def telling_like(
 
     Args:
         form: The release; see `telling_texts` for the others.
-        labels: What they tell.
+        labels: `[count]` int64, what they tell; `None` for nothing.
         count: How many texts.
         classes: How many labels there are.
-        clue: What tells.
+        signal: What tells.
         knowledge: Words to choose from.
         rng: Draws words, lengths and places.
     """
-    tokens = telling_texts(labels, count, classes, clue, vocabulary_of(knowledge, form), rng)
-    if (form.segment_lengths.shape[1] if isinstance(form, Rows) else len(form.segments)) == 2:
+    tokens = telling_texts(labels, count, classes, signal, vocabulary_of(knowledge, form), rng)
+    if form.segment_count == 2:
         tokens = Tokens((*tokens.segments, tokens.segments[0].first(torch.ones(count, dtype=torch.int64))))
     return tokens
 
 
 def vocabulary(knowledge: Knowledge, *, largest: int) -> Tensor:
-    """Ids that control texts are made of: the candidates, or the table's, or all up to the largest known."""
+    """Ids `[words]` int64 for control texts: the candidates, or all of the table, or all up to the largest known."""
     if knowledge.candidates is not None:
         return knowledge.candidates.nonzero()[:, 0]
     return torch.arange(len(knowledge.table) if knowledge.table is not None else 1 + largest)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.core import DataError, Proportion
+from cutlayer.core.extras import require
 
 _KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -60,6 +61,7 @@ def text_overlap(true: Sequence[str], guessed: Sequence[str]) -> TextOverlap:
     Raises:
         DataError: The two differ in number, or no true text has a word.
     """
+    require("audit")
     from rouge_score import rouge_scorer, tokenizers
 
     if len(true) != len(guessed):

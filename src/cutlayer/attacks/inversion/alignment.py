@@ -27,11 +27,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from cutlayer.attacks.inversion.alignment_seeds import seeds, summed
+from cutlayer.attacks.inversion.alignment_stretches import ENDS, Rates, StretchCounts, related_probability
 from cutlayer.attacks.inversion.emission import Candidates
 from cutlayer.core import Ragged
 
@@ -39,14 +40,8 @@ _KEPT = 16
 """Tokens that are considered in a place while places are compared."""
 _SEEDING = 4
 """Of these, so many of the likeliest are looked up elsewhere."""
-_SEED = math.log(50.0)
-"""The least that a pair of places must tell for being related, to be a seed."""
-_UNSURE = math.log(0.05)
-"""A token that is less probable in a place is not looked up for it."""
 _VOTES = 7.0
 """The least that the seeds of a diagonal must tell together, for the diagonal to be looked at."""
-_JOINS = 2**23
-"""Pairs of places that are looked up at a time: tokens that stand at too many of them are no seeds."""
 _CELLS = 2**22
 """Places of diagonals that are looked at for a batch of texts."""
 _BATCH = 2**15
@@ -58,8 +53,6 @@ _WITHIN = 0.98
 """The same of places within texts. Much more is compared there, and all that has common phrases would grow together."""
 _IMPOSSIBLE = -6.0
 """Places that tell so much against it are not of one original, whatever stands around them."""
-_ENDS = 0.02
-"""How probable it is that a place is the last of a related stretch, before any was seen."""
 _LEAST_TIED = 1e-3
 """The least share of aligned places that is taken to show the same draw."""
 _SURE_TIED = 9.0
@@ -126,10 +119,10 @@ class _Alignment:
         self._kind = torch.searchsorted(kinds.released, released.values)
         self._unigram = kinds.unigram.float()
         self._original = torch.arange(total)
-        self._rates = _Rates(
-            opens=1 / max(2, len(released)), starts=1 / max(2, total), parts=_ENDS, ends=_ENDS, sure=_FIRST
+        self._rates = Rates(
+            opens=1 / max(2, len(released)), starts=1 / max(2, total), parts=ENDS, ends=ENDS, sure=_FIRST
         )
-        self._seen = _Seen()
+        self._seen = StretchCounts()
         ids, scores = kinds.candidates.ids, kinds.candidates.scores.float()
         prior = self._unigram[ids]
         best = (scores + prior).topk(min(_KEPT, ids.shape[1]), dim=1).indices
@@ -150,7 +143,7 @@ class _Alignment:
         for start, end in batches:
             self._join(start, end, before=end)
         # what was compared first was compared with few others, of which little was known
-        self._seen, self._rates = _Seen(), replace(self._rates, sure=_AGAIN)
+        self._seen, self._rates = StretchCounts(), replace(self._rates, sure=_AGAIN)
         for start, end in batches:
             self._join(start, end, before=len(self._values))
         return Looks(self._original, self._draws())
@@ -210,7 +203,7 @@ class _Alignment:
         best = beliefs.share.topk(min(_SEEDING, beliefs.share.shape[1]), dim=1).indices
         known, share = beliefs.ids.gather(1, best), beliefs.share.gather(1, best).log()
         asked = beliefs.of[start:end]
-        left, right, vote = _looked_up(
+        left, right, vote = seeds(
             known.numpy(),
             share.numpy(),
             known[asked].numpy(),
@@ -222,7 +215,7 @@ class _Alignment:
         text, at = self._text.numpy(), self._at.numpy()
         shift = at[left] - at[right] + longest
         keys = (text[left] * texts + text[right]) * (2 * longest + 1) + shift
-        keys, votes = _summed(keys, vote)
+        keys, votes = summed(keys, vote)
         good = votes >= _VOTES
         keys, votes = keys[good], votes[good]
         keys = keys[np.argsort(-votes, kind="stable")]
@@ -257,7 +250,9 @@ class _Alignment:
             begins = torch.where(together, rates.opens, rates.starts)
             ends = torch.where(together, rates.parts, rates.ends)
             sure = torch.where(together, rates.sure, _WITHIN)[:, None]
-            related = _stretches(evidence, lengths[some], begins=begins, starts=rates.starts, ends=ends) >= sure
+            related = (
+                related_probability(evidence, lengths[some], begins=begins, starts=rates.starts, ends=ends) >= sure
+            )
             related &= real & (evidence > _IMPOSSIBLE)
             self._seen.add(related, together, lengths[some])
             found.append((here[related], there[related]))
@@ -314,71 +309,6 @@ class _Alignment:
         one = min(max((float(equal) - self._agree) / (1 - self._agree), _LEAST_TIED), 1 - _LEAST_TIED)
         # each equal place makes one draw more probable by what it is improbable under two
         return max(1, math.ceil(math.log(_SURE_TIED * (1 - one) / one) / -math.log(self._agree)))
-
-
-@dataclass(frozen=True)
-class _Rates:
-    """What is expected of diagonals.
-
-    Attributes:
-        opens: How probable it is that two texts begin alike.
-        starts: How probable it is that a related stretch begins at two places within texts.
-        parts: Of texts that begin alike, how probable it is that a place is the last at which they are.
-        ends: Of other stretches, how probable it is that a place is the last.
-        sure: How probable it must be that two places of such texts are of one original.
-    """
-
-    opens: float
-    starts: float
-    parts: float
-    ends: float
-    sure: float
-
-
-class _Seen:
-    """Related stretches that were found, by which the next ones are judged."""
-
-    def __init__(self) -> None:
-        self._begun = self._opened = self._parted = self._ended = 0
-        self._together = self._apart = 0
-        self._texts = self._cells = 0.0
-
-    def add(self, related: Tensor, together: Tensor, lengths: Tensor) -> None:
-        """Counts the stretches of diagonals.
-
-        Args:
-            related: `[n, longest]` bool.
-            together: `[n]` bool, whether both texts begin there.
-            lengths: `[n]` int64.
-        """
-        before, behind = torch.zeros_like(related), torch.zeros_like(related)
-        before[:, 1:], behind[:, :-1] = related[:, :-1], related[:, 1:]
-        starts, ends = related & ~before, related & ~behind
-        # where a text ends, no stretch does
-        ends[torch.arange(len(lengths)), lengths - 1] = False
-        begun = int((starts[:, 0] & together).sum())
-        self._begun += begun
-        self._opened += int(starts.sum()) - begun
-        self._parted += int(ends[together].sum())
-        self._ended += int(ends[~together].sum())
-        self._together += int(related[together].sum())
-        self._apart += int(related[~together].sum())
-
-    def compared(self, texts: Tensor, others: Tensor) -> None:
-        """Counts what was compared: `[n]` and `[m]` places, given by their texts, ascending."""
-        kinds = [len(side.unique_consecutive()) for side in (texts, others)]
-        self._texts += kinds[0] * kinds[1] / 2
-        self._cells += len(texts) * len(others) / 2
-
-    def rates(self, sure: float) -> _Rates:
-        """How often, with one more of each: what was not seen yet is not impossible."""
-        return _Rates(
-            opens=(self._begun + 1) / (self._texts + 2),
-            starts=(self._opened + 1) / (self._cells + 2),
-            parts=(self._parted + 1) / (self._together + 1 / _ENDS),
-            ends=(self._ended + 1) / (self._apart + 1 / _ENDS),
-            sure=sure,
-        )
 
 
 @dataclass(frozen=True)
@@ -460,84 +390,3 @@ def _pooled(owner: Tensor, ids: Tensor, scores: Tensor, floor: Tensor, unigram: 
     # a constant of each original: against underflow
     most = out_scores.amax(1)
     return _Pooled(rows, out_ids, out_scores - most[:, None], floors[rows] - most)
-
-
-def _looked_up(
-    known: NDArray[np.int64],
-    sure: NDArray[np.float32],
-    asked: NDArray[np.int64],
-    told: NDArray[np.float32],
-    *,
-    before: NDArray[np.int64],
-    here: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Pairs of an earlier and a later place that a token makes a seed, and what it tells.
-
-    Args:
-        known: `[originals, k]`, likeliest tokens.
-        sure: `[originals, k]`, ln of how probable each is.
-        asked: `[places, k]`, tokens that explain a place best.
-        told: `[places, k]`, ln of how much more probable each makes it.
-        before: `[originals]`, their first places.
-        here: `[places]`, ascending.
-    """
-    # what no partner makes a seed is not looked up
-    kept = (sure.ravel() >= _UNSURE).nonzero()[0]
-    order = kept[np.argsort(known.ravel()[kept], kind="stable")]
-    token, sure = known.ravel()[order], sure.ravel()[order]
-    place = np.repeat(before, known.shape[1])[order]
-    low, high = np.searchsorted(token, asked.ravel(), "left"), np.searchsorted(token, asked.ravel(), "right")
-    count = np.where(told.ravel() >= _SEED, high - low, 0)
-    # the commonest tokens are left out where looking all up would be too much
-    by_size = np.argsort(count, kind="stable")
-    kept = np.sort(by_size[: np.searchsorted(np.cumsum(count[by_size]), _JOINS, "right")])
-    query = np.repeat(kept, count[kept])
-    ends = np.cumsum(count[kept])
-    item = np.arange(len(query)) - np.repeat(ends - count[kept], count[kept]) + low[query]
-    vote = sure[item] + told.ravel()[query]
-    left, right = place[item], here[query // asked.shape[1]]
-    good = (vote >= _SEED) & (left < right)
-    return left[good], right[good], vote[good]
-
-
-def _summed(keys: NDArray[np.int64], values: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Each key once, with the sum of its values."""
-    found, inverse = np.unique(keys, return_inverse=True)
-    return found, np.bincount(inverse, weights=values, minlength=len(found)).astype(np.float64)
-
-
-def _stretches(evidence: Tensor, lengths: Tensor, *, begins: Tensor, starts: float, ends: Tensor) -> Tensor:
-    """`[n, longest]`: how probable it is that a place is of a related stretch; forward-backward over two states.
-
-    Args:
-        evidence: `[n, longest]`, ln of how much more probable a place is if it is.
-        lengths: `[n]` int64.
-        begins: `[n]`, how probable it is that the first place is.
-        starts: How probable it is that a stretch begins at any other place.
-        ends: `[n]`, how probable it is that a place is a stretch's last.
-    """
-    count, longest = evidence.shape
-    ends = ends.double()
-    likelihood = evidence.double().clamp(-30, 30).exp()
-    begins = begins.double()
-    forward = torch.empty(longest, count, 2, dtype=torch.float64)
-    related, not_related = begins * likelihood[:, 0], 1 - begins
-    for step in range(longest):
-        if step:
-            before, not_before = forward[step - 1].unbind(1)
-            related = (before * (1 - ends) + not_before * starts) * likelihood[:, step]
-            not_related = before * ends + not_before * (1 - starts)
-        total = related + not_related
-        forward[step] = torch.stack([related / total, not_related / total], 1)
-    found = torch.empty(count, longest)
-    backward = torch.ones(count, 2, dtype=torch.float64)
-    for step in range(longest - 1, -1, -1):
-        if step < longest - 1:
-            later, not_later = likelihood[:, step + 1] * backward[:, 0], backward[:, 1]
-            moved = torch.stack([(1 - ends) * later + ends * not_later, starts * later + (1 - starts) * not_later], 1)
-            moved = moved / moved.amax(1, keepdim=True)
-            # behind its end a diagonal tells nothing
-            backward = torch.where((step + 1 < lengths)[:, None], moved, 1.0)
-        both = forward[step] * backward
-        found[:, step] = (both[:, 0] / both.sum(1)).float()
-    return found

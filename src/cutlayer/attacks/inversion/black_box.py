@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guesses
-from cutlayer.attacks.content import content_rows
+from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, PublicText
 from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.simulate import release_public, released_as, simulate
@@ -74,7 +74,7 @@ class BlackBoxInversion(ABC):
         Args:
             features: `[n, f]`, what was released.
             ids: `[n]` int64, the token behind each.
-            table: The embedding table.
+            table: `[vocab, width]`, the embedding table.
             candidates: `[c]` int64, what may be guessed.
 
         Returns:
@@ -83,12 +83,12 @@ class BlackBoxInversion(ABC):
 
 
 def candidates_of(knowledge: Knowledge, table: Tensor) -> Tensor:
-    """`[c]` int64: what may be guessed."""
+    """What may be guessed, `[c]` int64: the candidates, or every row of the table `[vocab, width]`."""
     return torch.arange(len(table)) if knowledge.candidates is None else knowledge.candidates.nonzero()[:, 0]
 
 
 def granted(knowledge: Knowledge) -> tuple[PublicText, Tensor]:
-    """Public text and the table.
+    """Public text, and the table `[vocab, width]` as it was handed out.
 
     Raises:
         Inapplicable: They, or how releases are privatized, were not granted.
@@ -113,7 +113,7 @@ def pairs(
     Args:
         public: The text.
         knowledge: What releases are made with.
-        table: The embedding table.
+        table: `[vocab, width]`, the embedding table.
         rows: Element type of rows on the wire; `None` for ids.
         tokens: Of the text, so many at most, from its beginning.
         draws: How often each text is released.
@@ -140,24 +140,30 @@ def pairs(
 def features_of(payload: Payload, knowledge: Knowledge, table: Tensor) -> tuple[Tensor, list[Tensor]]:
     """What stands in the places of content tokens, segment by segment: their rows, or their ids' rows.
 
+    Args:
+        payload: What was released.
+        knowledge: Where special tokens stand.
+        table: `[vocab, width]`, whose rows ids have.
+
     Returns:
-        `[total, width]`, and for each segment the tokens of each text `[n]`.
+        `[total, width]` float32, and for each segment the tokens of each text `[n]`.
     """
-    if isinstance(payload, Tokens):
-        ids = torch.cat([side.values for side in payload.segments])
-        return table[ids].float(), [side.lengths for side in payload.segments]
-    values, lengths = content_rows(payload, knowledge)
-    owner = torch.arange(lengths.shape[1]).repeat(len(lengths)).repeat_interleave(lengths.flatten())
-    parts = [values[owner == side] for side in range(lengths.shape[1])]
-    return torch.cat(parts).float(), [counts.contiguous() for counts in lengths.unbind(1)]
+    content = content_tokens(payload, knowledge)
+    rows = table[content.values] if isinstance(payload, Tokens) else content.values
+    return rows.float(), [side.lengths for side in content.segments]
 
 
 def read_each(payload: Payload, knowledge: Knowledge, table: Tensor, reader: Callable[[Tensor], Tensor]) -> Tokens:
-    """A release with what `reader` makes of each place's features in that place; the same id is read once."""
-    if isinstance(payload, Tokens):
-        ids, place = torch.cat([side.values for side in payload.segments]).unique(return_inverse=True)
-        parts = reader(table[ids].float())[place].split([len(side.values) for side in payload.segments])
-        return Tokens(tuple(side.with_values(part) for side, part in zip(payload.segments, parts, strict=True)))
-    features, counts = features_of(payload, knowledge, table)
-    parts = reader(features).split([int(each.sum()) for each in counts])
-    return Tokens(tuple(Ragged(part, each) for part, each in zip(parts, counts, strict=True)))
+    """A release with what is made of each place's features in that place; the same id is read once.
+
+    Args:
+        payload: What was released.
+        knowledge: Where special tokens stand.
+        table: `[vocab, width]`, whose rows ids have.
+        reader: Makes of features `[m, width]` ids `[m]`, or rows `[m, width]`.
+    """
+    content = content_tokens(payload, knowledge)
+    if not isinstance(payload, Tokens):
+        return content.with_values(reader(content.values.float()))
+    ids, place = content.values.unique(return_inverse=True)
+    return content.with_values(reader(table[ids].float())[place])

@@ -30,6 +30,7 @@ from torch import Tensor
 from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.replacement import replacements
 
 _FITTED_PAIRS = 1500
 """Pairs that the four numbers are fitted on: their errors are then below a hundredth of the numbers."""
@@ -54,11 +55,14 @@ def draw_ids(
         mechanism: Whose noise.
         etas: `[n]` float64, the parameter of each.
         rng: Of the attacker, who need not keep it secret.
+
+    Returns:
+        `[n]` int64, of rows that are not rounded to the lattice: nobody sees them.
     """
     drawn = []
     for part, own in zip(ids.split(_DRAWN), etas.split(_DRAWN), strict=True):
         noise = mechanism.noise(etas=own.numpy(), width=search.table.shape[1], rng=rng)
-        drawn.append(search.nearest(search.table[part].double() + torch.from_numpy(noise)))
+        drawn.append(replacements(part, noise, search, on_lattice=False))
     return torch.cat(drawn)
 
 

@@ -2,6 +2,8 @@
 
 Forward-backward over the candidates of each place: the token with the largest posterior, not the likeliest
 whole text. The share of tokens that are right is what counts, and this is what maximises it.
+
+Ref: Rabiner, "A tutorial on hidden Markov models", Proc. IEEE 77, 1989, §III, eq. (27) to (29).
 """
 
 from __future__ import annotations

@@ -48,7 +48,15 @@ class Emission(Protocol):
         ...
 
     def scores(self, observed: Tensor, ids: Tensor) -> Tensor:
-        """ln P(observed | token) for tokens `ids` `[places, k]`, up to a constant of each place; float64."""
+        """How well tokens explain what was observed.
+
+        Args:
+            observed: `[places, ...]`, ids or rows.
+            ids: `[places, k]` int64, tokens to compare in each place.
+
+        Returns:
+            `[places, k]` float64, ln P(observed | token) up to a constant of each place.
+        """
         ...
 
 
@@ -74,7 +82,7 @@ class Released:
         return Candidates(ids[which], self.scores(kinds, ids)[which])
 
     def log_evidence(self, kinds: Tensor) -> Tensor:
-        """ln P(observed) of released tokens `[kinds]`, each once, whatever stood there; float64."""
+        """ln P(released) `[kinds]` float64 of tokens `[kinds]` int64, each once, whatever stood there."""
         sources = self._with(kinds)
         return self._channel.log_evidence(kinds, sources, self._unigram[sources].float()).double()
 
@@ -93,7 +101,7 @@ class Unchanged:
     """Ids that left as they are."""
 
     def candidates(self, observed: Tensor, k: int) -> Candidates:
-        """The token itself."""
+        """The released token `[places]` alone, with score 0: nothing else explains it."""
         return Candidates(observed[:, None], torch.zeros(len(observed), 1, dtype=torch.float64))
 
     def scores(self, observed: Tensor, ids: Tensor) -> Tensor:

@@ -78,6 +78,9 @@ def support(row: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
         row: `[width]` float32.
         table: `[vocab, width]` float32.
         candidates: `[k]` int64.
+
+    Returns:
+        `[m]` int64, those of the candidates w for which fl(e_w + fl(y - e_w)) = y in every coordinate.
     """
     left = candidates
     for part in torch.arange(len(row)).split(_COORDINATES):

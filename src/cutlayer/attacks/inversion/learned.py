@@ -236,7 +236,13 @@ class Reader(nn.Module):
         return point
 
     def loss(self, seen: Ragged, targets: Tensor, *, compared: int) -> Tensor:
-        """See `sampled_cross_entropy`."""
+        """Mean cross-entropy, over sampled candidates, of the tokens that rows are of.
+
+        Args:
+            seen: Rows `[total, width]`.
+            targets: `[total]` int64, the place of each token among the candidates; below 0 where it is none of them.
+            compared: Candidates in each place; see `sampled_cross_entropy`.
+        """
         possible = targets >= 0
         points = self.points(seen)[possible]
         return sampled_cross_entropy(

@@ -137,7 +137,7 @@ class PublicInputs:
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """How many tokens its texts have."""
         return len(self._texts.values)
 
     @property

@@ -35,6 +35,7 @@ from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
 from cutlayer.privacy.mechanisms import DChi, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.replacement import noisy_rows
 
 _SPREAD = 0.3
 """σ of ln eta under CTI, where the attacker knows no label to estimate it by: 0.25 to 0.38 on four data sets."""
@@ -91,7 +92,15 @@ class Reader(Protocol):
     """Reads tokens from what was observed in their places."""
 
     def read(self, looks: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """Tokens `[places]`, from one or several looks `[places, ...]` at texts of `lengths`, none of them empty."""
+        """Reads the tokens of texts, none of which is empty.
+
+        Args:
+            looks: One or several, each `[places, ...]`: ids or rows.
+            lengths: `[texts]` int64, places of each text.
+
+        Returns:
+            `[places]` int64.
+        """
         ...
 
 
@@ -123,7 +132,7 @@ class PosteriorReader:
         return decode(candidates, lengths, self.prior, weight=self.tuned.weight)
 
     def candidates(self, looks: Sequence[Tensor]) -> Candidates:
-        """What may have been in each place, by all looks at it and without its neighbours."""
+        """What may have been in each place, by all looks `[places, ...]` at it and without its neighbours."""
         if self.rounded is not None:
             looks = [self.rounded.nearest(look.double()) for look in looks]
         candidates = self.emission.candidates(looks[0], self.k)
@@ -253,7 +262,7 @@ class OwnText:
     Attributes:
         learnt: `[n]` int64, which texts are to learn from, of all single ones.
         held: Texts to choose by.
-        observed: What was drawn of the tokens of `held`: ids or rows.
+        observed: `[tokens, ...]`, what was drawn of the tokens of `held`: ids or rows.
         prior: Fitted on `learnt` alone.
         explained: How releases are explained, under a prior.
     """
@@ -326,7 +335,7 @@ def _draw_rows(
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     table, eta = search.table, noise.privacy.eta
     etas = _etas(ids, noise=noise, rng=rng).numpy()
-    rows = table[ids].double() + torch.from_numpy(DChi().noise(etas=etas, width=table.shape[1], rng=rng))
+    rows = noisy_rows(table[ids], DChi().noise(etas=etas, width=table.shape[1], rng=rng), on_lattice=False)
     spread = 0.0 if noise.privacy.cti is None else _SPREAD if noise.etas is None else float(np.log(etas).std())
     if noise.clip is not None:
         rows *= (noise.clip / rows.norm(dim=1, keepdim=True)).clamp(max=1)

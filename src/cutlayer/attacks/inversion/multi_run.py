@@ -155,7 +155,15 @@ class JointReader:
         return torch.where(several, candidates.ids.gather(1, likeliest)[:, 0], released.values % len(unigram))
 
     def candidates(self, values: Tensor, looks: Looks) -> tuple[Candidates, Tensor]:
-        """What may have been in each place by all looks at it, and in which `[places]` bool there were several."""
+        """What may have been in each place by all looks at it.
+
+        Args:
+            values: `[places]` int64, released tokens.
+            looks: Which places look at the same.
+
+        Returns:
+            The candidates of each place, and in which places `[places]` bool there were several looks.
+        """
         unigram = self.posterior.prior.unigram
         single = self.emission.candidates(values, self.posterior.k)
         likely = (single.scores + unigram[single.ids]).topk(min(_ASKED, single.ids.shape[1]), dim=1).indices

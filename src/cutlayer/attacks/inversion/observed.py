@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
-from cutlayer.core import Payload, Rows, Tokens
-from cutlayer.models import Bottom, Template
+from cutlayer.core import ConfigError, DataError, Payload, Rows, Tokens
+from cutlayer.models import Bottom, Inputs, Template
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,39 @@ class ObservedRows:
         sent, inputs = self.template.from_rows(self.rows)
         apart: Tensor = (made - sent)[inputs.attention_mask.bool()].square().sum(1)
         return apart
+
+
+def check_depth(bottom: Bottom) -> None:
+    """Refuses a bottom of embeddings.
+
+    Raises:
+        Inapplicable: The bottom has no blocks.
+    """
+    if next(bottom.block_parameters(), None) is None:
+        raise Inapplicable(
+            "The boundary of a bottom without blocks is rows of the embedding table, so there is nothing to invert: "
+            "nearest-neighbour is the attack that applies."
+        )
+
+
+def check_observed(hidden: Tensor, inputs: Inputs) -> None:
+    """Refuses what is no boundary, and what holds the answer.
+
+    Args:
+        hidden: The observed boundary, `[batch, seq, width]` of any float type.
+        inputs: Its mask and positions, `[batch, seq]`.
+
+    Raises:
+        ConfigError: The attack was handed the ids or rows that it is to find.
+        DataError: Boundary and mask do not fit together, or there is no real position.
+    """
+    if inputs.input_ids is not None or inputs.inputs_embeds is not None:
+        raise ConfigError("The attack was given the ids or rows that it is to find.", remedy="Leave them out.")
+    shapes = [tuple(tensor.shape) for tensor in (hidden, inputs.attention_mask, inputs.position_ids)]
+    if hidden.dim() != 3 or {shape[:2] for shape in shapes} != {shapes[0][:2]} or not hidden.is_floating_point():
+        raise DataError(
+            "A boundary is floating [batch, seq, width] with mask and positions [batch, seq], not "
+            f"{hidden.dtype}{shapes[0]} with {shapes[1]} and {shapes[2]}."
+        )
+    if not bool(inputs.attention_mask.any()):
+        raise DataError("The boundary has no real position, so there is nothing to find.")

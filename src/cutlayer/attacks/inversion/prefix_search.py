@@ -23,7 +23,9 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import content_rows
-from cutlayer.attacks.evaluation.truth import CONTROL_ITEMS, Graded, TokenTruth, Traffic
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.view import SeenFrame, SeenRelease, Transcript, View
 from cutlayer.core import Ragged, Rows, Tokens
@@ -97,7 +99,7 @@ class Encoded:
     inputs: Inputs
 
     def part(self, texts: slice) -> Encoded:
-        """Some of the texts."""
+        """The texts in a slice of them."""
         return Encoded(self.states[texts], Inputs(self.inputs.attention_mask[texts], self.inputs.position_ids[texts]))
 
     def repeated(self, times: int) -> Encoded:

@@ -28,6 +28,8 @@ class Bigram:
         begin: The mark before a text's first token.
         end: The mark behind its last.
         unigram: `[vocab]` float64, ln of how often each token stands; smoothed.
+
+    Ref: Kneser and Ney, "Improved backing-off for m-gram language modeling", ICASSP 1995.
     """
 
     def __init__(self, texts: Ragged, *, allowed: Tensor) -> None:
@@ -55,7 +57,15 @@ class Bigram:
         self.unigram = (stand / stand.sum()).log()
 
     def probability(self, before: Tensor, behind: Tensor) -> Tensor:
-        """P(behind | before), float32, of the shape that `[..., a, 1]` and `[..., 1, b]` give together."""
+        """How probable tokens are behind others.
+
+        Args:
+            before: `[..., a, 1]` int64, tokens or the mark of a text's beginning.
+            behind: `[..., 1, b]` int64, tokens or the mark of its end.
+
+        Returns:
+            `[..., a, b]` float32, P(behind | before).
+        """
         found = self._rest[before] * self._base[behind]
         keys = (before * self._size + behind).flatten()
         maybe = self._maybe[_bucket(keys)].nonzero()[:, 0]

@@ -22,7 +22,7 @@ from cutlayer.attacks.inversion.black_box import candidates_of
 from cutlayer.attacks.inversion.observed import ObservedRows
 from cutlayer.attacks.knowledge import Knowledge, Need
 from cutlayer.attacks.view import View
-from cutlayer.core import Ragged, Spec, Tokens
+from cutlayer.core import Spec, Tokens
 
 _TEXTS_AT_ONCE = 16
 
@@ -61,8 +61,7 @@ class WordSelection:
             observed = ObservedRows.of(release.payload, view.knowledge)
             parts = torch.arange(len(observed)).split(_TEXTS_AT_ONCE)
             found = [self._read(observed.select(part), view.knowledge) for part in parts]
-            columns = zip(*(tokens.segments for tokens in found), strict=True)
-            yield release.source, release.number, Tokens(tuple(Ragged.concatenate(column) for column in columns))
+            yield release.source, release.number, Tokens.concatenate(found)
 
     def _read(self, observed: ObservedRows, knowledge: Knowledge) -> Tokens:
         """The tokens of some texts."""

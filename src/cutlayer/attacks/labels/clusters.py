@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Need
 from cutlayer.attacks.view import SeenStep, View
+from cutlayer.core.extras import require
 
 _FITTED_ROWS = 2**14
 """Rows that groups are found by; the others are put into them."""
@@ -82,6 +83,7 @@ def _grouped(view: View, features: Callable[[SeenStep], Tensor | None], *, skipp
 
 def _groups(rows: Tensor, classes: int) -> Any:
     """Lloyd's algorithm, the best of some starts."""
+    require("audit")
     from sklearn.cluster import KMeans
 
     return KMeans(classes, n_init=_STARTS, random_state=_SEED).fit(rows.numpy())
@@ -95,7 +97,7 @@ ATTACKS.add("gradient-direction")(
         reference="Li et al., arXiv:2102.08504; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )
 ATTACKS.add("activation-clusters")(
@@ -106,6 +108,6 @@ ATTACKS.add("activation-clusters")(
         reference="Sun et al., arXiv:2203.01451; groups instead of known examples",
         needs=frozenset({Need.CLASSES}),
         named=False,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )

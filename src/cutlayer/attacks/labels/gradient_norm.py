@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Need
 from cutlayer.attacks.view import SeenStep, View
 
@@ -77,6 +77,6 @@ ATTACKS.add("gradient-norm")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504",
         needs=frozenset({Need.SHARES}),
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )

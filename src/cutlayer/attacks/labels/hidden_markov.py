@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def parameters(self) -> int:
-        """Numbers that are fitted."""
+        """How many numbers are fitted: what Schwarz's criterion counts."""
         states, classes = int(self.labels.shape[0]), int(self.labels.shape[1])
         if self.changes_alike:
             return int(states > 1)

@@ -3,6 +3,8 @@
 With p = softmax(logits), which the vendor knows because it computed the logits, a mean cross-entropy over B texts has
 gradient g = (p - onehot(y)) / B. Its one negative entry stands at y; and y = argmax(p - B g), exactly, which smoothing
 and class weights do not change either.
+
+Ref: Li et al., arXiv:2102.08504; Zhao et al., iDLG, arXiv:2001.02610, for the sign.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Need
 from cutlayer.attacks.view import SeenStep, View
 
@@ -75,7 +77,7 @@ ATTACKS.add("gradient-sign")(
         question=Question.LABEL,
         reference="Li et al., arXiv:2102.08504; Zhao et al., iDLG, arXiv:2001.02610",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )
 ATTACKS.add("output-gradient")(
@@ -85,6 +87,6 @@ ATTACKS.add("output-gradient")(
         question=Question.LABEL,
         reference="this project; d loss / d logits of a cross-entropy",
         needs=frozenset({Need.CLASSES}),
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )

@@ -11,27 +11,20 @@ Ref: this project; the hidden Markov model is Baum's and Welch's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Question
-from cutlayer.attacks.attributes.mlp import known_labels
-from cutlayer.attacks.evaluation.scoring import Further, Score, bootstrap_of
-from cutlayer.attacks.evaluation.truth import CONTROL, Graded, Traffic, by_text, stored_words
-from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
+from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need, known_labels
 from cutlayer.attacks.labels.hidden_markov import read_in_order
 from cutlayer.attacks.labels.output_gradient import told_labels
 from cutlayer.attacks.view import SeenStep, Transcript, View
-from cutlayer.core import DataError
 from cutlayer.privacy import keep_probability
 
 _MOST_STATES = 12
 """Of a hidden Markov model, beside one for each label."""
-_TOLERANCE = 0.01
-"""Of a list's length: how far off a row may be that counts as linked."""
-_CONTROL_ROWS = 1024
 _RECORD_SET = "record-set/"
 
 
@@ -102,7 +95,7 @@ ATTACKS.add("record-order")(
         reference="this project; Baum et al. 1970",
         needs=frozenset({Need.CLASSES, Need.RESPONSE}),
         floor=0.9,
-        clue=Clue.NEIGHBOURS,
+        signal=SignalSource.NEIGHBOURS,
     )
 )
 for _question, _name, _what in (
@@ -117,7 +110,7 @@ for _question, _name, _what in (
             reference="this project; Baum et al. 1970",
             needs=frozenset({Need.LABELLED}),
             floor=0.9,
-            clue=Clue.ORDER,
+            signal=SignalSource.ORDER,
         )
     )
 ATTACKS.add("record-linkage")(
@@ -127,13 +120,20 @@ ATTACKS.add("record-linkage")(
         question=Question.ROW,
         reference="this project",
         needs=frozenset({Need.ROWS}),
-        clue=Clue.ORDER,
+        signal=SignalSource.ORDER,
     )
 )
 
 
 def in_order(evidence: Tensor) -> Tensor:
-    """Log-probabilities `[records, k]` of labels; see `read_in_order`."""
+    """Labels of records that lie in an order; see `read_in_order`.
+
+    Args:
+        evidence: `[records, k]`, how probable what is known of each record is, were its label each of these.
+
+    Returns:
+        `[records, k]` float64, log-probabilities.
+    """
     classes = evidence.shape[1]
     states = sorted({2, 3, min(classes, _MOST_STATES)} - {1})
     return torch.from_numpy(read_in_order(evidence.double().numpy(), states=states))
@@ -205,110 +205,3 @@ def _stored(transcript: Transcript) -> dict[str, list[tuple[int, int]]]:
     if not found:
         raise Inapplicable("Steps carried texts of their own, and no record has a number.")
     return {source: sorted(shards) for source, shards in found.items()}
-
-
-# ---------------------------------------------------------------- truth
-
-
-@dataclass(frozen=True, eq=False)
-class RowTruth:
-    """Which row of a list each text is, and where texts were released.
-
-    Attributes:
-        rows: `[n]` int64, counted from 0.
-        listed: How many rows the list has.
-        records: By record set, `[n]` int64: the record that holds each text, `ELSEWHERE` if none does.
-        steps: By job and step, `[rows]` int64: each row's text.
-    """
-
-    rows: Tensor
-    listed: int
-    records: Mapping[str, Tensor] = field(default_factory=dict)
-    steps: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
-
-    @property
-    def tolerance(self) -> int:
-        """Rows that a guess may be off."""
-        return max(1, round(_TOLERANCE * self.listed))
-
-    def score(self, guesses: Iterable[Guess]) -> Score:
-        """The share of texts whose row was guessed to within a hundredth of the list; beside it the rank correlation.
-
-        Raises:
-            DataError: Transcript and truth do not belong together.
-        """
-        found = list(by_text(guesses, self.records, self.steps))
-        if not found:
-            raise DataError(
-                "The transcript shows none of the texts that the truth names.", remedy="Give that of the same run."
-            )
-        texts, values = (torch.cat(column) for column in zip(*found, strict=True))
-        true = self.rows[texts]
-        near = (true - values).abs() <= self.tolerance
-        looks = torch.bincount(texts, minlength=len(self.rows))
-        ordered = true.sort().values
-        around = [
-            torch.searchsorted(ordered, values + side, right=side > 0) for side in (-self.tolerance, self.tolerance)
-        ]
-        own, guessed = _ranks(true), _ranks(values)
-        correlation = Further(
-            name="rank_correlation",
-            title="rank correlation of guessed and true rows (Spearman), without its sign",
-            value=float(_correlation(own, guessed, torch.ones(len(true)))),
-            interval=bootstrap_of(
-                lambda weights: _correlation(own, guessed, torch.from_numpy(weights)).numpy(),
-                texts,
-                trials=len(texts.unique()),
-            ),
-            n=len(true),
-            unit="correlation",
-        )
-        return Score(
-            torch.zeros_like(looks).index_add(0, texts, near.long()),
-            looks,
-            float((around[1] - around[0]).double().mean()) / len(true),
-            int(looks.max()),
-            (correlation,),
-        )
-
-    def sample(self) -> RowTruth:
-        """A list of a control's length."""
-        return RowTruth(torch.arange(_CONTROL_ROWS), _CONTROL_ROWS)
-
-    def traffic(
-        self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
-    ) -> tuple[Transcript, RowTruth]:
-        """Records of one word each, in the list's order or in none."""
-        numbers = torch.arange(len(self.rows))
-        if kind is not Traffic.UNPROTECTED:
-            numbers = numbers[torch.randperm(len(numbers), generator=rng)]
-        transcript = stored_words(len(numbers), like, knowledge, rng=rng)
-        return transcript, replace(self, records={CONTROL: numbers}, steps={})
-
-    def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
-        """Nothing: no setting changes the order by more or less."""
-        raise Inapplicable("No noise is added to numbers of records: unprotected traffic is of the run's own settings.")
-
-    def ceiling(self, knowledge: Knowledge) -> float:
-        """All of them."""
-        return 1.0
-
-    def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
-        """Knowledge with the list's length; of no text its row."""
-        return replace(knowledge, listed=self.listed)
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Mean ranks `[n]` float64."""
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    ranks: Tensor = (ends - (counts - 1) / 2)[place]
-    return ranks
-
-
-def _correlation(one: Tensor, other: Tensor, times: Tensor) -> Tensor:
-    """`[...]` without sign, of ranks `[n]` that count `times` `[..., n]` each; 0 where one side does not vary."""
-    total = times.sum(-1, keepdim=True)
-    a, b = (each - (times * each).sum(-1, keepdim=True) / total for each in (one, other))
-    spread = ((times * a * a).sum(-1) * (times * b * b).sum(-1)).sqrt()
-    return torch.where(spread > 0, (times * a * b).sum(-1).abs() / spread, 0.0)

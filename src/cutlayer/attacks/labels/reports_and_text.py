@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
-from cutlayer.attacks.attributes.mlp import mean_rows
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
+from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.labels.record_order import Reports
 from cutlayer.attacks.perceptron import Fitting, fit_classifier
@@ -111,7 +111,7 @@ ATTACKS.add("reports-and-text")(
         reference="this project; Patrini et al., arXiv:1609.03683",
         needs=frozenset({Need.CLASSES, Need.RESPONSE, Need.TABLE}),
         floor=0.75,  # where reports alone give 0.65
-        clue=Clue.REPORTS,
+        signal=SignalSource.REPORTS,
     )
 )
 

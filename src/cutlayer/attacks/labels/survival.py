@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSource
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
 from cutlayer.attacks.simulate import simulate
 from cutlayer.attacks.view import View
@@ -82,7 +82,7 @@ ATTACKS.add("survival-pattern")(
         reference="this project; SAP §4.4 (CTI)",
         needs=frozenset({Need.NOISE, Need.PUBLIC_TEXT, Need.TABLE}),
         floor=0.9,
-        clue=Clue.SURVIVAL,
+        signal=SignalSource.SURVIVAL,
     )
 )
 

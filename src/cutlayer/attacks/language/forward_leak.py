@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.language.tail_gradient import NO_TARGET, Unembedding, final_hidden
+from cutlayer.attacks.language.tail import NO_TARGET
+from cutlayer.attacks.language.tail_blocks import final_hidden
+from cutlayer.attacks.language.unembedding import Unembedding
 from cutlayer.models.cutting import Tail
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.seq2seq import Seq2SeqTail

@@ -14,12 +14,16 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.attack import ATTACKS, Attack, Clue, Guess, Guesses, Question
+from cutlayer.attacks.attack import ATTACKS, Attack, Guess, Guesses, Question, SignalSource
 from cutlayer.attacks.content import content_rows
-from cutlayer.attacks.evaluation.truth import CONTROL_ITEMS, Graded, Reading, TokenTruth, Traffic
+from cutlayer.attacks.evaluation.scoring import Reading
+from cutlayer.attacks.evaluation.tokens import TokenTruth
+from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
+from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.language.forward_leak import read_greedy_tokens
-from cutlayer.attacks.language.tail_gradient import NO_TARGET, predicting, read_next_tokens, tail_logits
+from cutlayer.attacks.language.tail import NO_TARGET, predicting, tail_logits
+from cutlayer.attacks.language.tail_gradient import MeanLoss, read_next_tokens
 from cutlayer.attacks.view import SeenAnswer, SeenFrame, Transcript, View
 from cutlayer.core import DataError, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Seq2SeqTail, Tail, Template
@@ -48,7 +52,7 @@ class TailGradient:
             gradient, _ = _padded(step.gradient, step.lengths, view.knowledge, template)
             predicted = int(predicting(inputs).sum())
             if predicted:
-                ids = read_next_tokens(tail, hidden, gradient, inputs, predicted=predicted)
+                ids = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(predicted))
                 yield step.source, step.number, _as_texts(ids, inputs, step.lengths, view.knowledge)
 
 
@@ -89,7 +93,7 @@ ATTACKS.add("tail-gradient")(
         needs=frozenset({Need.TAIL}),
         tokens=MEASURED_TOKENS,
         costly=True,
-        clue=Clue.GRADIENTS,
+        signal=SignalSource.GRADIENTS,
     )
 )
 ATTACKS.add("forward-leak")(

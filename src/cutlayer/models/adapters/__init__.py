@@ -1,14 +1,19 @@
 """What is trained of a part: a low-rank adapter on its frozen blocks, or its own weights."""
 
-from cutlayer.models.adapters.lora import attach_lora
-from cutlayer.models.adapters.store import (
-    adapter_state,
-    load_adapter,
-    load_adapter_state,
-    save_adapter,
-    weights_file,
-)
-from cutlayer.models.adapters.whole import tune_whole
+from typing import TYPE_CHECKING
+
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.models.adapters.lora import attach_lora
+    from cutlayer.models.adapters.store import (
+        adapter_state,
+        load_adapter,
+        load_adapter_state,
+        save_adapter,
+        weights_file,
+    )
+    from cutlayer.models.adapters.whole import tune_whole
 
 __all__ = [
     "adapter_state",
@@ -19,3 +24,5 @@ __all__ = [
     "tune_whole",
     "weights_file",
 ]
+
+on_first_use(__name__)

@@ -32,6 +32,10 @@ _NOTES = "cutlayer.json"
 def adapter_state(part: Part) -> dict[str, Tensor]:
     """The trained tensors under whole-model names; those of an adapter are PEFT's.
 
+    Returns:
+        Views of the parameters, each in its own shape; of a map that LoRA adapts `[rank, inputs]` and
+        `[outputs, rank]`.
+
     Raises:
         ModelError: Nothing of this part is trained.
     """
@@ -44,10 +48,14 @@ def adapter_state(part: Part) -> dict[str, Tensor]:
 
 
 def load_adapter_state(part: Part, state: Mapping[str, Tensor]) -> None:
-    """Puts trained tensors back; names and shapes must be exactly those of `adapter_state`.
+    """Puts trained tensors back.
+
+    Args:
+        part: Where they belong; nothing else of it changes.
+        state: Tensors by whole-model name, with the names and shapes of `adapter_state`.
 
     Raises:
-        ModelError: They are not.
+        ModelError: Names or shapes are others.
     """
     mine = adapter_state(part)
     expected = {name: tuple(tensor.shape) for name, tensor in mine.items()}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cutlayer.core import Guarantee, Registry
-from cutlayer.privacy.randomness import Streams
+
+if TYPE_CHECKING:
+    from cutlayer.privacy.randomness import Streams
 
 Float64 = NDArray[np.float64]
-Rng = np.random.Generator | Streams
+Rng: TypeAlias = "np.random.Generator | Streams"
 """Where noise comes from: one secure generator for all rows, or a stream for each."""
 
 
@@ -58,7 +60,9 @@ class Mechanism(Protocol):
         ...
 
 
-MECHANISMS: Registry[Mechanism] = Registry("mechanism", plugins="cutlayer.mechanisms")
+MECHANISMS: Registry[Mechanism] = Registry(
+    "mechanism", package="cutlayer.privacy.mechanisms", plugins="cutlayer.mechanisms"
+)
 """An installed package names further mechanisms under the entry points `cutlayer.mechanisms`.
 
 Closed to claims: what cutlayer itself promises is added here, with its tests. Take a mechanism from

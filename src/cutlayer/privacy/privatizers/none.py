@@ -9,7 +9,8 @@ from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Guarantee, Tokens
 from cutlayer.privacy.context import Excerpts
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
+from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
 

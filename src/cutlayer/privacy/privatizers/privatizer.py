@@ -6,9 +6,7 @@ import hashlib
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,19 +20,20 @@ from cutlayer.core import (
     Fault,
     Guarantee,
     Place,
-    PrivacyError,
-    Ragged,
     Registry,
     Rows,
     Tokens,
 )
 from cutlayer.privacy.charges import Charges, record
-from cutlayer.privacy.context import NAME_BYTES, Excerpts, Reader, Readings, Spellings, contexts, token_lists
+from cutlayer.privacy.context import NAME_BYTES, Excerpts, Reader, Readings, Spellings, contexts
 from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
-from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism, round_to_lattice
+from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism
+from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import QUERY_BLOCK
+from cutlayer.privacy.privatizers.naming import Named, NamedText, Source, sources_of
+from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.randomness import NoiseKeys, stream_fingerprint
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.secret import CustomerSecret
@@ -47,118 +46,7 @@ RECOGNISED: Final = 8
 UNSAFE: Final = "The noise comes from a seed: whoever knows it can subtract all noise. Nothing is promised."
 
 
-@dataclass(frozen=True)
-class Space:
-    """Where distances are measured, and what may be released there.
-
-    Attributes:
-        table: `[vocabulary, width]`: the customer's token-embedding table; `None` at a text cut.
-        candidates: `[vocabulary]` bool, public: tokens that text-to-text may return.
-        fingerprint: Names the table, for example the sha256 of its bytes.
-        boundary: Names what hidden rows are: the model's fingerprint and the cut.
-        spellings: How tokens read.
-    """
-
-    table: Tensor | None = None
-    candidates: Tensor | None = None
-    fingerprint: str = ""
-    boundary: str = ""
-    spellings: Spellings = Spellings()  # noqa: RUF009 - it does not change
-
-    def require_table(self) -> Tensor:
-        """The table.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        if self.table is None:
-            raise ConfigError(
-                [Fault("table", None, "must be the token-embedding table; at a text cut the customer has none")]
-            )
-        return self.table
-
-
 Int64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A text in a release: its names, its content tokens there, what they are charged, draws, and largest eta."""
-
-    content: bytes
-    draw: bytes
-    tokens: int
-    charges: bytearray
-    drawn: bytearray
-    eta: float
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A release before its noise.
-
-    Attributes:
-        release: Its names and charges.
-        texts: Its tokens, item by item.
-        etas: `[total]` float64, in that order.
-        names: `[total, NAME_BYTES]` uint8: of each token's draw, in that order.
-    """
-
-    release: Release
-    texts: TextMajor
-    etas: Tensor
-    names: NDArray[np.uint8]
-
-
-class _Source:
-    """A text that is named, or of which parts are.
-
-    Args:
-        ids: All of it that is known.
-        settings: As `Privatizer._settings` returns them.
-    """
-
-    def __init__(self, ids: list[int], settings: bytes) -> None:
-        self.ids = ids
-        self._settings = settings
-
-    @cached_property
-    def _packed(self) -> bytes:
-        return np.asarray(self.ids, dtype="<i8").tobytes()
-
-    @cached_property
-    def name(self) -> bytes:
-        """Tells it from other texts, in memory and nowhere else."""
-        return hashlib.blake2b(self._packed, digest_size=NAME_BYTES).digest()
-
-    @cached_property
-    def draw(self) -> bytes:
-        """Names the draw of all of it."""
-        return hashlib.blake2b(self._packed, key=self._settings, digest_size=NAME_BYTES).digest()
-
-
-def _sources(
-    texts: TextMajor, excerpts: Excerpts | None, settings: bytes
-) -> tuple[list[_Source], Sequence[Sequence[tuple[int, int, int]]]]:
-    """Texts, and the parts of them that each item is made of.
-
-    Raises:
-        PrivacyError: The items are not made of these parts: their noise would go by a wrong name.
-    """
-    if excerpts is None:
-        sources = token_lists(Ragged(texts.values, texts.lengths.flatten()))
-        segments = texts.lengths.shape[1]
-        numbers = range(len(sources))
-        return [_Source(ids, settings) for ids in sources], [
-            [(text, 0, len(sources[text])) for text in numbers[at : at + segments]]
-            for at in range(0, len(sources), segments)
-        ]
-    compact = excerpts.compact()
-    sources = token_lists(compact.texts)
-    made = [[token for text, start, stop in own for token in sources[text][start:stop]] for own in compact.parts]
-    if made != token_lists(Ragged(texts.values, texts.per_text)):
-        raise PrivacyError("These tokens are not the parts of texts that they are said to be.")
-    return [_Source(ids, settings) for ids in sources], compact.parts
 
 
 class Privatizer(ABC):
@@ -334,7 +222,7 @@ class Privatizer(ABC):
         """
         return self._name(tokens, labels, look, excerpts).release
 
-    def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> _Named:
+    def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> Named:
         """Names and charges of the untouched `tokens`.
 
         A token's draw is named after everything that its noise depends on: mechanism, place, space and candidates,
@@ -345,7 +233,7 @@ class Privatizer(ABC):
         texts = TextMajor.of(tokens)
         etas = self._etas(tokens, texts, labels)
         levels, settings = etas.tolist(), self._settings(look)
-        sources, parts = _sources(texts, excerpts, settings)
+        sources, parts = sources_of(texts, excerpts, settings)
         drawn = bytearray()
         identities, listed = [], []
         end = 0
@@ -375,7 +263,7 @@ class Privatizer(ABC):
             unit=self.unit,
             pending=Place.TOKENS,
         )
-        return _Named(release, texts, etas, np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES))
+        return Named(release, texts, etas, np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES))
 
     def _settings(self, look: int | None) -> bytes:
         """A key that stands for all that every draw of a release depends on."""
@@ -394,13 +282,13 @@ class Privatizer(ABC):
 
     def _read(
         self,
-        source: _Source,
+        source: Source,
         levels: Sequence[float],
         settings: bytes,
         *,
         part: tuple[int, int, int],
         paired: bool,
-    ) -> _Text:
+    ) -> NamedText:
         """Names of a part of a text.
 
         Args:
@@ -432,9 +320,9 @@ class Privatizer(ABC):
                 charges += record(account, draw, largest)
         if reading is not None:
             account = self._account(reading.read)
-        return _Text(account, source.draw, stop - start, charges, drawn, largest)
+        return NamedText(account, source.draw, stop - start, charges, drawn, largest)
 
-    def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[_Text], identity: bytes) -> _Text:
+    def _whole(self, shape: Int64, ids: Tensor, segments: Sequence[NamedText], identity: bytes) -> NamedText:
         """A row that leaves whole: a text, or a pair of texts."""
         eta = max(segment.eta for segment in segments)
         charges, content = segments[0].charges, segments[0].content
@@ -451,7 +339,7 @@ class Privatizer(ABC):
             shown = math.isinf(self.spec.eta) or self.spec.place is Place.ACTIVATIONS
             eta = self.spec.eta if shown else 0.0
             charges += record(content, identity, eta)
-        return _Text(content, identity, len(ids), charges, bytearray(), eta)
+        return NamedText(content, identity, len(ids), charges, bytearray(), eta)
 
     def _account(self, read: bytes) -> bytes:
         return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()
@@ -468,30 +356,26 @@ class Privatizer(ABC):
             for identity, digest in zip(release.identities, digests, strict=True)
         )
 
-    def _noisy(
-        self, clean: Callable[[slice], Tensor], *, width: int, etas: Tensor, names: NDArray[np.uint8]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Adds noise block by block.
+    def _noise(self, *, width: int, etas: Tensor, names: NDArray[np.uint8]) -> Iterator[tuple[slice, Float64]]:
+        """Draws noise block by block, from the customer's secret.
 
         Args:
-            clean: Gives the float64 rows `[n, width]` of a slice of all rows.
             width: Coordinates per row.
             etas: `[total]` float64.
             names: `[total, NAME_BYTES]` uint8: of each row's draw.
 
         Yields:
-            A slice of all rows and its noisy rows on the lattice, float64.
+            A slice of all rows and its noise `[n, width]`.
         """
         levels = etas.numpy()
         most = max(QUERY_BLOCK, BLOCK_ELEMENTS // width // QUERY_BLOCK * QUERY_BLOCK)
         for start in range(0, len(levels), most):
             part = slice(start, min(start + most, len(levels)))
             streams = self._noise_keys.streams(names[part])
-            noise = torch.from_numpy(self.mechanism.noise(etas=levels[part], width=width, rng=streams))
-            yield part, round_to_lattice(noise.add_(clean(part)))
+            yield part, self.mechanism.noise(etas=levels[part], width=width, rng=streams)
 
 
-PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism")
+PRIVATIZERS: Registry[type[Privatizer]] = Registry("privacy mechanism", package="cutlayer.privacy.privatizers")
 """By `PrivacySpec.mechanism`. Closed: each is tested against its promise. What is open is `PrivacySpec.noise`."""
 
 

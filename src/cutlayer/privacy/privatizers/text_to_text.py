@@ -13,8 +13,10 @@ from cutlayer.core import Deviation, Fault, Tokens
 from cutlayer.privacy.context import Excerpts
 from cutlayer.privacy.layout import check_ids
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
+from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
+from cutlayer.privacy.replacement import replacements
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -83,8 +85,6 @@ class TextToText(Privatizer):
         named = self._name(tokens, labels, look, excerpts)
         ids = named.texts.values
         found = torch.empty_like(ids)
-        for part, noisy in self._noisy(
-            lambda part: table[ids[part]].double(), width=table.shape[1], etas=named.etas, names=named.names
-        ):
-            found[part] = self.search.nearest(noisy)
+        for part, noise in self._noise(width=table.shape[1], etas=named.etas, names=named.names):
+            found[part] = replacements(ids[part], noise, self.search)
         return replace(named.release, payload=named.texts.tokens(found), pending=None)

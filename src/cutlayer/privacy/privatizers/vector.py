@@ -15,8 +15,10 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy.context import NAME_BYTES, Excerpts
 from cutlayer.privacy.layout import check_ids
-from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer, Space
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
+from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
+from cutlayer.privacy.replacement import noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -94,10 +96,8 @@ class Vector(Privatizer):
             return replace(named.release, pending=Place.ACTIVATIONS)
         table, ids = self.space.require_table(), named.texts.values
         rows = torch.empty((len(ids), table.shape[1]), dtype=torch.float32)
-        for part, noisy in self._noisy(
-            lambda part: table[ids[part]].double(), width=table.shape[1], etas=named.etas, names=named.names
-        ):
-            rows[part] = noisy.float()
+        for part, noise in self._noise(width=table.shape[1], etas=named.etas, names=named.names):
+            rows[part] = noisy_rows(table[ids[part]], noise).float()
         return replace(named.release, payload=named.texts.tokens(rows), pending=None)
 
     def activations(self, release: Release, rows: Rows) -> Release:
@@ -117,13 +117,12 @@ class Vector(Privatizer):
         cleartext = Rows(Ragged(clean, rows.packed.lengths), rows.segment_lengths)
         draws = self._draws(release, replace(release, payload=cleartext).digests())
         noised = torch.empty(clean.shape, dtype=torch.float32)
-        for part, noisy in self._noisy(
-            lambda part: clean[part].double(),
+        for part, noise in self._noise(
             width=clean.shape[1],
             etas=torch.full((len(clean),), self.spec.eta, dtype=torch.float64),
             names=_row_names(draws, rows.packed.lengths),
         ):
-            noised[part] = noisy.float()
+            noised[part] = noisy_rows(clean[part], noise).float()
         return release.noised(Rows(Ragged(noised, rows.packed.lengths), rows.segment_lengths), draws)
 
 

@@ -1,21 +1,33 @@
 """What a vendor could learn from a setting, on the customer's own data: traffic, attacks, and the report."""
 
-from cutlayer.reports.audit.blocks import copy_blocks, study_blocks, unasked
-from cutlayer.reports.audit.frontier import (
-    HELD_OUT,
-    Compared,
-    Evaluation,
-    beside,
-    evaluate,
-    evaluate_beside,
-    frontier,
-    quick_attacks,
-)
-from cutlayer.reports.audit.public import public_text
-from cutlayer.reports.audit.report import ALPHA, METRICS, audit
-from cutlayer.reports.audit.runs import SeveralRuns, check_runs, several_runs
-from cutlayer.reports.audit.students import train_students
-from cutlayer.reports.audit.traffic import LocalSpec, local_answers, local_evidence, local_exchange, recorded_evidence
+from typing import TYPE_CHECKING
+
+from cutlayer.core.extras import require
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.reports.audit.blocks import copy_blocks, study_blocks, unasked
+    from cutlayer.reports.audit.frontier import (
+        HELD_OUT,
+        Compared,
+        Evaluation,
+        beside,
+        evaluate,
+        evaluate_beside,
+        frontier,
+        quick_attacks,
+    )
+    from cutlayer.reports.audit.public import public_text
+    from cutlayer.reports.audit.report import ALPHA, METRICS, audit
+    from cutlayer.reports.audit.runs import SeveralRuns, check_runs, several_runs
+    from cutlayer.reports.audit.students import train_students
+    from cutlayer.reports.audit.traffic import (
+        LocalSpec,
+        local_answers,
+        local_evidence,
+        local_exchange,
+        recorded_evidence,
+    )
 
 __all__ = [
     "ALPHA",
@@ -43,3 +55,6 @@ __all__ = [
     "train_students",
     "unasked",
 ]
+
+require("audit")
+on_first_use(__name__)

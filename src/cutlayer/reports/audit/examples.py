@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cutlayer.attacks import Reading
 from cutlayer.attacks.content import content_tokens
-from cutlayer.attacks.evaluation.truth import UNREAD
+from cutlayer.attacks.evaluation.scoring import UNREAD
 from cutlayer.core import Tokens
 from cutlayer.customer.evidence import Evidence
 from cutlayer.reports.schema import Example, Piece, Strongest

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cutlayer.attacks.evaluation.scoring import bootstrap
+from cutlayer.attacks.evaluation.statistics import bootstrap
 from cutlayer.core import Tokens
 from cutlayer.data import Dataset, tokenise
 from cutlayer.reports.schema import Student

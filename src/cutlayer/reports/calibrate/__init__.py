@@ -1,8 +1,14 @@
 """Which setting to take: the best accuracy under which attacks read little enough."""
 
-from cutlayer.reports.audit import Evaluation
-from cutlayer.reports.calibrate.run import Calibration, CalibrationSpec, calibrate
-from cutlayer.reports.calibrate.search import Arm, Setting, Tried, best, nearest, search
+from typing import TYPE_CHECKING
+
+from cutlayer.core.extras import require
+from cutlayer.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from cutlayer.reports.audit import Evaluation
+    from cutlayer.reports.calibrate.run import Calibration, CalibrationSpec, calibrate
+    from cutlayer.reports.calibrate.search import Arm, Setting, Tried, best, nearest, search
 
 __all__ = [
     "Arm",
@@ -16,3 +22,6 @@ __all__ = [
     "nearest",
     "search",
 ]
+
+require("audit")
+on_first_use(__name__)

@@ -14,7 +14,8 @@ from scipy import stats
 from torch import Tensor
 
 from cutlayer.privacy import NeighbourSearch
-from cutlayer.privacy.mechanisms import Mechanism, round_to_lattice
+from cutlayer.privacy.mechanisms import Mechanism
+from cutlayer.privacy.replacement import replacements
 from cutlayer.reports.conformance.check import ALPHA, ConformanceCheck, Replacement, without_meaning
 from cutlayer.reports.conformance.draws import Draws
 from cutlayer.reports.schema import Interval
@@ -63,10 +64,9 @@ def replacement_curve(mechanism: Mechanism, tokens: TokenSample, *, rng: np.rand
     """
     ids = tokens.ids[torch.from_numpy(rng.permutation(len(tokens.ids))[:SAMPLE_TOKENS])]
     table = tokens.search.table
-    rows = table[ids].double()
     for eta in replacement_etas(mechanism, table, rng):
-        drawn = Draws.of(mechanism, width=rows.shape[1], etas=[eta], samples=len(ids), rng=rng)
-        found = tokens.search.nearest(round_to_lattice(torch.from_numpy(drawn.noise) + rows))
+        drawn = Draws.of(mechanism, width=table.shape[1], etas=[eta], samples=len(ids), rng=rng)
+        found = replacements(ids, drawn.noise, tokens.search)
         replaced = int((found != ids).sum())
         yield Replacement(eta=eta, replaced=replaced / len(ids), ci=interval(replaced, len(ids)), n=len(ids))
 

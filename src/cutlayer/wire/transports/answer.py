@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pydantic
-from torch import Tensor
 
 from cutlayer.core import AuthError, Cut, VendorError
 from cutlayer.printable import quoted
-from cutlayer.wire.frame import Frame, FrameError, Reply, decode_tensors
+from cutlayer.wire.frame import Frame, Reply
+from cutlayer.wire.header import FrameError
 from cutlayer.wire.messages import MAX_ANSWER_BYTES, Message, Problem
 from cutlayer.wire.routes import SHARD_PUT
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TENSOR_MEDIA_TYPE = "application/octet-stream"
 DIGEST_HEADER = "X-Content-SHA256"
@@ -76,6 +80,8 @@ def read_answer(
     wrong = ""
     try:
         if route.reply_tensors:
+            from cutlayer.wire.tensors import decode_tensors
+
             tensors = decode_tensors(route, content, reply=True)
             wrong = _other_shape(frame, tensors)
         elif route.reply is not None:

@@ -9,8 +9,9 @@ import threading
 from pathlib import Path
 
 from cutlayer.core import StorageError
-from cutlayer.wire.frame import Frame, Reply, encode_tensors
+from cutlayer.wire.frame import Frame, Reply
 from cutlayer.wire.recording import BODY_FILE, INDEX_FILE, Direction, Entry
+from cutlayer.wire.tensors import encode_tensors
 from cutlayer.wire.transport import Transport
 
 

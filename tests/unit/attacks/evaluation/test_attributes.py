@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cutlayer.attacks import AttributeMlp, AttributeTruth, Clue, Inapplicable, Traffic, View, measure
+from cutlayer.attacks import AttributeMlp, AttributeTruth, Inapplicable, SignalSource, Traffic, View, measure
 from cutlayer.attacks import Transcript as Seen
-from cutlayer.attacks.attributes.mlp import mean_rows
+from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.evaluation.attributes import CONTROL_ATTACKED, CONTROL_KNOWN
+from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.attacks.evaluation.telling import telling_texts
-from cutlayer.attacks.evaluation.truth import ELSEWHERE
 from cutlayer.attacks.knowledge import UNMARKED
 from cutlayer.core import DataError
 from cutlayer.wire import Frame, routes
@@ -138,12 +138,12 @@ def test_a_controls_labels_are_shared_out_as_the_truths():
     assert 0.05 < float(sample.labels[sample.known].double().mean()) < 0.15
 
 
-@pytest.mark.parametrize("clue", [Clue.WORDS, Clue.LENGTHS])
-def test_made_up_texts_tell_their_label_in_one_place_alone(clue):
+@pytest.mark.parametrize("signal", [SignalSource.WORDS, SignalSource.LENGTHS])
+def test_made_up_texts_tell_their_label_in_one_place_alone(signal):
     labels = torch.arange(600) % 3
     words = torch.arange(10, 60)
-    texts = telling_texts(labels, 600, 3, clue, words, worlds.generator(1))
-    silent = telling_texts(None, 600, 3, clue, words, worlds.generator(1))
+    texts = telling_texts(labels, 600, 3, signal, words, worlds.generator(1))
+    silent = telling_texts(None, 600, 3, signal, words, worlds.generator(1))
     (side,), (other,) = texts.segments, silent.segments
 
     def told_by_length(ragged):
@@ -157,15 +157,15 @@ def test_made_up_texts_tell_their_label_in_one_place_alone(clue):
             if bool((ragged.values == token).any()) and len(set(of[ragged.values == token].tolist())) == 1
         ]
 
-    assert told_by_length(side) == (clue is Clue.LENGTHS)
-    assert len(marks(side)) == (3 if clue is Clue.WORDS else 0)
+    assert told_by_length(side) == (signal is SignalSource.LENGTHS)
+    assert len(marks(side)) == (3 if signal is SignalSource.WORDS else 0)
     assert not told_by_length(other)
     assert not marks(other)
 
 
 def test_a_vocabulary_without_room_for_marks():
     with pytest.raises(Inapplicable, match="A vocabulary of 3 tokens"):
-        telling_texts(LABELS, 5, 3, Clue.WORDS, torch.arange(3), worlds.generator(0))
+        telling_texts(LABELS, 5, 3, SignalSource.WORDS, torch.arange(3), worlds.generator(0))
 
 
 @pytest.mark.parametrize("segments", [1, 2])
@@ -206,7 +206,7 @@ def test_more_labels_read_more(tmp_path):
     """Rows under noise: a dozen labels say little of them, hundreds much."""
     rng = worlds.generator(4)
     labels = torch.randint(2, (900,), generator=rng)
-    texts = telling_texts(labels, 900, 2, Clue.WORDS, torch.arange(10, 200), rng)
+    texts = telling_texts(labels, 900, 2, SignalSource.WORDS, torch.arange(10, 200), rng)
     transcript = Seen.recorded(worlds.record(tmp_path, [worlds.shard(0, worlds.as_rows(texts, sigma=2))]))
     shares = []
     for count in (12, 400):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from cutlayer.attacks import Score, clustered
-from cutlayer.attacks.evaluation.scoring import (
-    allowance,
+from cutlayer.attacks.evaluation.scoring import allowance
+from cutlayer.attacks.evaluation.statistics import (
     area_under_curve,
     bootstrap,
     bootstrap_of,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cutlayer.attacks import LabelTruth, TokenTruth
-from cutlayer.attacks.evaluation.truth import CONTROL_ITEMS
+from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS
 from cutlayer.core import DataError, Ragged, Tokens
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, RECORD_SET

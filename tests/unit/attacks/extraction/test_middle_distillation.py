@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cutlayer.attacks import Check, DistillationSpec, Exchanged, control_students, distil
-from cutlayer.attacks.extraction import middle_distillation as attack
+from cutlayer.attacks.extraction import controls, student
+from cutlayer.attacks.extraction.windows import Windows
 from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, Layout, Template, split
 from tests.equivalence.zoo import VOCAB, shared_model
@@ -87,13 +88,13 @@ def test_a_perceptron_is_taken_only_where_it_helps_on_texts_kept_back(seen):
 
 def test_windows_never_look_into_another_text_or_ahead(seen):
     two = seen.select([0, 1])
-    windows = attack._Windows(two.sent).of(slice(None))
-    alone = [attack._Windows(two.sent.select([number])).of(slice(None)) for number in (0, 1)]
+    windows = Windows(two.sent).of(slice(None))
+    alone = [Windows(two.sent.select([number])).of(slice(None)) for number in (0, 1)]
     assert torch.allclose(windows, torch.cat(alone), atol=1e-6)
     longer = seen.sent.select([int(seen.sent.packed.lengths.argmax())])
     cut = Rows(longer.packed.first(longer.packed.lengths - 2), longer.segment_lengths - 2)
-    ahead = attack._Windows(longer).of(slice(0, cut.total))
-    assert torch.allclose(ahead, attack._Windows(cut).of(slice(None)), atol=1e-6)
+    ahead = Windows(longer).of(slice(0, cut.total))
+    assert torch.allclose(ahead, Windows(cut).of(slice(None)), atol=1e-6)
 
 
 def test_what_follows_a_row_is_of_its_own_text():
@@ -127,49 +128,50 @@ def test_a_student_that_cannot_learn_is_noticed(seen, monkeypatch):
     def nothing(student, windows, values, ridges):
         yield 1.0, torch.zeros(student.linear.in_features + 1, values.shape[1])
 
-    monkeypatch.setattr(attack, "_ridge", nothing)
+    monkeypatch.setattr(student, "_ridge", nothing)
     assert not check(seen)[Check.UNPROTECTED].passed
 
 
 def test_a_student_that_sees_no_row_but_its_own_is_noticed(seen, monkeypatch):
-    of = attack._Windows.of
+    of = Windows.of
 
     def blind(self, items):
         windows = of(self, items).clone()
         windows[:, seen.sent.packed.values.shape[1] :] = 0
         return windows
 
-    taken = attack._ridge
+    taken = student._ridge
 
     def ridge(student, windows, values, ridges):
-        monkeypatch.setattr(attack._Windows, "of", blind)
+        monkeypatch.setattr(Windows, "of", blind)
         yield from taken(student, windows, values, ridges)
 
-    monkeypatch.setattr(attack, "_ridge", ridge)
+    monkeypatch.setattr(student, "_ridge", ridge)
     assert not check(seen)[Check.UNPROTECTED].passed
 
 
 @pytest.mark.parametrize("fault", ["no step is taken", "steps go up", "it has no part in the sum"])
 def test_a_perceptron_that_learns_nothing_is_noticed(seen, monkeypatch, fault):
     """The linear part passes the other controls by itself."""
-    fit, forward = attack.minimise, attack.Perceptron.forward
+    fit, forward = student.minimise, student.Perceptron.forward
     if fault == "no step is taken":
-        monkeypatch.setattr(attack, "minimise", lambda *_, **__: None)
+        monkeypatch.setattr(student, "minimise", lambda *_, **__: None)
     elif fault == "steps go up":
-        monkeypatch.setattr(attack, "minimise", lambda fitted, loss, **how: fit(fitted, lambda at: -loss(at), **how))
+        monkeypatch.setattr(student, "minimise", lambda fitted, loss, **how: fit(fitted, lambda at: -loss(at), **how))
     else:
-        monkeypatch.setattr(attack.Perceptron, "forward", lambda self, features: 0 * forward(self, features))
+        monkeypatch.setattr(student.Perceptron, "forward", lambda self, features: 0 * forward(self, features))
     found = check(seen)
     assert found[Check.UNPROTECTED].passed
     assert not found[Check.NONLINEAR].passed
 
 
 def test_a_score_that_looks_at_the_truth_is_noticed(seen, monkeypatch):
-    honest = attack._explained
+    honest = controls.explained_by
 
     def cheating(rows, compared, learnt):
         return honest((rows + compared.returned.packed.values) / 2, compared, learnt)
 
-    monkeypatch.setattr(attack, "_explained", cheating)
+    for module in (controls, student):
+        monkeypatch.setattr(module, "explained_by", cheating)
     found = check(seen)
     assert not found[Check.SHUFFLED].passed

@@ -12,9 +12,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cutlayer.attacks import Inapplicable
-from cutlayer.attacks.inversion import inverter
-from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, RefineSpec, fit_inverter, refine
-from cutlayer.attacks.inversion.unsplit import InputTruth, UnSplitSpec
+from cutlayer.attacks.inversion import inverter_refinement, public_rows, row_reader
+from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, fit_inverter
+from cutlayer.attacks.inversion.inverter_refinement import RefineSpec, refine
+from cutlayer.attacks.inversion.unsplit_spec import InputTruth, UnSplitSpec
 from cutlayer.core import ConfigError, Cut, DataError, checked
 from cutlayer.models import Head, Inputs, attach_lora, split
 from tests.equivalence import zoo
@@ -147,8 +148,8 @@ def test_ridge_is_the_closed_form(ridge, context):
 
 def test_pieces_equal_one_piece(monkeypatch):
     whole = fit(texts=public(PUBLIC))
-    monkeypatch.setattr(inverter, "_ROWS", 7)
-    monkeypatch.setattr(inverter, "_SCORES", 5 * VOCAB)
+    monkeypatch.setattr(row_reader, "_ROWS", 7)
+    monkeypatch.setattr(row_reader, "_SCORES", 5 * VOCAB)
     pieces = fit(texts=public(11))
     torch.testing.assert_close(pieces._reader.weight, whole._reader.weight, atol=1e-5, rtol=1e-4)
     assert pieces.trials == whole.trials
@@ -168,14 +169,14 @@ def test_scores_are_those_of_brute_force():
                 dim=1, descending=True
             )
         barrier = torch.zeros(VOCAB)
-        found = inverter._best(reader, seen.hidden.flatten(0, 1), table.float(), barrier, 3)
+        found = row_reader.best_tokens(reader, seen.hidden.flatten(0, 1), table.float(), barrier, 3)
         assert torch.equal(found, expected[:, :3])
 
 
 def readers():
     """The closed form's readers in the order of the trials."""
-    moments = inverter._Moments(known().table.detach())
-    for rows in inverter._Public(known(), public(), InverterSpec(), seed=0):
+    moments = row_reader.Moments(known().table.detach())
+    for rows in public_rows.PublicBoundary(known(), public(), context=0, dropout_copies=0, seed=0):
         kept = ~(rows.texts % 10 == 9)
         with torch.no_grad():
             moments.add(rows.features[kept], known().table.detach()[rows.ids[kept]])
@@ -207,7 +208,7 @@ def test_held_out_text_is_not_fitted_on():
 
 
 def test_held_out_rows_are_bounded(monkeypatch):
-    monkeypatch.setattr(inverter, "_HELD_OUT_ROWS", 30)
+    monkeypatch.setattr(public_rows, "_HELD_OUT_ROWS", 30)
     found = fit(texts=public(10))
     assert found.chosen.accuracy.n == 36  # one text of 12 a batch, until there are 30
 
@@ -260,15 +261,15 @@ def test_an_inverter_of_another_bottom_reads_less():
 @pytest.mark.parametrize("fault", ["tokens of the next position", "another table"])
 def test_an_inverter_fitted_wrongly_recovers_nothing(monkeypatch, fault):
     if fault == "another table":
-        real = inverter._Moments.add
+        real = row_reader.Moments.add
         wrong = torch.randn(PUBLIC * SEQ, WIDTH, generator=generator(5))
         monkeypatch.setattr(
-            inverter._Moments, "add", lambda moments, features, rows: real(moments, features, wrong[: len(rows)])
+            row_reader.Moments, "add", lambda moments, features, rows: real(moments, features, wrong[: len(rows)])
         )
         found = fit()
     else:
-        real = inverter._features
-        monkeypatch.setattr(inverter, "_features", lambda hidden, *rest: real(hidden, *rest).roll(1, 1))
+        real = public_rows.windows
+        monkeypatch.setattr(public_rows, "windows", lambda hidden, *rest: real(hidden, *rest).roll(1, 1))
         found = fit()
         monkeypatch.undo()
     assert accuracy(found.guess(world().hidden, world().inputs), world()) <= 0.3
@@ -313,7 +314,11 @@ def test_dropout_is_seen_in_copies_and_leaves_no_trace():
 
 def rows_of(spec):
     with torch.no_grad():
-        return list(inverter._Public(known(), public(), spec, seed=1))
+        return list(
+            public_rows.PublicBoundary(
+                known(), public(), context=spec.context, dropout_copies=spec.dropout_copies, seed=1
+            )
+        )
 
 
 def test_copies_with_dropout_help_against_dropout():
@@ -500,7 +505,7 @@ def test_the_search_is_brute_force_without_a_cache():
 def test_the_search_in_pieces_is_the_search(monkeypatch):
     bottom, by, seen = tangled()
     whole = refined(seen, by=by, bottom=bottom).searched
-    monkeypatch.setattr(inverter, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(inverter_refinement, "_CACHE_BYTES", 1)
     assert torch.equal(refined(seen, by=by, bottom=bottom).searched, whole)
 
 

@@ -17,7 +17,7 @@ from cutlayer.attacks import (
     Transcript,
     View,
 )
-from cutlayer.attacks.evaluation.truth import CONTROL, packed, sent
+from cutlayer.attacks.evaluation.traffic import CONTROL, packed, sent
 from cutlayer.attacks.inversion import masked_infill
 from cutlayer.attacks.inversion.emission import Candidates
 from cutlayer.attacks.inversion.masked_infill import _MaskedLanguageModel

@@ -18,7 +18,7 @@ from cutlayer.attacks import (
     examine,
     measure,
 )
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks.evaluation.traffic import Traffic
 from cutlayer.core import Cut, Ragged, Tokens
 from cutlayer.models import Head, Template, cut_up
 from cutlayer.wire import WireType, pack, routes

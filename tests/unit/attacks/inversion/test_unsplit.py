@@ -12,10 +12,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cutlayer.attacks import Inapplicable
-from cutlayer.attacks.inversion import unsplit
-from cutlayer.attacks.inversion.unsplit import InputTruth, UnSplitRun, UnSplitSpec, reconstruct
+from cutlayer.attacks.inversion.unsplit_run import UnSplitRun, reconstruct
+from cutlayer.attacks.inversion.unsplit_spec import InputTruth, UnSplitSpec
 from cutlayer.core import ConfigError, Cut, DataError, checked
-from cutlayer.models import Bottom, Head, Inputs, attach_lora, split
+from cutlayer.models import Bottom, Head, Inputs, attach_lora, cutting, split
 from tests.equivalence import zoo
 from tests.unit.attacks.worlds import generator
 
@@ -452,7 +452,7 @@ def test_dropout_acts_in_training_mode_alone_and_leaves_no_trace():
 
 def test_each_phase_of_each_outer_loop_draws_its_own_dropout(monkeypatch):
     seeded = []
-    monkeypatch.setattr(unsplit, "seed_dropout", lambda seed, step: seeded.append((seed, step)))
+    monkeypatch.setattr(cutting, "seed_dropout", lambda seed, step: seeded.append((seed, step)))
     attack(replace_spec(SHORT, guess_mode="train"))
     ((seed, _), *_) = seeded
     assert seeded == [(seed, step) for step in range(1, 2 * SHORT.outer_iterations + 1)]
@@ -476,9 +476,8 @@ def test_the_start_is_the_generators():
 
 def test_it_reports_and_stops():
     seen = []
-    options = {"generator": generator(2), "on_progress": seen.append, "stop": lambda: len(seen) == 2}
-    spec = replace_spec(SHORT, outer_iterations=50)
-    found = reconstruct(known(), world().hidden, world().inputs, spec, **options)
+    run = start(replace_spec(SHORT, outer_iterations=50))
+    found = reconstruct(run, on_progress=seen.append, stop=lambda: len(seen) == 2)
     assert tuple(seen) == found.history
     assert len(seen) == 2
     assert_same(found, attack(SHORT))
@@ -535,7 +534,7 @@ def test_every_family(family):
         inputs = Inputs(attention_mask=mask, position_ids=torch.arange(7).expand(3, 7), token_type_ids=types)
         hidden = bottom(replace(inputs, input_ids=ids))
     spec = replace_spec(SHORT, learning_rate_inputs=0.05)
-    found = reconstruct(bottom, hidden, inputs, spec, generator=generator(2))
+    found = reconstruct(UnSplitRun(bottom, hidden, inputs, spec, generator=generator(2)))
     assert found.rows.shape == (3, 7, bottom.table.shape[1])
     first, second = found.history
     assert first.mse_after_inputs > first.mse_after_weights

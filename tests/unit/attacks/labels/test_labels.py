@@ -18,8 +18,8 @@ from cutlayer.attacks import (
     View,
     measure,
 )
-from cutlayer.attacks.evaluation.scoring import chance_of_groups, matched_groups
-from cutlayer.attacks.evaluation.truth import Traffic
+from cutlayer.attacks.evaluation.statistics import chance_of_groups, matched_groups
+from cutlayer.attacks.evaluation.traffic import Traffic
 from cutlayer.core import Cut
 from tests.contract.test_attacks import class_world, label_world
 from tests.unit.attacks import worlds

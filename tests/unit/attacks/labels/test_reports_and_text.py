@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cutlayer.attacks import LabelTruth, Measured, ReportsAndText, Transcript, View, measure
-from cutlayer.attacks.attack import Clue
+from cutlayer.attacks.attack import SignalSource
 from cutlayer.attacks.evaluation.telling import telling_texts
 from cutlayer.attacks.perceptron import Fitting, fit_classifier
 from cutlayer.privacy import keep_probability
@@ -18,7 +18,7 @@ def run(folder, *, told, epsilon=0.5, count=1500, seed=0):
     labels = torch.randint(2, (count,), generator=rng)
     reports = worlds.reported(labels, epsilon, 2, rng)
     said = torch.where(torch.rand(count, generator=rng) < told, labels, torch.randint(2, (count,), generator=rng))
-    tokens = telling_texts(said, count, 2, Clue.WORDS, torch.arange(10, worlds.VOCAB), rng)
+    tokens = telling_texts(said, count, 2, SignalSource.WORDS, torch.arange(10, worlds.VOCAB), rng)
     frames, outputs, steps = [worlds.shard(0, tokens)], {}, {}
     for number, texts in enumerate(torch.randperm(count, generator=rng).split(100), start=1):
         logits = torch.randn(len(texts), 2, generator=rng, requires_grad=True)

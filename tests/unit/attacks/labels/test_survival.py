@@ -7,10 +7,10 @@ import torch
 
 from cutlayer.attacks import (
     AttributeTruth,
-    Clue,
     Inapplicable,
     Noise,
     PublicText,
+    SignalSource,
     SurvivalPattern,
     View,
     measure,
@@ -116,6 +116,6 @@ def test_rows_are_not_read(tmp_path):
     knowledge = known(Noise(PrivacySpec(eta=6, cti=CtiSpec()), etas=etas))
     with pytest.raises(Inapplicable, match="Rows were released"):
         list(SurvivalPattern()(View(transcript, knowledge)))
-    truth = AttributeTruth(torch.arange(4) % 2, 2, torch.arange(4) < 1, clue=Clue.SURVIVAL).sample()
+    truth = AttributeTruth(torch.arange(4) % 2, 2, torch.arange(4) < 1, signal=SignalSource.SURVIVAL).sample()
     with pytest.raises(Inapplicable, match="ids of single texts"):
         truth.traffic("noise", transcript, knowledge, looks=1, rng=worlds.generator(0))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cutlayer.attacks import Inapplicable
-from cutlayer.attacks.language import tail_gradient
+from cutlayer.attacks.language import tail_blocks, unembedding
 from cutlayer.attacks.language.forward_leak import read_greedy_tokens
-from cutlayer.attacks.language.tail_gradient import NO_TARGET
+from cutlayer.attacks.language.tail import NO_TARGET
 from cutlayer.core import Cut, DataError
 from cutlayer.models import Head, split
 from cutlayer.models.cutting import Tail
@@ -96,8 +96,8 @@ def test_rows_and_vocabulary_in_blocks(monkeypatch):
     inputs = batch([9, 4])
     tail, hidden = boundary("llama", 1, inputs)
     one = read_greedy_tokens(tail, hidden, inputs)
-    for name, value in (("_SCORES", 50), ("_ROWS", 4), ("_PAIRS", 1)):
-        monkeypatch.setattr(tail_gradient, name, value)
+    for module, name, value in ((unembedding, "_SCORES", 50), (unembedding, "_ROWS", 4), (tail_blocks, "_PAIRS", 1)):
+        monkeypatch.setattr(module, name, value)
     assert torch.equal(read_greedy_tokens(tail, hidden, inputs), one)
 
 

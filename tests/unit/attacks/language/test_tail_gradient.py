@@ -8,18 +8,12 @@ import torch
 from torch import nn
 
 from cutlayer.attacks import Inapplicable
-from cutlayer.attacks.language import tail_gradient
-from cutlayer.attacks.language.tail_gradient import (
-    NO_TARGET,
-    Match,
-    Unembedding,
-    final_hidden,
-    nearest_tokens,
-    predicting,
-    read_next_tokens,
-    solve_blocks,
-    tail_logits,
-)
+from cutlayer.attacks.language import tail_blocks, unembedding
+from cutlayer.attacks.language.norm_jacobian import ClosedJacobian
+from cutlayer.attacks.language.tail import NO_TARGET, predicting, tail_logits
+from cutlayer.attacks.language.tail_blocks import Solver, final_hidden, solve_blocks
+from cutlayer.attacks.language.tail_gradient import Match, MeanLoss, nearest_tokens, read_next_tokens
+from cutlayer.attacks.language.unembedding import Unembedding
 from cutlayer.core import Cut, DataError
 from cutlayer.models import Head, split
 from cutlayer.models.cutting import Tail, set_dropout
@@ -122,7 +116,7 @@ def model_step(name, tail, inputs):
 def test_every_next_token_is_read_from_the_gradient_below_norm_and_head(name, drift, match, dtype):
     tail = wide_tail(name)
     hidden, gradient, inputs, targets = random_step(tail, customer=drifted(tail, drift))
-    guesses = read_next_tokens(tail, hidden, gradient.to(dtype), inputs, predicted=512, match=match)
+    guesses = read_next_tokens(tail, hidden, gradient.to(dtype), inputs, MeanLoss(512), match=match)
     assert (targets >= 0).sum() == 512
     assert share_read(guesses, targets) == 1
 
@@ -132,7 +126,7 @@ def test_noise_is_read_at_chance():
     hidden, gradient, inputs, targets = random_step(tail)
     noise = torch.empty(gradient.shape).normal_(generator=rng(9)) * gradient.std()
     for match in Match:
-        share = share_read(read_next_tokens(tail, hidden, noise, inputs, predicted=512, match=match), targets)
+        share = share_read(read_next_tokens(tail, hidden, noise, inputs, MeanLoss(512), match=match), targets)
         assert share < 1 / VOCAB + 5 * math.sqrt(1 / VOCAB / 512)
 
 
@@ -140,14 +134,14 @@ def test_another_step_s_gradients_are_read_at_chance():
     tail = wide_tail("llama")
     hidden, _, inputs, targets = random_step(tail)
     _, gradient, _, _ = random_step(tail, seed=1)
-    assert share_read(read_next_tokens(tail, hidden, gradient, inputs, predicted=512), targets) < 0.02
+    assert share_read(read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(512)), targets) < 0.02
 
 
 def test_what_is_read_is_what_the_gradient_is_about():
     """Gradients of the token after next: these are read, and the next ones are not."""
     tail = wide_tail("llama")
     hidden, gradient, inputs, targets = random_step(tail, ahead=2)
-    guesses = read_next_tokens(tail, hidden, gradient, inputs, predicted=int((targets >= 0).sum()))
+    guesses = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(int((targets >= 0).sum())))
     assert share_read(guesses, targets) == 1
     _, _, _, following = random_step(tail)
     assert share_read(guesses, following) < 0.02
@@ -159,7 +153,7 @@ def test_distances_need_the_right_count_and_directions_need_none(wrong):
     tail = wide_tail("gpt2")
     hidden, gradient, inputs, targets = random_step(tail)
     shares = {
-        match: share_read(read_next_tokens(tail, hidden, gradient, inputs, predicted=wrong, match=match), targets)
+        match: share_read(read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(wrong), match=match), targets)
         for match in Match
     }
     assert shares[Match.DIRECTION] == 1
@@ -171,7 +165,7 @@ def test_a_scaled_loss():
     hidden, gradient, inputs, targets = random_step(tail, scale=2.0**-6)
     shares = [
         share_read(
-            read_next_tokens(tail, hidden, gradient, inputs, predicted=512, scale=scale, match=Match.DISTANCE), targets
+            read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(512, scale), match=Match.DISTANCE), targets
         )
         for scale in (2.0**-6, 1.0)
     ]
@@ -185,7 +179,7 @@ def test_a_customer_surer_of_its_tokens_than_the_vendor_is_read_by_direction():
     hidden, gradient, inputs, targets = random_step(tail)
     lengths = torch.logspace(-6, 0, gradient.shape[0] * gradient.shape[1]).view(*gradient.shape[:2], 1)
     shares = [
-        share_read(read_next_tokens(tail, hidden, lengths * gradient, inputs, predicted=512, match=match), targets)
+        share_read(read_next_tokens(tail, hidden, lengths * gradient, inputs, MeanLoss(512), match=match), targets)
         for match in (Match.DIRECTION, Match.DISTANCE)
     ]
     assert shares[0] == 1
@@ -209,7 +203,7 @@ def test_confident_predictions_leave_enough(match):
     assert (sure > 0.999).double().mean() > 0.9
     silent = gradient[:, :-1].norm(dim=-1) == 0
     assert silent.double().mean() > 0.2
-    guesses = read_next_tokens(tail, hidden, gradient, inputs, predicted=512, match=match)
+    guesses = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(512), match=match)
     assert share_read(guesses, targets) == 1
 
 
@@ -217,11 +211,11 @@ def test_only_candidates_are_guessed():
     tail = wide_tail("gpt2")
     hidden, gradient, inputs, targets = random_step(tail)
     allowed = torch.arange(VOCAB) % 2 == 0
-    guesses = read_next_tokens(tail, hidden, gradient, inputs, predicted=512, candidates=allowed)
+    guesses = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(512), candidates=allowed)
     here = targets >= 0
     assert allowed[guesses[here]].all()
     assert (guesses == targets)[here & (targets % 2 == 0)].all()
-    silent = read_next_tokens(tail, hidden, 0 * gradient, inputs, predicted=512, candidates=allowed)
+    silent = read_next_tokens(tail, hidden, 0 * gradient, inputs, MeanLoss(512), candidates=allowed)
     assert allowed[silent[here]].all()
 
 
@@ -229,10 +223,10 @@ def test_only_candidates_are_guessed():
 def test_blocks_of_rows_and_of_the_vocabulary_change_nothing(monkeypatch, name):
     tail = wide_tail(name)
     hidden, gradient, inputs, _ = random_step(tail, (9, 4, 7), customer=drifted(tail, 1.5))
-    one = [read_next_tokens(tail, hidden, gradient, inputs, predicted=17, match=match) for match in Match]
-    monkeypatch.setattr(tail_gradient, "_SCORES", 37 * WIDTH)
-    monkeypatch.setattr(tail_gradient, "_ROWS", 4)
-    other = [read_next_tokens(tail, hidden, gradient, inputs, predicted=17, match=match) for match in Match]
+    one = [read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(17), match=match) for match in Match]
+    monkeypatch.setattr(unembedding, "_SCORES", 37 * WIDTH)
+    monkeypatch.setattr(unembedding, "_ROWS", 4)
+    other = [read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(17), match=match) for match in Match]
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -293,7 +287,7 @@ def test_jacobians_are_those_of_automatic_differentiation(name):
     exact = copy.deepcopy(norm).double() if norm else nn.Identity()
     matrices = torch.stack([torch.autograd.functional.jacobian(exact, row) for row in rows.double()])
     parts = list(ending.jacobians(rows))
-    assert isinstance(parts[0][1], tail_gradient._ClosedJacobian) == (name in CLOSED)
+    assert isinstance(parts[0][1], ClosedJacobian) == (name in CLOSED)
     for part, jacobian in parts:
         matrix, vector = matrices[part], vectors[part].double()
         expected = {
@@ -332,7 +326,7 @@ def test_scores_are_those_of_one_vector_per_row_and_token(name):
     }
     ending = Unembedding(norm=norm, projection=None, weight=table, bias=bias)
     for match, ids in expected.items():
-        assert torch.equal(nearest_tokens(ending, rows, gradient, predicted=7.5, match=match), ids)
+        assert torch.equal(nearest_tokens(ending, rows, gradient, MeanLoss(7.5), match=match), ids)
 
 
 # ---------------------------------------------------------------- blocks in the tail
@@ -344,9 +338,9 @@ def test_scores_are_those_of_one_vector_per_row_and_token(name):
 def test_tokens_are_read_through_blocks(name, depth):
     inputs = batch([33] * 4)
     tail, hidden, gradient, targets = model_step(name, depth, inputs)
-    guesses = read_next_tokens(tail, hidden, gradient.bfloat16(), inputs, predicted=128)
+    guesses = read_next_tokens(tail, hidden, gradient.bfloat16(), inputs, MeanLoss(128))
     assert share_read(guesses, targets) >= 0.99
-    ignoring = read_next_tokens(tail, hidden, gradient, inputs, predicted=128, iterations=0)
+    ignoring = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(128), solver=Solver(iterations=0))
     # residual connections make it less wrong than it sounds; two random blocks make it wrong all the same
     assert 0.3 < share_read(ignoring, targets) < (1 if depth == 1 else 0.9)
 
@@ -355,7 +349,7 @@ def test_a_step_of_random_gradients_is_at_chance_through_blocks_too():
     inputs = batch([33] * 4)
     tail, hidden, gradient, targets = model_step("gpt2", 1, inputs)
     noise = torch.empty(gradient.shape).normal_(generator=rng(9)) * gradient.std()
-    share = share_read(read_next_tokens(tail, hidden, noise, inputs, predicted=128), targets)
+    share = share_read(read_next_tokens(tail, hidden, noise, inputs, MeanLoss(128)), targets)
     assert share < 1 / zoo.VOCAB + 5 * math.sqrt(1 / zoo.VOCAB / 128)
 
 
@@ -368,7 +362,7 @@ def test_the_solution_is_the_gradient_at_the_final_norm():
     tail(entry, inputs)
     handle.remove()
     (state,) = states
-    found = solve_blocks(tail, hidden, gradient, inputs, iterations=400, tolerance=1e-6, dtype=torch.float64)
+    found = solve_blocks(tail, hidden, gradient, inputs, solver=Solver(400, 1e-6, torch.float64))
     torch.testing.assert_close(found.hidden[inputs.attention_mask.bool()].float(), state[inputs.attention_mask.bool()])
     ids = random_ids(inputs, zoo.VOCAB)
     last = state.detach().requires_grad_()
@@ -386,7 +380,7 @@ def test_the_residual_is_what_is_left():
     tail, hidden, gradient, _ = model_step("llama", 2, inputs)
     gradient[2] = 0  # a text without loss
     gradient[3] = 1  # and one of a single token, about which no gradient can be
-    found = solve_blocks(tail, hidden, gradient, inputs, iterations=5)
+    found = solve_blocks(tail, hidden, gradient, inputs, solver=Solver(5))
     assert found.iterations == 5
     entry = hidden.clone().requires_grad_()
     states = []
@@ -404,9 +398,9 @@ def test_the_residual_is_what_is_left():
 def test_texts_solved_apart_or_together(monkeypatch):
     inputs = batch([10, 6, 8])
     tail, hidden, gradient, _ = model_step("gpt2", 1, inputs)
-    together = solve_blocks(tail, hidden, gradient, inputs, iterations=60)
-    monkeypatch.setattr(tail_gradient, "_PAIRS", 1)
-    apart = solve_blocks(tail, hidden, gradient, inputs, iterations=60)
+    together = solve_blocks(tail, hidden, gradient, inputs, solver=Solver(60))
+    monkeypatch.setattr(tail_blocks, "_PAIRS", 1)
+    apart = solve_blocks(tail, hidden, gradient, inputs, solver=Solver(60))
     assert (apart.gradient - together.gradient).norm() < 1e-3 * together.gradient.norm()
     torch.testing.assert_close(apart.hidden, together.hidden)
 
@@ -419,7 +413,7 @@ def test_padding_is_not_read_and_does_not_disturb(name, depth, left):
     tail, hidden, gradient, targets = model_step(name, depth, inputs)
     gradient[~inputs.attention_mask.bool()] = torch.nan  # nothing was sent for padding
     gradient = gradient.nan_to_num(0)
-    guesses = read_next_tokens(tail, hidden, gradient, inputs, predicted=13 + 0 + 8 + 1, match=Match.DISTANCE)
+    guesses = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(13 + 0 + 8 + 1), match=Match.DISTANCE)
     expected = torch.where(targets >= 0, targets, NO_TARGET)
     assert torch.equal(guesses, expected)
     assert (guesses >= 0).sum() == 22
@@ -432,7 +426,7 @@ def test_the_vendor_s_tail_stays_as_it_is():
     set_dropout(tail, True)
     tail.train()
     before = {name: value.clone() for name, value in tail.named_parameters()}
-    guesses = read_next_tokens(tail, hidden, gradient, batch([33] * 4), predicted=128)
+    guesses = read_next_tokens(tail, hidden, gradient, batch([33] * 4), MeanLoss(128))
     # bf16 weights are half a percent off
     assert share_read(guesses, targets) > 0.9
     assert tail.training
@@ -453,7 +447,7 @@ def test_dropout_of_the_customer_s_does_not_hide_and_ours_is_off():
     dropped, _ = customers_gradient(customer, hidden, inputs, ids)
     assert (dropped - gradient).norm() > 0.1 * gradient.norm()
     customer.train()
-    guesses = [read_next_tokens(ours, hidden, dropped, inputs, predicted=128) for ours in (tail, customer, customer)]
+    guesses = [read_next_tokens(ours, hidden, dropped, inputs, MeanLoss(128)) for ours in (tail, customer, customer)]
     assert torch.equal(guesses[0], guesses[1])
     assert torch.equal(guesses[1], guesses[2])
     assert share_read(guesses[0], targets) > 0.9
@@ -503,7 +497,7 @@ def test_a_bias_of_the_head():
     tail = wide_tail("gpt2")
     tail.model.lm_head.bias = nn.Parameter(3 * torch.empty(VOCAB).normal_(generator=rng(8)))
     hidden, gradient, inputs, targets = random_step(tail)
-    guesses = read_next_tokens(tail, hidden, gradient, inputs, predicted=512, match=Match.DISTANCE)
+    guesses = read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(512), match=Match.DISTANCE)
     assert share_read(guesses, targets) == 1
 
 
@@ -511,9 +505,9 @@ def test_what_does_not_belong_together():
     tail = wide_tail("gpt2")
     hidden, gradient, inputs, _ = random_step(tail, (5, 3))
     with pytest.raises(DataError, match="not of one batch"):
-        read_next_tokens(tail, hidden, gradient[:, 1:], inputs, predicted=6)
+        read_next_tokens(tail, hidden, gradient[:, 1:], inputs, MeanLoss(6))
     with pytest.raises(DataError, match="not of one batch"):
-        read_next_tokens(tail, hidden, gradient, batch([5, 3, 2]), predicted=6)
+        read_next_tokens(tail, hidden, gradient, batch([5, 3, 2]), MeanLoss(6))
     for wrong in (dict(predicted=0), dict(predicted=6, scale=0.0), dict(predicted=6, scale=math.nan)):
         with pytest.raises(DataError, match="is no loss"):
-            read_next_tokens(tail, hidden, gradient, inputs, **wrong)
+            read_next_tokens(tail, hidden, gradient, inputs, MeanLoss(**wrong))

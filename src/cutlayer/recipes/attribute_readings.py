@@ -1,0 +1,332 @@
+"""Posts and annotated sentences that left over the road, and what one attack infers of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from cutlayer.attacks import (
+    ATTACKS,
+    AnnotatedText,
+    Attack,
+    AttributeClassifier,
+    AttributeTruth,
+    AutoencoderInversion,
+    ControlFailed,
+    EntityTruth,
+    Fitting,
+    Measured,
+    MlpInversion,
+    NotApplicable,
+    PublicText,
+    TokenTruth,
+    Transcript,
+    Truth,
+    examine,
+)
+from cutlayer.attacks.evaluation.places import ELSEWHERE
+from cutlayer.core import DataError, Spec, Tokens
+from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
+from cutlayer.privacy import PrivacySpec
+from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.releases import Released, identifier, release
+from cutlayer.recipes.tasks import data_file
+
+_ORDER_SEED = 0
+"""All runs of the recipe see the same posts."""
+ATTACKED, INVERTED, NAMED = "attacked posts", "inverted posts", "named sentences"
+ENTITIES = "ner"
+
+
+class PostsSpec(Spec):
+    """Posts by authors of known attributes; the settings' file says what each field is for."""
+
+    name: str
+    known: str
+    attacked: str
+    public: str
+    group: str
+    columns: Mapping[str, tuple[str, ...]]
+
+
+class EntitiesSpec(Spec):
+    """Texts with entities marked."""
+
+    name: str
+    annotated: str
+    attacked: str
+
+
+class Scale(Spec):
+    """What `--size` changes; the settings' file says what each field is for."""
+
+    labelled: tuple[int, ...] = Field(min_length=1)
+    attacked: int = Field(ge=1)
+    tuned: tuple[str, ...]
+    passes: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    inverted: int = Field(ge=1)
+    public: int = Field(ge=1)
+    named: int = Field(ge=1)
+    annotated: int = Field(ge=1)
+    pairs: int = Field(ge=1)
+    queries: int = Field(ge=0)
+
+
+class InferenceCell(Cell):
+    """One attack on what was released at one eta.
+
+    Attributes:
+        model: Fingerprint of the model's weights.
+        posts: Whose posts.
+        entities: Which annotated sentences.
+        attack: Its name.
+        eta: Privacy parameter per token; infinite without noise.
+        column: The attribute that is inferred; empty for other questions.
+        labelled: N_l, posts whose attribute is known; 0 for other questions.
+        scale: How much of everything.
+    """
+
+    model: str
+    posts: PostsSpec
+    entities: EntitiesSpec
+    attack: str
+    eta: float
+    column: str = ""
+    labelled: int = 0
+    scale: Scale
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        about = f"-{self.column}-{self.labelled}" if self.column else ""
+        return f"{self.attack}{about}-eta{self.eta:g}-s{self.seed}"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return Inferred
+
+    def check(self, lab: Lab) -> None:
+        """A missing file is told before anything is run."""
+        for part in (self.posts.known, self.posts.attacked, self.posts.public):
+            data_file(lab.options.data, self.posts.name, part)
+        for part in (self.entities.annotated, self.entities.attacked):
+            data_file(lab.options.data, self.entities.name, part)
+
+    def run(self, lab: Lab) -> Inferred:
+        """Attacks the release at this eta, which cells of one process share."""
+        corpus = corpus_of(self, lab)
+        released: Released = lab.once(
+            ("released", self.eta, self.seed, self.scale), lambda: _release(self, corpus, lab)
+        )
+        begun = time.monotonic()
+        transcript, truth = _target(self, corpus, released)
+        # what is checked on made-up texts does not depend on the noise of these
+        checked = ("controls", self.attack, self.column)
+        outcome = examine(
+            self.attack,
+            transcript,
+            knowledge=replace(
+                released.knowledge, model=corpus.model.whole, public=corpus.public, annotated=corpus.annotated
+            ),
+            truth=truth,
+            run=self._strength(corpus.content),
+            controls=lab.shared.get(checked),
+        ).outcome
+        if self.column and isinstance(outcome, Measured):
+            lab.shared[checked] = outcome.controls
+        of = NAMED if self.attack == ENTITIES else ATTACKED if self.column else INVERTED
+        return Inferred(outcome=outcome, replaced=released.replaced[of], seconds=time.monotonic() - begun)
+
+    def measures(self, result: Inferred) -> Iterator[Measure]:
+        """What the attack inferred, and what it took."""
+        yield from Measure.outcome(result.outcome, attack=self.attack)
+        yield Measure("replaced", result.replaced, attack=self.attack)
+        yield Measure("seconds", result.seconds, attack=self.attack)
+
+    def _strength(self, content: int) -> Attack:
+        """The attack in this size's strength."""
+        scale, attack = self.scale, ATTACKS[self.attack]
+        fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
+        if self.attack == "attribute-classifier":
+            return replace(attack, run=AttributeClassifier(positions=content + 2, fitting=fitting))
+        if self.attack == "mlp-inversion":
+            return replace(attack, run=MlpInversion(tokens=scale.pairs, queries=scale.queries))
+        if self.attack == "autoencoder-inversion":
+            return replace(attack, run=AutoencoderInversion(tokens=scale.pairs, queries=scale.queries))
+        return attack
+
+
+class Inferred(BaseModel):
+    """A finished cell.
+
+    Attributes:
+        outcome: The attack's number, or why there is none.
+        replaced: Share of the attacked texts' tokens that noise replaced.
+        seconds: How long the attack took; with its controls where they were run for it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcome: Measured | ControlFailed | NotApplicable
+    replaced: float
+    seconds: float
+
+
+# ---------------------------------------------------------------- texts
+
+
+@dataclass(frozen=True)
+class Posts:
+    """Posts with what is known of their authors: `labels` by column `[n]`, authors as `groups` `[n]`."""
+
+    tokens: Tokens
+    labels: Mapping[str, Tensor]
+    groups: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def first(self, count: int) -> Posts:
+        """The first posts."""
+        kept = torch.arange(min(count, len(self)))
+        labels = {column: values[kept] for column, values in self.labels.items()}
+        return Posts(self.tokens.select(kept), labels, self.groups[kept])
+
+
+class Corpus:
+    """All texts of a size, tokenised.
+
+    Args:
+        cell: Whose posts, sentences and size.
+        lab: Where they are read.
+
+    Attributes:
+        content: Tokens of a post, at most.
+        known: Posts of authors whose attribute the attacker knows.
+        attacked: Posts that attributes are inferred of.
+        inverted: The first of them, whose words are read.
+        named: Sentences whose entities are found, and their tags.
+        tags: What the tags' numbers mean.
+        public: The attacker's own posts.
+        annotated: The attacker's annotated sentences.
+    """
+
+    def __init__(self, cell: InferenceCell, lab: Lab) -> None:
+        self._spec, self._entities, self._lab = cell.posts, cell.entities, lab
+        scale, self.model = cell.scale, lab.model()
+        most = self.model.template.max_content(1)
+        self.content = min(scale.tokens, most)
+        self.known = self._posts(cell.posts.known, max(scale.labelled))
+        self.attacked = self._posts(cell.posts.attacked, scale.attacked)
+        self.inverted = self.attacked.first(scale.inverted).tokens
+        public = self._posts(cell.posts.public, scale.public)
+        self.public = PublicText(public.tokens, source=f"{cell.posts.name}/{cell.posts.public}")
+        kinds = {tag[2:] for row in self._rows(cell.entities.annotated) for tag in row["tags"] if tag != "O"}
+        self.tags = ("O", *(f"{place}-{kind}" for kind in sorted(kinds) for place in "BI"))
+        self.named = self._tagged(cell.entities.attacked, scale.named, most)
+        tokens, tags = self._tagged(cell.entities.annotated, scale.annotated, most)
+        source = f"{cell.entities.name}/{cell.entities.annotated}"
+        self.annotated = AnnotatedText(tokens, tags=tags, names=self.tags, source=source)
+        self.known_sets = [(last, f"known posts to {last}") for last in sorted(scale.labelled)]
+
+    def sets(self) -> dict[str, Tokens]:
+        """All that is released, set by set: known posts in sets that follow one another, then what is attacked."""
+        found, first = {}, 0
+        for last, name in self.known_sets:
+            found[name] = self.known.tokens.select(torch.arange(first, last))
+            first = last
+        # the inverted ones are the same releases once more, by themselves: no further draw
+        return {**found, ATTACKED: self.attacked.tokens, INVERTED: self.inverted, NAMED: self.named[0]}
+
+    def _posts(self, part: str, count: int) -> Posts:
+        """So many posts of a file, at random, each author known by a number."""
+        posts = self._spec
+        dataset = read_dataset(
+            data_file(self._lab.options.data, posts.name, part),
+            text_column="text",
+            attribute_columns=[*posts.columns, posts.group],
+        )
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(_ORDER_SEED))[:count].tolist()
+        if len(order) < count:
+            raise DataError(
+                f"{posts.name}/{part} has {len(dataset)} posts, not {count}.", remedy="Choose another size."
+            )
+        chosen = dataset.select(order)
+        labels = {
+            column: torch.tensor([names.index(value) for value in chosen.attributes[column]])
+            for column, names in posts.columns.items()
+        }
+        authors = torch.tensor([int(author) for author in chosen.attributes[posts.group]])
+        tokens = tokenise(Dataset(chosen.texts), self.model.tokenizer, max_content=self.content)
+        return Posts(tokens, labels, authors)
+
+    def _tagged(self, part: str, count: int, content: int) -> tuple[Tokens, Tokens]:
+        rows = self._rows(part)[:count]
+        numbers = {name: number for number, name in enumerate(self.tags)}
+        marks = [[numbers.get(tag, 0) for tag in row["tags"]] for row in rows]
+        return tokenise_words([row["tokens"] for row in rows], marks, self.model.tokenizer, max_content=content)
+
+    def _rows(self, part: str) -> list[dict[str, list[str]]]:
+        path = data_file(self._lab.options.data, self._entities.name, part)
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
+    """The texts of a cell, read once for all cells of a process."""
+    return lab.once(("corpus", cell.posts.name, cell.entities.name, cell.scale), lambda: Corpus(cell, lab))
+
+
+# ---------------------------------------------------------------- releases, and what is attacked of them
+
+
+def _release(cell: InferenceCell, corpus: Corpus, lab: Lab) -> Released:
+    return release(
+        corpus.sets(),
+        PrivacySpec.no_privacy() if math.isinf(cell.eta) else PrivacySpec(eta=cell.eta),
+        model=lab.options.model,
+        home=lab.home(str(cell.seed)),
+        folder=lab.workspace / f"eta{cell.eta:g}-s{cell.seed}",
+        progress=lab.progress,
+    )
+
+
+def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:
+    if cell.column:
+        return _attribute(cell, corpus, released)
+    if cell.attack == ENTITIES:
+        tokens, tags = corpus.named
+        records = {identifier(NAMED): released.records[NAMED]}
+        return released.only([NAMED]), EntityTruth(tokens, records=records, tags=tags, names=corpus.tags)
+    records = {identifier(INVERTED): released.records[INVERTED]}
+    # of the whole table: a guessed row is no release
+    return released.only([INVERTED]), TokenTruth(corpus.inverted, records=records, search=corpus.model.search)
+
+
+def _attribute(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, AttributeTruth]:
+    """Posts of known authors, N_l of them, and the attacked ones."""
+    sets = [*(name for last, name in corpus.known_sets if last <= cell.labelled), ATTACKED]
+    known, attacked = corpus.known.first(cell.labelled), corpus.attacked
+    of_set = torch.cat([torch.full_like(released.records[name], place) for place, name in enumerate(sets)])
+    record_of = torch.cat([released.records[name] for name in sets])
+    truth = AttributeTruth(
+        torch.cat([known.labels[cell.column], attacked.labels[cell.column]]),
+        len(cell.posts.columns[cell.column]),
+        torch.arange(len(known) + len(attacked)) < len(known),
+        records={
+            identifier(name): torch.where(of_set == place, record_of, ELSEWHERE) for place, name in enumerate(sets)
+        },
+        groups=torch.cat([known.groups, attacked.groups]),
+    )
+    return released.only(sets), truth

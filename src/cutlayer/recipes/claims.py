@@ -1,0 +1,155 @@
+"""What is claimed of numbers, by a paper or by an earlier study, and whether it holds here.
+
+A comparison needs two standard errors of the difference; what lies nearer decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from cutlayer.core.proportion import in_percent
+from cutlayer.recipes.long_table import Number, Where
+from cutlayer.recipes.study import Claim, Results, Verdict
+from cutlayer.reports import Table, percent
+
+ERRORS = 2.0
+"""Standard errors of a difference that a verdict needs."""
+
+
+def _number(results: Results, metric: str, where: Where) -> Number:
+    return results.number(metric, **where)
+
+
+def shown(number: Number, *, digits: int = 1) -> str:
+    """A share in per cent with its standard error; why there is none."""
+    if number.value is None:
+        return number.note or "no number"
+    return in_percent(number.value, number.error, number.trials, digits=digits, unit=" %")
+
+
+def at_least(claim: str, metric: str, least: float, where: Where, *, stated: str = "", digits: int = 1) -> Claim:
+    """A share must be at least `least`."""
+    return _bounded(claim, metric, where, lambda value: value >= least, stated, digits)
+
+
+def at_most(claim: str, metric: str, most: float, where: Where, *, stated: str = "", digits: int = 1) -> Claim:
+    """A share must be at most `most`."""
+    return _bounded(claim, metric, where, lambda value: value <= most, stated, digits)
+
+
+def _bounded(claim: str, metric: str, where: Where, holds: Callable[[float], bool], stated: str, digits: int) -> Claim:
+    def judge(results: Results) -> Iterable[Verdict]:
+        number = _number(results, metric, where)
+        held = None if number.value is None else holds(number.value)
+        yield Verdict(claim=claim, here=shown(number, digits=digits), held=held, stated=stated)
+
+    return judge
+
+
+def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: str = "") -> Claim:
+    """The interval of a difference must lie above 0, and the difference be at least `least`."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        number = _number(results, metric, where)
+        low, high = number.lower, number.upper
+        if low is None and number.value is not None and number.se is not None:
+            low, high = number.value - ERRORS * number.se, number.value + ERRORS * number.se
+        if number.value is None or low is None or high is None:
+            yield Verdict(claim=claim, here=number.note or "no number", held=None, stated=stated)
+            return
+        here = f"{100 * number.value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}] points"
+        yield Verdict(claim=claim, here=here, held=low > 0 and number.value >= least, stated=stated)
+
+    return judge
+
+
+Named: TypeAlias = tuple[str, Number]
+"""A number, and how a sentence names its place."""
+
+
+def named(results: Results, metric: str, places: Mapping[str, Where]) -> list[Named]:
+    """The numbers of some places that have one, by the names of the places."""
+    found = [(name, _number(results, metric, where)) for name, where in places.items()]
+    return [(name, number) for name, number in found if number.value is not None]
+
+
+def difference(before: Number, after: Number) -> tuple[float, float]:
+    """By how much the second is lower, and the standard error of that."""
+    return (before.value or 0.0) - (after.value or 0.0), math.hypot(before.error, after.error)
+
+
+def _listed(cases: Sequence[Named]) -> str:
+    return ", ".join(f"{shown(number)} ({name})" for name, number in cases)
+
+
+def _undecided(claim: str, stated: str) -> list[Verdict]:
+    return [Verdict(claim=claim, here="not measured", held=None, stated=stated)]
+
+
+def falls(claim: str, metric: str, before: tuple[str, Where], after: tuple[str, Where], *, stated: str = "") -> Claim:
+    """A share is lower at the second place than at the first."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        cases = named(results, metric, dict((before, after)))
+        if len(cases) < 2:
+            return _undecided(claim, stated)
+        fall, error = difference(cases[0][1], cases[1][1])
+        held = True if fall > ERRORS * error else False if fall < -ERRORS * error else None
+        here = f"{_listed(cases)}; a fall of {100 * fall:.1f} ± {100 * error:.1f} points"
+        return [Verdict(claim=claim, here=here, held=held, stated=stated)]
+
+    return judge
+
+
+def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, Where], *, stated: str = "") -> Claim:
+    """Two shares differ by less than two standard errors."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        cases = named(results, metric, dict((first, second)))
+        if len(cases) < 2:
+            return _undecided(claim, stated)
+        fall, error = difference(cases[0][1], cases[1][1])
+        here = f"{_listed(cases)}; they differ by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
+        return [Verdict(claim=claim, here=here, held=abs(fall) <= ERRORS * error, stated=stated)]
+
+    return judge
+
+
+def all_below(claim: str, metric: str, bar: float, places: Mapping[str, Where], *, stated: str = "") -> Claim:
+    """The highest of some shares is below a bar, or above it, by two standard errors."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        cases = named(results, metric, places)
+        if not cases:
+            return _undecided(claim, stated)
+        highest = max((number for _, number in cases), key=lambda number: number.value or 0.0)
+        distance = (highest.value or 0.0) - bar
+        held = None if abs(distance) <= ERRORS * highest.error else distance < 0
+        here = f"{_listed(cases)}; the bar is {percent(bar, 0)} %"
+        return [Verdict(claim=claim, here=here, held=held, stated=stated)]
+
+    return judge
+
+
+def both(claim: str, *claims: Claim, stated: str = "") -> Claim:
+    """A claim of several: it holds if all of them do."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        verdicts = [verdict for each in claims for verdict in each(results)]
+        states = [verdict.held for verdict in verdicts]
+        held = False if False in states else None if None in states or not states else True
+        yield Verdict(claim=claim, here="; ".join(each.here for each in verdicts), held=held, stated=stated)
+
+    return judge
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> Table:
+    """All verdicts for readers."""
+    return Table(
+        title="What is claimed, and what was found here",
+        columns=("claim", "stated", "here", "held"),
+        rows=tuple((each.claim, each.stated or "–", each.here, each.word) for each in verdicts),
+        notes=(f"A comparison needs {ERRORS:g} standard errors of the difference.",),
+    )

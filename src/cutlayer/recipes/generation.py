@@ -1,0 +1,327 @@
+"""Recipe `generation`: what noise on tokens does to a language model's text, which SAP leaves open.
+
+"The impact of text privatization on the usability of generated content remains to be further researched."
+Ref: arXiv:2312.15603, Limitations. Settings: `configs/generation.yaml`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from cutlayer.core import DataError, ModelError, Perplexity, Proportion, Spec
+from cutlayer.customer import Client, Sampling, TrainSpec
+from cutlayer.data import Dataset, tokenise
+from cutlayer.models import STARTER_DECODER, Kind
+from cutlayer.recipes.figures import Figure, Reference
+from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.long_table import Measure, Number
+from cutlayer.recipes.options import RecipeConfig, shipped
+from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.reference.classifier import order_without_privacy
+from cutlayer.recipes.reference.language import train_centralised_language_model
+from cutlayer.recipes.study import Part, Results, Scenario, Verdict
+from cutlayer.recipes.tables import DASH, Axis, Column, Pivot, eta_text, plain, share
+from cutlayer.recipes.tasks import TextFile
+from cutlayer.recipes.training import discard
+from cutlayer.reports import Table, percent
+
+
+class Scale(Spec):
+    """What `--size` changes: texts to train on (dev among them), texts to measure on, settings of training."""
+
+    train: int = Field(ge=2)
+    test: int = Field(ge=1)
+    training: Mapping[str, Any]
+
+    @property
+    def tuning(self) -> TrainSpec:
+        """How the model is tuned."""
+        return TrainSpec.language(**self.training)
+
+
+class GenerationConfig(RecipeConfig[Scale]):
+    """`configs/generation.yaml`; that file says what each field is for."""
+
+    name: str
+    train: str
+    test: str
+    column: str
+    shares: tuple[float, ...] = Field(min_length=1)
+    bottom: int = Field(ge=1)
+    prompts: int = Field(ge=1)
+    prompt_tokens: int = Field(ge=1)
+    new_tokens: int = Field(ge=1)
+
+
+# ---------------------------------------------------------------- the cell
+
+
+class Tuned(BaseModel):
+    """A finished cell.
+
+    Attributes:
+        perplexity: Of test, per token; where there is no vendor, without noise on the tokens before.
+        before: Dev perplexity before training.
+        dev: After each epoch.
+        replaced: Share of tokens that the draw replaced.
+        rows: Share of training tokens read from the rows below.
+        gradients: Share read from gradients above.
+        answers: Share of most probable next tokens read from the vendor's own answers.
+        texts: Continuations of the prompts.
+        seconds: How long it took.
+        uplink_bytes: What was sent, by category.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    perplexity: Perplexity
+    before: float
+    dev: tuple[float, ...]
+    replaced: float | None = None
+    rows: Proportion | None = None
+    gradients: Proportion | None = None
+    answers: Proportion | None = None
+    texts: tuple[str, ...] = ()
+    seconds: float
+    uplink_bytes: dict[str, int] = {}
+
+
+class GenerationCell(Cell):
+    """One tuned language model, and what it writes.
+
+    Attributes:
+        model: Fingerprint of the model's weights.
+        train: Texts to train on, dev among them; so many, drawn at random.
+        test: Texts to measure on, likewise.
+        training: How it is tuned.
+        bottom: Blocks at the customer; `None` tunes the whole model in one process, without a vendor.
+        eta: Privacy parameter per token; infinite without noise.
+        prompts: Of the page of text.
+        new_tokens: Tokens of each continuation.
+    """
+
+    model: str
+    train: TextFile
+    test: TextFile
+    training: TrainSpec
+    bottom: int | None = None
+    eta: float = math.inf
+    prompts: tuple[str, ...]
+    new_tokens: int
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"whole-s{self.seed}" if self.bottom is None else f"eta{self.eta:g}-s{self.seed}"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return Tuned
+
+    def run(self, lab: Lab) -> Tuned:
+        """Tunes the model; over the road it also writes."""
+        # dev is held out here, so that the whole model and the split runs stop on the same texts
+        texts, test = drawn(lab, self.train), drawn(lab, self.test)
+        held = max(1, round(self.training.dev_share * len(texts)))
+        order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(self.seed)).tolist()
+        dev, train = texts.select(sorted(order[:held])), texts.select(sorted(order[held:]))
+        return self._whole(lab, train, dev, test) if self.bottom is None else self._split(lab, train, dev, test)
+
+    def _whole(self, lab: Lab, train: Dataset, dev: Dataset, test: Dataset) -> Tuned:
+        order = order_without_privacy(lab.home(str(self.seed)).path, self.seed)
+        run = train_centralised_language_model(
+            train, dev, test, model=lab.options.model, training=self.training, seed=self.seed, order=order,
+            progress=lab.progress,
+        )  # fmt: skip
+        return Tuned(perplexity=run.perplexity, before=run.before, dev=run.dev, seconds=run.seconds)
+
+    def _split(self, lab: Lab, train: Dataset, dev: Dataset, test: Dataset) -> Tuned:
+        with closing(self._client(lab)) as client:
+            result = client.finetune_language_model(
+                train, dev=dev, test=test, eta=self.eta, bottom=self.bottom, tail=0, training=self.training,
+                seed=self.seed, out=lab.scratch(self), progress=lab.progress,
+            )  # fmt: skip
+            sampling = Sampling(max_new_tokens=self.new_tokens, temperature=0.8, top_p=0.9, seed=self.seed)
+            told = client.generate(result.adapter_id, self.prompts, sampling=sampling)
+        if result.perplexity_standard_error is None:
+            raise DataError("The test texts make no block, so there is nothing to measure.")
+        return Tuned(
+            perplexity=Perplexity(
+                value=result.perplexity, n=result.perplexity_n, standard_error=result.perplexity_standard_error
+            ),
+            before=result.dev_before,
+            dev=result.dev,
+            replaced=result.replaced,
+            rows=result.token_recovery_from_boundary,
+            gradients=result.token_recovery_first_steps,
+            answers=result.token_recovery_from_answers,
+            texts=tuple(each.text for each in told),
+            seconds=result.seconds,
+            uplink_bytes=result.uplink_bytes,
+        )
+
+    def _client(self, lab: Lab) -> Client:
+        """Each seed is a customer of its own: the same secret would draw the same noise for the same text."""
+        return lab.client(str(self.seed), max_bottom=self.bottom, max_tail=0)
+
+    def clear(self, lab: Lab) -> None:
+        """The run is measured, and its adapter has written."""
+        if self.bottom is not None:
+            discard(self, self._client(lab), lab)
+
+    def measures(self, result: Tuned) -> Iterator[Measure]:
+        """Perplexity, and what was replaced and read."""
+        found = result.perplexity
+        yield Measure("perplexity", found.value, found.standard_error, found.n)
+        yield Measure("perplexity before", result.before)
+        yield Measure("replaced", result.replaced)
+        for read in ("rows", "gradients", "answers"):
+            yield Measure.share(f"read from {read}", getattr(result, read))
+        yield Measure("seconds", result.seconds)
+
+
+def drawn(lab: Lab, file: TextFile) -> Dataset:
+    """So many of a file's texts, drawn at random; all runs have the same.
+
+    Raises:
+        DataError: The file is missing, or has too few.
+    """
+    whole = file.model_copy(update={"texts": None}).read(lab.options.data)
+    if file.texts is None or len(whole) < file.texts:
+        path = file.path(lab.options.data)
+        raise DataError(f"{path} has {len(whole)} texts, not {file.texts}.", remedy="Choose a smaller size.")
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0)).tolist()
+    return whole.select(sorted(order[: file.texts]))
+
+
+# ---------------------------------------------------------------- the study
+
+RECIPE = Recipe("generation", shipped("generation", GenerationConfig), default_model=STARTER_DECODER)
+
+MODEL = Axis("trained", "model", {"whole": "whole, in one process", "split": "split"})
+ETA = Axis("eta", show=eta_text)
+_WHOLE_LENGTH = 2**31
+"""Tokens of a text, at most: none is cut."""
+
+
+@RECIPE.part("over-eta")
+def over_eta(c: GenerationConfig, lab: Lab) -> Part:
+    """Perplexity, a page of text and token recovery over eta."""
+    model, scale = lab.model(head=None), c.at(lab.options.size)
+    if model.family.kind is not Kind.DECODER:
+        raise ModelError(f"{lab.options.model} is no decoder, so it continues no text.", remedy="Use a decoder.")
+    train, test = (
+        TextFile(name=c.name, part=part, column=c.column, texts=texts)
+        for part, texts in ((c.train, scale.train), (c.test, scale.test))
+    )
+    private = tokenise(drawn(lab, train), model.tokenizer, max_content=_WHOLE_LENGTH)
+    calibrated = lab.etas(private, c.shares, about=train.model_dump_json(), model=model)
+    prompts = _prompts(c, lab, test)
+    whole = GenerationCell(
+        model=model.fingerprint, train=train, test=test, training=scale.tuning, prompts=prompts, new_tokens=c.new_tokens
+    )
+    scenarios = Scenario.each(lab.options.seeds, whole, trained="whole")
+    for eta in (math.inf, *sorted((point.eta for point in calibrated), reverse=True)):
+        split = whole.model_copy(update={"bottom": c.bottom, "eta": eta})
+        scenarios += Scenario.each(lab.options.seeds, split, trained="split", eta=eta)
+    drawn_over_eta: dict[str, Any] = {"x": ETA, "colour": Axis("seed", show=lambda seed: f"seed {seed}")}
+    return Part(
+        "Perplexity and recovery over eta",
+        scenarios,
+        tables=[
+            Pivot(
+                "Perplexity and recovery over eta",
+                lines=(MODEL, ETA, Axis("seed")),
+                columns=(
+                    Column("perplexity before, dev", "perplexity before", show=plain(1)),
+                    Column("perplexity, test", "perplexity", show=plain(2)),
+                    Column("tokens predicted", "perplexity", show=lambda number: f"{number.n:g}"),
+                    Column("tokens replaced, %", "replaced"),
+                    Column("true tokens read from rows, %", "read from rows", show=_with_n),
+                    Column("from gradients, %", "read from gradients", show=_with_n),
+                    Column("of its answers, %", "read from answers", show=_with_n),
+                ),
+                notes=(
+                    "Every column is per token. Noise replaces tokens on their way up; the tokens to be predicted "
+                    "stay the true ones, at the customer. Test texts are noised as training texts are: a query "
+                    "leaves, too.",
+                    "Read from rows: by a search from the left with the vendor's own blocks, scored against the true "
+                    "tokens. Read from gradients and answers: see docs/explanation/sharp-edges.md. Noise below does "
+                    "not protect what the loss says above.",
+                ),
+            ),
+            _page,
+        ],
+        figures=[
+            Figure(
+                name="perplexity-over-eta",
+                title="Noise on tokens and a language model's text",
+                y="test perplexity per token",
+                where={"trained": "split", "metric": "perplexity"},
+                value=lambda value: value,
+                limits=None,
+                references=[Reference("whole model, no noise", "perplexity", {"trained": "whole", "seed": 0})],
+                **drawn_over_eta,
+            ),
+            Figure(
+                name="recovery-over-eta",
+                title="Noise on tokens and what is read of rows",
+                y="true tokens read from rows, %",
+                where={"trained": "split", "metric": "read from rows"},
+                **drawn_over_eta,
+            ),
+        ],
+        claims=[_rises],
+        details={"calibration": [vars(point) for point in calibrated], "prompts": list(prompts)},
+    )
+
+
+def _prompts(c: GenerationConfig, lab: Lab, test: TextFile) -> tuple[str, ...]:
+    """Beginnings of the first test texts that are long enough to be continued."""
+    tokenizer = lab.model(head=None).tokenizer
+    (tokens,) = tokenise(drawn(lab, test), tokenizer, max_content=_WHOLE_LENGTH).segments
+    long = (tokens.lengths > 2 * c.prompt_tokens).nonzero()[:, 0].tolist()
+    return tuple(str(tokenizer.decode(tokens[text][: c.prompt_tokens])) for text in long[: c.prompts])
+
+
+def _with_n(number: Number) -> str:
+    return DASH if number.value is None else f"{share()(number)} (n = {number.n:g})"
+
+
+def _page(results: Results) -> Iterable[Table]:
+    """What the first seed's models write."""
+    cells = [
+        (cell, told.texts)
+        for cell, told in results.cells.items()
+        if isinstance(cell, GenerationCell) and cell.seed == 0 and cell.bottom is not None
+    ]
+    rows = [
+        (" ".join(prompt.split()), eta_text(cell.eta), " ".join(texts[number].split()))
+        for number, prompt in enumerate(cells[0][0].prompts if cells else ())
+        for cell, texts in cells
+    ]
+    yield Table(title="A page of text", columns=("prompt", "eta", "what the tuned model writes"), rows=tuple(rows))
+
+
+def _rises(results: Results) -> Iterable[Verdict]:
+    """Whether more noise cost more, in the first seed's runs."""
+    found = [(eta, results.number("perplexity", trained="split", eta=eta, seed=0)) for eta in results.levels("eta")]
+    known = [(eta, number.value) for eta, number in found if number.value is not None]
+    if len(known) < 2:
+        return
+    (_, clear), (eta, noisiest) = known[0], known[-1]
+    replaced = results.number("replaced", trained="split", eta=eta, seed=0).value
+    yield Verdict(
+        claim="Perplexity rises with every step of noise.",
+        here=f"from {clear:.1f} without noise to {noisiest:.1f} at eta {eta:g}, where {percent(replaced)} % of tokens "
+        "were replaced",
+        held=all(earlier <= later for (_, earlier), (_, later) in pairwise(known)),
+    )

@@ -1,0 +1,465 @@
+"""Where cells are run: models, texts, vendors and folders, and the store of what is finished."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast, get_type_hints
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from cutlayer.attacks import PublicText
+from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, Tokens
+from cutlayer.core.executors import Executor, executor
+from cutlayer.customer import Client, Home, Progress, Silent
+from cutlayer.customer.handout import local_archive
+from cutlayer.data import tokenise
+from cutlayer.models import (
+    Archive,
+    Bottom,
+    Family,
+    Head,
+    Template,
+    block_list,
+    candidate_tokens,
+    family_of,
+    fingerprint,
+    load_model,
+    load_tokenizer,
+    max_length,
+    split,
+)
+from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.loopback import Loopback
+from cutlayer.recipes.options import RecipeOptions
+from cutlayer.recipes.tasks import TextFile
+from cutlayer.reports import Calibrated, CellStore, etas_for_shares
+from cutlayer.reports.cells import digest
+
+T = TypeVar("T")
+_CALIBRATION_SEED = 0
+
+
+class Cell(Spec):
+    """A unit of work: a pure function of its fields.
+
+    Attributes:
+        seed: Of what is drawn; which customer, whose secret its noise comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # settings may hold mappings
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file and for messages."""
+        return f"{type(self).__name__.removesuffix('Cell').lower()}-s{self.seed}"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """The class of its result: of what `run` returns."""
+        found: type[BaseModel] = get_type_hints(cls.run)["return"]
+        return found
+
+    def check(self, lab: Lab) -> None:
+        """Looks before anything is run whether what the cell needs is there: here, its files.
+
+        Raises:
+            ConfigError: Settings that the model does not allow.
+            DataError: A file is missing.
+        """
+        for file in _files(self):
+            file.path(lab.options.data)
+
+    def run(self, lab: Lab) -> BaseModel:
+        """Does the work.
+
+        Args:
+            lab: Models, texts, vendors and folders.
+        """
+        raise NotImplementedError
+
+    def measures(self, result: Any) -> Iterator[Measure]:
+        """The numbers of a finished cell.
+
+        Args:
+            result: What `run` returned.
+        """
+        raise NotImplementedError
+
+    def clear(self, lab: Lab) -> None:
+        """Removes what the work left behind, once its result is kept; until then a stopped cell goes on with it."""
+
+
+def _files(spec: BaseModel) -> Iterator[TextFile]:
+    """The files that a spec names, in whatever depth."""
+    for _, value in spec:
+        if isinstance(value, TextFile):
+            yield value
+        elif isinstance(value, BaseModel):
+            yield from _files(value)
+
+
+class Model:
+    """A model whose text is measured, loaded when it is first asked for.
+
+    Args:
+        source: An embedded model's name, a local folder or a hub id.
+        head: Which head it has.
+    """
+
+    def __init__(self, source: str, head: Head | None) -> None:
+        self.source = source
+        self.head = head
+
+    def load(self) -> PreTrainedModel:
+        """A copy of its own, for work that changes weights."""
+        return load_model(self.source, head=self.head)
+
+    @cached_property
+    def whole(self) -> PreTrainedModel:
+        """The model; not to be changed."""
+        return self.load()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of its weights."""
+        return fingerprint(self.whole)
+
+    @cached_property
+    def family(self) -> Family:
+        """Its architecture."""
+        return family_of(self.whole.config)
+
+    @cached_property
+    def blocks(self) -> int:
+        """How many blocks its first stack has."""
+        return len(block_list(self.whole, self.family.stacks[0]))
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Its tokenizer."""
+        return load_tokenizer(self.source)
+
+    @cached_property
+    def limit(self) -> int | None:
+        """The most tokens of a text, if its positions end."""
+        return max_length(self.whole.config)
+
+    @cached_property
+    def template(self) -> Template:
+        """How texts become inputs."""
+        return Template.from_tokenizer(self.tokenizer, max_length=self.limit)
+
+    @cached_property
+    def search(self) -> NeighbourSearch:
+        """The nearest rows of its token-embedding table."""
+        table = cast(Bottom, split(self.whole, Cut(bottom=0)).bottom).table.detach()
+        return NeighbourSearch(table, candidate_tokens(self.tokenizer, vocab_size=len(table)))
+
+
+class Calibration(BaseModel):
+    """A finished calibration: one eta for each share of tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    points: tuple[Calibrated, ...]
+
+
+class CalibrationCell(Cell):
+    """Which etas replace which shares of some texts' tokens.
+
+    Attributes:
+        model: Fingerprint of the model's weights.
+        about: What the texts are, so that other texts are another cell.
+        shares: Shares of tokens to replace.
+    """
+
+    model: str
+    about: str
+    shares: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words."""
+        return "calibration"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return Calibration
+
+
+class Lab:
+    """Runs cells, each once, and keeps what they need in common.
+
+    Args:
+        options: Model, data, seeds and folder.
+        progress: Where to show progress.
+        pool: Where cells are computed; in this process by default.
+
+    Attributes:
+        options: As given.
+        progress: As given.
+        shared: What cells of this process have computed and may use again, by all that it depends on. It must change
+            no number.
+    """
+
+    def __init__(self, options: RecipeOptions, progress: Progress | None = None, pool: Executor | None = None) -> None:
+        self.options = options
+        self.progress = progress or Silent()
+        self.shared: dict[object, Any] = {}
+        self._pool = pool or executor()
+        self._vendors: dict[tuple[Any, ...], Loopback] = {}
+        self._locks: list[FileLock] = []
+        self._temporary: TemporaryDirectory[str] | None = None
+        self.model = cache(self._model)
+        self.archive = cache(self._archive)
+        self.tokens = cache(self._tokens)
+        self.public = cache(self._public)
+
+    # ------------------------------------------------------------ what cells need
+
+    def _model(self, source: str | None = None, head: Head | None = Head.CLASSIFICATION) -> Model:
+        """A model; the one that was asked for where none is named."""
+        return Model(source or self.options.model, head)
+
+    def _archive(self, cut: Cut, source: str | None = None) -> Archive:
+        """What is handed out for a cut; one object for each, by which attacks know what they fitted for it."""
+        return local_archive(self.home("attacker"), source or self.options.model, cut)
+
+    def _tokens(self, file: TextFile, model: Model | None = None) -> Tokens:
+        """A file's texts as tokens, each cut where the model's positions end."""
+        of = model or self.model(head=None)
+        return tokenise(file.read(self.options.data), of.tokenizer, max_content=of.template.max_content(1))
+
+    def stream(self, file: TextFile) -> Tensor:
+        """A file's texts as one stream of tokens, `[total]` int64, none of them cut."""
+        tokenizer = self.model(head=None).tokenizer
+        return tokenise(file.read(self.options.data), tokenizer, max_content=2**31).segments[0].values
+
+    def _public(self, file: TextFile) -> PublicText:
+        """A file as text that an attacker has; one object for each, by which attacks know what they fitted on it."""
+        tokens = self.tokens(file)
+        return PublicText(tokens, source=f"{file.name}/{file.part}, {tokens.total} tokens")
+
+    def home(self, name: str) -> Home:
+        """A party's folder. Each customer has a secret of its own, from which its noise is drawn."""
+        return Home(self.options.out / "customers" / name)
+
+    def client(
+        self, customer: str, *, source: str | None = None, max_bottom: int | None = None, max_tail: int | None = None
+    ) -> Client:
+        """A customer of a vendor on this machine, which is started when the first one asks.
+
+        Args:
+            customer: Whose secret, ledger and vault.
+            source: The vendor's model.
+            max_bottom: The deepest cut for which the vendor hands out bottoms.
+            max_tail: The deepest tail that it hands out.
+        """
+        key = (source or self.options.model, max_bottom, max_tail)
+        if key not in self._vendors:
+            self._vendors[key] = Loopback(self._vendor_folder(key), key[0], max_bottom=max_bottom, max_tail=max_tail)
+        return self._vendors[key].client(self.home(customer).path, self.progress)
+
+    def _vendor_folder(self, key: tuple[Any, ...]) -> Path:
+        """A vendor's own folder: workers beside each other have one each, and a stopped one finds its own again."""
+        about = "-".join(str(each) for each in (Path(key[0]).name, *key[1:]) if each is not None)
+        for number in range(1, 1000):
+            folder = self.options.out / "vendors" / f"{about}-{number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder.with_suffix(".lock"))
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            self._locks.append(lock)
+            return folder
+        raise ConfigError([Fault("jobs", 1000, "must be fewer")])
+
+    def scratch(self, cell: Cell) -> Path:
+        """Where a cell keeps what it needs until it is finished."""
+        return self.options.out / "runs" / self._store(cell).path(cell).stem
+
+    @cached_property
+    def workspace(self) -> Path:
+        """A folder for what cells of this process share and nobody needs later; removed when the lab closes."""
+        (self.options.out / "runs").mkdir(parents=True, exist_ok=True)
+        self._temporary = TemporaryDirectory(dir=self.options.out / "runs", prefix="shared-")
+        return Path(self._temporary.name)
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What was computed for an earlier cell of this process, or is now."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        found: T = self.shared[key]
+        return found
+
+    def etas(self, tokens: Tokens, shares: Iterable[float], *, about: str, model: Model) -> tuple[Calibrated, ...]:
+        """The etas that replace these shares of some texts' tokens, from the store or measured.
+
+        Args:
+            tokens: The texts.
+            shares: Shares of tokens to replace.
+            about: What the texts are; other texts need other words.
+            model: Whose table noise is added in.
+        """
+        cell = CalibrationCell(model=model.fingerprint, about=about, shares=tuple(shares), seed=_CALIBRATION_SEED)
+        store: CellStore[Cell, Any] = self._store(cell)
+        found = store.get(cell)
+        if found is None:
+            found = Calibration(points=tuple(etas_for_shares(tokens, model.search, cell.shares, seed=cell.seed)))
+            store.put(cell, found)
+        points: tuple[Calibrated, ...] = found.points
+        return points
+
+    # ------------------------------------------------------------ running
+
+    def _store(self, cell: Cell) -> CellStore[Cell, Any]:
+        return CellStore(self.options.out / "cells", cell.result_type())
+
+    def result(self, cell: Cell) -> Any:
+        """A cell's result, from the store or computed here and now: for what other cells build on."""
+        store = self._store(cell)
+        lock = self.options.out / "locks" / f"{store.path(cell).stem}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):  # two workers may build on the same cell
+            found = store.get(cell)
+            if found is None:
+                found = cell.run(self)
+                store.put(cell, found)
+                cell.clear(self)
+        return found
+
+    def run(self, cells: Iterable[Cell]) -> Outcomes:
+        """Results of cells: those in the store are taken from it, the others are computed.
+
+        A cell that fails is reported by its name, and the others go on.
+
+        Raises:
+            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
+        """
+        wanted = list(dict.fromkeys(cells))
+        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
+        missing = [cell for cell in wanted if cell not in results]
+        failures: dict[str, str] = {}
+        begun = len(wanted) - len(missing)
+        self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
+        with _here(self):
+            work = [_work(self.options, cell) for cell in missing]
+            for number, done in enumerate(self._pool.run(f"{__name__}:{run_cell.__name__}", work), start=1):
+                cell = missing[done.index]
+                if done.failure is not None:
+                    failures[cell.name] = f"{done.failure.kind}: {done.failure.message}"
+                else:
+                    results[cell] = self._store(cell).get(cell)
+                self.progress.update("cells", begun + number, len(wanted), cell.name)
+        return Outcomes({cell: results[cell] for cell in wanted if cell in results}, failures)
+
+    def close(self) -> None:
+        """Ends the vendors, and removes what no later run needs."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self.shared.clear()  # it may name files of that folder
+            del self.workspace
+            self._temporary = None
+        for vendor in self._vendors.values():
+            vendor.stop()
+        for lock in self._locks:
+            lock.release()
+        self._vendors, self._locks = {}, []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends what was started.
+
+        Raises:
+            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
+        """
+        self.close()
+        if isinstance(error, KeyboardInterrupt | Stopped):  # or a run within was, and names its own folder
+            raise Stopped(
+                f"Stopped. Finished cells are in {self.options.out}.", remedy="Run the same command again to go on."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of cells.
+
+    Attributes:
+        results: Of those that are finished, in order.
+        failures: Why others are not, by name.
+    """
+
+    results: Mapping[Cell, Any]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- in a worker
+
+_LABS: dict[str, Lab] = {}
+"""Of this process, by their options: cells of one worker share models, fits and a vendor."""
+
+
+class _here:  # noqa: N801 -- read as a statement
+    """Cells of these options that run in this process use this lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def __enter__(self) -> None:
+        _LABS[digest(self._lab.options)] = self._lab
+
+    def __exit__(self, *_: object) -> None:
+        _LABS.pop(digest(self._lab.options), None)
+
+
+def _work(options: RecipeOptions, cell: Cell) -> str:
+    kind = f"{type(cell).__module__}:{type(cell).__qualname__}"
+    return json.dumps({"options": options.model_dump(mode="json"), "kind": kind, "cell": cell.model_dump(mode="json")})
+
+
+def run_cell(work: str) -> str:
+    """Computes a cell and keeps its result; for executors.
+
+    Args:
+        work: JSON: the options, the cell's class and the cell.
+
+    Returns:
+        The path of its file.
+    """
+    content = json.loads(work)
+    options = RecipeOptions.model_validate(content["options"])
+    module, _, name = content["kind"].partition(":")
+    kind = getattr(import_module(module), name)
+    lab = _LABS.setdefault(digest(options), Lab(options))
+    cell: Cell = kind.model_validate(content["cell"])
+    try:
+        lab.result(cell)
+    except Exception:
+        failed = lab.options.out / "failures" / f"{cell.name}.txt"
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        failed.write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+    return str(lab._store(cell).path(cell))

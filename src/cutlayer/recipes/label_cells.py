@@ -1,0 +1,202 @@
+"""Classifiers whose labels are protected in some way, trained and attacked: over the road, and in this process."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from cutlayer.attacks import Knowledge, LabelTruth, SeenStep
+from cutlayer.core import Cut, Guarantee, Proportion
+from cutlayer.data import LabelNames
+from cutlayer.models import family_of
+from cutlayer.privacy import keep_probability
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.recorded_steps import (
+    COVER_SEED,
+    JOB,
+    Attacked,
+    Option,
+    OptionCell,
+    Recombined,
+    Steps,
+    read_labels,
+    solved,
+    step_of,
+)
+from cutlayer.recipes.reference.classifier import order_without_privacy, train_centralised
+from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run, splits
+
+
+class ClassifierCell(OptionCell, TrainingCell):
+    """A classifier's training, attacked."""
+
+
+class RunCell(ClassifierCell):
+    """A run over the road, texts as they are.
+
+    Attributes:
+        epsilon: Of randomised response; `None` for labels as they are.
+    """
+
+    epsilon: float | None
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-{'ordinary' if self.epsilon is None else f'epsilon{self.epsilon:g}'}-s{self.seed}"
+
+    def run(self, lab: Lab) -> Attacked:
+        """Trains over the road and attacks the recording.
+
+        Each option is a customer of its own: one that has shown its labels has nothing left to promise.
+        """
+        with split_run(self, lab, self.name, eta=math.inf, label_epsilon=self.epsilon) as run:
+            evidence = run.evidence(lab)
+            if evidence.labels is None:
+                raise TypeError("a classifier's texts have labels")
+            steps = Steps.of(evidence.transcript)
+            option = _option(
+                "ordinary" if self.epsilon is None else "randomised response",
+                steps,
+                evidence.labels,
+                evidence.knowledge,
+                accuracy=Trained.of(run.result).ua,
+                guarantee=run.result.label_guarantee,
+            )
+            if self.epsilon is not None:
+                draws = len(set(run.data.train.texts))
+                drawn = {"bound": report_bound(evidence.labels, self.epsilon), "draws": draws}
+                option = option.model_copy(update={"epsilon": self.epsilon, **drawn})
+            several = _recombined(option, steps, self, evidence.labels, evidence.knowledge)
+            return Attacked(options=(option, *several))
+
+    def clear(self, lab: Lab) -> None:
+        """The recording is attacked."""
+        discard(self, client_of(lab, self.name), lab)
+
+
+class HeadCell(ClassifierCell):
+    """A training in this process that shows what a vendor would see with the head at the customer."""
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-head-s{self.seed}"
+
+    def run(self, lab: Lab) -> Attacked:
+        """Trains, and attacks what went into the head and its gradient."""
+        data, seen = splits(lab, self.task, self.limits), _HeadWatcher()
+        run = train_centralised(
+            data.train,
+            data.dev,
+            data.test,
+            model=lab.options.model,
+            training=self.training,
+            seed=self.seed,
+            order=order_without_privacy(lab.home(self.name).path, self.seed),
+            progress=lab.progress,
+            watcher=seen,
+        )
+        names = LabelNames.of(data.train.labels or ())
+        labels = names.encode(data.train.labels or (), source="train")
+        truth = LabelTruth(labels, len(names), {(JOB, step.number): rows for step, rows in seen.steps})
+        # the gradient of a step rides with the next one, as over the road; an epoch's last goes alone
+        steps = Steps(tuple(step for step, _ in seen.steps), rounds=len(seen.steps) + len(run.dev))
+        option = _option(
+            "head at the customer",
+            steps,
+            truth,
+            Knowledge(Cut()),
+            accuracy=run.accuracy,
+            guarantee=Guarantee.nothing("Directions of gradients and activations show which texts share a label."),
+        )
+        return Attacked(options=(option, *_recombined(option, steps, self, truth, Knowledge(Cut()))))
+
+
+class _HeadWatcher:
+    """Records what goes into a head, and the gradient that comes out of it."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[SeenStep, Tensor]] = []
+        self._states: Tensor | None = None
+
+    def begin(self, model: PeftModel) -> None:
+        """Looks at what goes into the head from now on."""
+        whole = cast(PreTrainedModel, model.get_base_model())
+        path = family_of(whole.config).classifier_output
+
+        def entered(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            if arguments[0].requires_grad:
+                self._states = arguments[0]
+                self._states.retain_grad()
+
+        whole.get_submodule(path).register_forward_pre_hook(entered)
+
+    def step(self, texts: Tensor) -> None:
+        """Keeps what went in, and its gradient."""
+        if self._states is None or self._states.grad is None:
+            raise TypeError("a step goes through the head")
+        states, gradient = (tensor.detach().float().cpu() for tensor in (self._states, self._states.grad))
+        if states.dim() == 3:
+            # where the head is applied to every position, the text's row is the one that has a gradient
+            rows = gradient.abs().sum(2).argmax(1)
+            states, gradient = (tensor[torch.arange(len(rows)), rows] for tensor in (states, gradient))
+        self.steps.append((step_of(len(self.steps) + 1, states, gradient), texts))
+
+
+def _option(
+    name: str,
+    steps: Steps,
+    truth: LabelTruth,
+    knowledge: Knowledge,
+    *,
+    accuracy: Proportion,
+    guarantee: Guarantee,
+) -> Option:
+    return Option(
+        name=name,
+        readings=read_labels(steps, truth, knowledge),
+        rounds=steps.rounds,
+        gradient_bytes=steps.gradient_bytes,
+        output_bytes=steps.output_bytes,
+        accuracy=accuracy,
+        guarantee=guarantee,
+    )
+
+
+def report_bound(truth: LabelTruth, epsilon: float) -> float:
+    """The share of labels that the best guess from reports gets right: Σ_z max_y Pr[y] Pr[z | y].
+
+    With equally frequent labels it is e^ε / (e^ε + K - 1).
+
+    Args:
+        truth: The labels, which say how frequent each is.
+        epsilon: ε.
+    """
+    classes = truth.num_labels
+    shares = torch.bincount(truth.labels, minlength=classes).double() / len(truth.labels)
+    kept = keep_probability(epsilon, classes)
+    response = torch.full((classes, classes), (1 - kept) / (classes - 1), dtype=torch.float64)
+    response.fill_diagonal_(kept)
+    return float((shares[:, None] * response).amax(0).sum())
+
+
+def _recombined(
+    option: Option, steps: Steps, cell: ClassifierCell, truth: LabelTruth, knowledge: Knowledge
+) -> list[Option]:
+    """The same steps with several passes in the place of each."""
+    found = []
+    of_logits = steps.seen[0].gradient.shape[1] == truth.num_labels
+    for passes in cell.passes:
+        several = Recombined(steps, passes, cover=cell.cover, seed=COVER_SEED)
+        known = several.from_labels() if of_logits else several.from_update()
+        attack = "output-gradient" if of_logits else "gradient-direction"
+        named = truth if of_logits else LabelTruth(truth.labels, truth.num_labels, truth.steps, named=False)
+        readings = (*read_labels(several.first, truth, knowledge), solved(known, attack, named, knowledge))
+        found.append(option.recombined(passes, readings, several.deviation))
+    return found

@@ -1,0 +1,186 @@
+"""What a recipe is asked for, and its settings: `configs/NAME.yaml`, with changes laid over them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError
+
+from cutlayer.core import ConfigError, Deviation, Fault, Spec
+
+S = TypeVar("S", bound=Spec)
+C = TypeVar("C", bound="RecipeConfig[Any]")
+Setting = float | int | str | bool | None
+
+
+class Size(StrEnum):
+    """How much of an experiment is run; a recipe may lack one."""
+
+    TINY = "tiny"
+    """Whether it runs at all, in minutes; the numbers mean nothing."""
+    SMALL = "small"
+    """The shape of the result, in some hours on two cores."""
+    FULL = "full"
+    """As much as the paper, as far as the data sets go."""
+
+
+class RecipeOptions(Spec):
+    """What is asked for.
+
+    Attributes:
+        size: How much of it.
+        seeds: Runs of each cell, with seeds 0, 1, …
+        model: An embedded model's name, a local folder or a hub id.
+        data: The folder of public data sets.
+        out: Where cells and the report are kept; the same folder goes on with an unfinished run.
+        only: Names of the recipe's parts; none takes all.
+        settings: Other settings than those that ship, by dotted name, as YAML.
+    """
+
+    size: Size
+    seeds: int = Field(default=1, ge=1)
+    model: str
+    data: Path
+    out: Path
+    only: tuple[str, ...] = ()
+    settings: Mapping[str, str] = {}
+
+
+class RecipeConfig(Spec, Generic[S]):
+    """What `configs/NAME.yaml` holds of every recipe.
+
+    Attributes:
+        title: The paper's, or what is measured.
+        reference: Where it is found.
+        deviations: Where this differs from the paper.
+        sizes: What `--size` changes.
+    """
+
+    title: str
+    reference: str
+    deviations: tuple[Deviation, ...] = ()
+    sizes: Mapping[Size, S]
+
+    def at(self, size: Size) -> S:
+        """What the recipe is at a size.
+
+        Raises:
+            ConfigError: It has no such size.
+        """
+        if size not in self.sizes:
+            raise ConfigError([Fault("size", size.value, f"must be one of this recipe's: {', '.join(self.sizes)}")])
+        return self.sizes[size]
+
+
+def read_yaml(folder: str, name: str) -> dict[str, Any]:
+    """A file that ships with the recipes.
+
+    Args:
+        folder: `configs` (settings) or `papers` (numbers that papers print).
+        name: The recipe's name.
+    """
+    found = yaml.safe_load((files(__package__) / folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    return dict(found)
+
+
+def shipped(name: str, kind: type[C]) -> C:
+    """The settings that ship with a recipe.
+
+    Raises:
+        ConfigError: They are not what the recipe needs; every fault is named.
+    """
+    return validated(kind, read_yaml("configs", name))
+
+
+def validated(kind: type[S], content: Mapping[str, Any]) -> S:
+    """Content as a spec.
+
+    Raises:
+        ConfigError: It is not what the spec needs; every fault is named.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(
+            [Fault(".".join(map(str, fault["loc"])), fault["input"], fault["msg"]) for fault in error.errors()]
+        ) from None
+
+
+def configured(config: S, settings: Mapping[str, str]) -> S:
+    """A recipe's settings with some of them changed.
+
+    Args:
+        config: What ships.
+        settings: New values as YAML, by dotted name.
+
+    Raises:
+        ConfigError: There is no such setting, or it cannot have this value.
+    """
+    content = config.model_dump()
+    for name, value in settings.items():
+        *above, last = name.split(".")
+        place: Any = content
+        for part in above:
+            place = place.get(part) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last not in place:
+            close = difflib.get_close_matches(name, _names(content), n=1)
+            raise ConfigError(
+                [Fault("set", name, f"is no setting{f'; did you mean {close[0]}?' if close else ''}")],
+                remedy="`cutlayer recipe show` lists them.",
+            )
+        place[last] = yaml.safe_load(value)
+    return validated(type(config), content) if settings else config
+
+
+def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
+    """Dotted names of all settings."""
+    found = []
+    for name, value in content.items():
+        found.append(above + name)
+        if isinstance(value, dict):
+            found += _names(value, f"{above}{name}.")
+    return found
+
+
+def chosen_parts(parts: Sequence[str], only: Sequence[str], other_names: Mapping[str, str]) -> tuple[str, ...]:
+    """The parts of a recipe that are asked for, in the recipe's order.
+
+    Args:
+        parts: All of the recipe's.
+        only: Those asked for; none takes all.
+        other_names: Further names, and the part that each stands for.
+
+    Raises:
+        ConfigError: The recipe has no such part; the known ones are listed.
+    """
+    wanted = [other_names.get(name, name) for name in only]
+    faults = []
+    for given, name in zip(only, wanted, strict=True):
+        if name not in parts:
+            close = difflib.get_close_matches(name, [*parts, *other_names], n=1)
+            faults.append(Fault("only", given, f"is no part{f'; did you mean {close[0]}?' if close else ''}"))
+    if faults:
+        raise ConfigError(faults, remedy=f"Choose among: {', '.join(parts)}.")
+    return tuple(part for part in parts if part in wanted or not wanted)
+
+
+def data_folder(given: Path | None) -> Path:
+    """The folder of public data sets: the one given, or the one that `CUTLAYER_DATA` names.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    folder = given or (Path(os.environ["CUTLAYER_DATA"]) if os.environ.get("CUTLAYER_DATA") else None)
+    if folder is None or not folder.is_dir():
+        raise ConfigError(
+            [Fault("data", None if folder is None else str(folder), "must be the folder of public data sets")],
+            remedy="Set CUTLAYER_DATA (or --data) to it: it holds <name>/<split>.jsonl.gz.",
+        )
+    return folder

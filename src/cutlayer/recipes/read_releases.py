@@ -1,0 +1,366 @@
+"""Texts that left in one of several forms, and what attacks read of them word by word."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from cutlayer.attacks import (
+    ATTACKS,
+    Attack,
+    ControlFailed,
+    Examined,
+    Further,
+    Knowledge,
+    LinearInversion,
+    LinearInversionSpec,
+    MaximumPosterior,
+    Measured,
+    Noise,
+    NotApplicable,
+    Outcome,
+    Reading,
+    SeenFrame,
+    TokenTruth,
+    Transcript,
+    bootstrap,
+    clustered,
+    examine,
+)
+from cutlayer.attacks.inversion.linear import PublicInputs
+from cutlayer.attacks.simulate import boundary, simulate
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Tokens
+from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy.mechanisms import DChi
+from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.releases import identifier, release
+from cutlayer.recipes.tasks import TextFile
+from cutlayer.wire import WireType, pack, routes
+from cutlayer.wire.recording import Direction
+
+NEAREST, LINEAR, POSTERIOR, BITS = "nearest-neighbour", "linear-inversion", "maximum-posterior", "float-support"
+INFILLING = "masked-infill"
+_SET = "texts"
+
+
+class Form(StrEnum):
+    """How texts left."""
+
+    ROAD = "road"
+    """Over a customer's own road, through its gate."""
+    TABLE = "table rows"
+    """As rows of the table, without noise."""
+    CLIPPED = "clipped rows"
+    """As noisy rows clipped to the table's largest norm (SnD). The road does not clip yet: made by the arithmetic that
+    an attacker simulates it with."""
+    SINGLE = "single precision"
+    """As rows with noise that was drawn and added in single precision, as others do."""
+
+
+class ReadCell(Cell):
+    """Texts that left in one form, and the attacks that read them.
+
+    Attributes:
+        model: Fingerprint of the model's weights.
+        private: The texts.
+        form: How they left.
+        bottom: Blocks at the customer.
+        eta: Privacy parameter; infinite without noise.
+        attacks: Who reads.
+        public: The attacker's own text; `None` for attacks that need none.
+        map_tokens: Of it, what a linear map is fitted on.
+    """
+
+    model: str
+    private: TextFile
+    form: Form = Form.ROAD
+    bottom: int = 0
+    eta: float = math.inf
+    attacks: tuple[str, ...]
+    public: TextFile | None = None
+    map_tokens: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        known = "" if self.public is None else f"-{self.public.name}"
+        how = self.form.value.replace(" ", "-")
+        return f"{self.private.name}{known}-{how}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return CellReadings
+
+    def check(self, lab: Lab) -> None:
+        """A missing file and too deep a cut are told before anything is run."""
+        for file in (self.private, self.public):
+            if file is not None:
+                file.path(lab.options.data)
+        blocks = lab.model(head=None).blocks
+        if self.bottom >= blocks:
+            raise ConfigError(
+                [Fault("depths", self.bottom, f"must be below the model's {blocks} blocks")],
+                remedy="Choose others with --set depths=[0,1].",
+            )
+
+    def run(self, lab: Lab) -> CellReadings:
+        """Releases the texts, and reads them by each attack."""
+        tokens = lab.tokens(self.private)
+        transcript, truth, knowledge, replaced = _released(self, tokens, lab)
+        if self.public is not None:
+            knowledge = replace(knowledge, public=lab.public(self.public))
+        if INFILLING in self.attacks:
+            knowledge = replace(knowledge, model=lab.model(head=None).whole)
+        reads: dict[str, AttackReading] = {}
+        first: Reading | None = None
+        for number, name in enumerate(self.attacks):
+            lab.progress.update("attacks", number, len(self.attacks), name)
+            attack = self._strength(name)
+            begun = time.monotonic()
+            found = examine(name, transcript, knowledge=knowledge, truth=truth, run=attack)
+            seconds = time.monotonic() - begun
+            known = self._fitted_on(knowledge) if name == LINEAR else None
+            reads[name] = AttackReading.of(found, seconds, first, known).with_choice(
+                _choice(attack, knowledge, found, rows=self.form is not Form.ROAD)
+            )
+            first = first or found.reading
+        lab.progress.update("attacks", len(self.attacks), len(self.attacks))
+        return CellReadings(texts=len(tokens), replaced=replaced, reads=reads)
+
+    def clear(self, lab: Lab) -> None:
+        """The transcript is read."""
+        shutil.rmtree(lab.scratch(self), ignore_errors=True)
+
+    def measures(self, result: CellReadings) -> Iterator[Measure]:
+        """What each attack read, and what it took."""
+        if result.replaced is not None:
+            yield Measure("replaced", result.replaced)
+        for name, read in result.reads.items():
+            yield from Measure.outcome(read.outcome, attack=name)
+            yield Measure("seconds", read.seconds, attack=name)
+            if read.fitted:
+                yield Measure("fitted", read.fitted, attack=name)
+            for other in (read.unseen, read.beyond):
+                if other is not None:
+                    yield Measure.secondary(other, attack=name)
+            if read.choice is not None:
+                yield from read.choice.measures(name)
+
+    def _strength(self, name: str) -> Attack:
+        if name == LINEAR and self.map_tokens is not None:
+            return replace(ATTACKS[name], run=LinearInversion(LinearInversionSpec(tokens=self.map_tokens)))
+        return ATTACKS[name]
+
+    def _fitted_on(self, knowledge: Knowledge) -> PublicInputs | None:
+        if knowledge.public is None or knowledge.template is None or self.map_tokens is None:
+            return None
+        return PublicInputs(knowledge.public, knowledge.template, tokens=self.map_tokens)
+
+
+class Choice(BaseModel):
+    """What the adaptive attack chose on its own text; see `attacks.maximum_posterior.Tuned`.
+
+    Attributes:
+        pairs: Draws that the channel was fitted on.
+        candidates: Tokens considered in each place.
+        weight: The prior's exponent; `None`: releases were taken as they are.
+        shrinkage: What the channel's formula was worth in draws; `None` where counts are left out.
+        read: The share of its own tokens that it then read.
+        as_released: The share that it read by taking releases as they are.
+        tokens: Of how many.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pairs: int
+    candidates: int
+    weight: float | None
+    shrinkage: float | None
+    read: float
+    as_released: float
+    tokens: int
+
+    def measures(self, attack: str) -> Iterator[Measure]:
+        """Each as a number of the long table."""
+        yield Measure("channel draws", self.pairs, attack=attack)
+        yield Measure("candidates", self.candidates, attack=attack)
+        yield Measure("prior's weight", self.weight, attack=attack)
+        yield Measure("formula's worth", self.shrinkage, attack=attack, note="" if self.shrinkage else "formula alone")
+        yield Measure("own text", self.read, n=self.tokens, attack=attack)
+        yield Measure("own text as released", self.as_released, n=self.tokens, attack=attack)
+
+
+class AttackReading(BaseModel):
+    """What an attack made of a cell's texts.
+
+    Attributes:
+        outcome: Its number, or why there is none.
+        seconds: How long it took, with fitting and controls.
+        fitted: Tokens that it was fitted on; 0 for none.
+        unseen: The same of tokens that do not stand in the text that a map was fitted on.
+        beyond: By how much more it read than the cell's first attack, of the same releases, resampled by text.
+        choice: What it chose, if it chooses.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcome: Measured | ControlFailed | NotApplicable
+    seconds: float
+    fitted: int = 0
+    unseen: Further | None = None
+    beyond: Further | None = None
+    choice: Choice | None = None
+
+    @classmethod
+    def of(cls, found: Examined, seconds: float, first: Reading | None, known: PublicInputs | None) -> Self:
+        """An attack's outcome, beside what the first one read and what it was fitted on."""
+        reading = found.reading
+        return cls(
+            outcome=found.outcome,
+            seconds=seconds,
+            fitted=0 if known is None else known.tokens,
+            unseen=None if known is None or reading is None else _unseen(reading, known.ids),
+            beyond=None if first is None or reading is None else _beyond(reading, first),
+        )
+
+    def with_choice(self, choice: Choice | None) -> Self:
+        """The same with what it chose."""
+        return self.model_copy(update={"choice": choice})
+
+
+class CellReadings(BaseModel):
+    """A finished cell.
+
+    Attributes:
+        texts: How many left.
+        replaced: The share of their tokens that the draw replaced; `None` where rows left.
+        reads: By attack.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    texts: int
+    replaced: float | None = None
+    reads: dict[str, AttackReading]
+
+    def outcomes(self) -> Iterator[tuple[str, Outcome]]:
+        """What came of each attack."""
+        for name, read in self.reads.items():
+            yield name, read.outcome
+
+
+# ---------------------------------------------------------------- how texts left
+
+
+def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, TokenTruth, Knowledge, float | None]:
+    """What a vendor saw of the texts, what they were, what it knows, and how many tokens were replaced."""
+    if cell.form is not Form.ROAD:
+        return _made_up(cell, tokens, lab)
+    rows = BITS in cell.attacks
+    privacy = PrivacySpec.no_privacy()
+    if math.isfinite(cell.eta):
+        privacy = PrivacySpec(eta=cell.eta, mechanism="vector" if rows else "text-to-text")
+    released = release(
+        {_SET: tokens},
+        privacy,
+        bottom=cell.bottom,
+        wire_type=WireType.FP32 if rows else WireType.BF16,
+        model=lab.options.model,
+        home=lab.home(str(cell.seed)),
+        folder=lab.scratch(cell),
+        progress=lab.progress,
+    )
+    truth = TokenTruth(tokens, records={identifier(_SET): released.records[_SET]})
+    drawn = released.replaced[_SET] if privacy.mechanism == "text-to-text" else None
+    return released.transcript, truth, released.knowledge, drawn
+
+
+def _made_up(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, TokenTruth, Knowledge, None]:
+    """Forms that the road does not have: one frame, made with a generator of the cell's seed."""
+    archive = lab.archive(Cut(bottom=cell.bottom))
+    if archive.table is None:
+        raise TypeError("a bottom has a table")
+    table = archive.table.detach().float()
+    privacy = PrivacySpec.no_privacy() if math.isinf(cell.eta) else PrivacySpec(mechanism="vector", eta=cell.eta)
+    clip = float(table[archive.candidates].norm(dim=1).max()) if cell.form is Form.CLIPPED else None
+    knowledge = Knowledge(
+        cut=Cut(bottom=cell.bottom),
+        template=archive.template,
+        table=table,
+        candidates=None if math.isinf(cell.eta) else archive.candidates,
+        noise=Noise(privacy, clip=clip),
+    )
+    rng = np.random.Generator(np.random.PCG64(cell.seed))
+    if cell.form is Form.SINGLE:
+        made: Payload = boundary(_added_in_single(tokens, table, cell.eta, rng), knowledge)
+    else:
+        made = simulate(tokens, knowledge, rows=torch.bfloat16, rng=rng)
+    where: dict[str, str | int] = {"record_set": identifier(_SET), "shard": 0}
+    frame = SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: _packed(made))
+    records = {identifier(_SET): torch.arange(len(tokens))}
+    return Transcript(lambda: [frame]), TokenTruth(tokens, records=records), knowledge, None
+
+
+def _packed(made: Payload) -> dict[str, Tensor]:
+    single = isinstance(made, Rows) and made.packed.values.dtype is torch.float32
+    return dict(pack(made, vocab_size=2**32, wire_type=WireType.FP32 if single else WireType.BF16))
+
+
+def _added_in_single(tokens: Tokens, table: Tensor, eta: float, rng: np.random.Generator) -> Tokens:
+    """Rows in the place of tokens: noise as float32, added in float32."""
+    sides = []
+    for side in tokens.segments:
+        noise = DChi().noise(etas=np.full(len(side.values), eta), width=table.shape[1], rng=rng)
+        sides.append(side.with_values(table[side.values] + torch.from_numpy(noise).float()))
+    return Tokens(tuple(sides))
+
+
+# ---------------------------------------------------------------- what was read beside the attack's own number
+
+
+def _unseen(reading: Reading, known: Tensor) -> Further | None:
+    """What was read of tokens that are not among those known."""
+    truth = torch.cat([side.values for side in reading.tokens.segments])
+    new = reading.seen & ~torch.isin(truth, known)
+    if not bool(new.any()):
+        return None
+    hits, trials = reading.per_text(reading.right & new), reading.per_text(new)
+    return _share("unseen", "tokens that do not stand in the attacker's text", hits, trials)
+
+
+def _beyond(reading: Reading, first: Reading) -> Further:
+    """How many more of the same tokens were read."""
+    gained = reading.per_text(reading.right) - first.per_text(first.right)
+    return _share("beyond", "more than the first attack, of the same releases", gained, reading.per_text(reading.seen))
+
+
+def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> Further:
+    share = clustered(hits, trials)
+    return Further(name=name, title=title, value=share.value, interval=bootstrap(hits, trials), n=share.n)
+
+
+def _choice(attack: Attack, knowledge: Knowledge, found: Examined, *, rows: bool) -> Choice | None:
+    if not isinstance(attack.run, MaximumPosterior) or not isinstance(found.outcome, Measured):
+        return None
+    tuned = attack.run.reader(knowledge.limited(attack.needs), rows=rows).tuned
+    return Choice(
+        pairs=attack.run.spec.pairs,
+        candidates=attack.run.spec.candidates,
+        weight=tuned.weight,
+        shrinkage=None if math.isinf(tuned.shrinkage) else tuned.shrinkage,
+        read=tuned.read,
+        as_released=tuned.as_released,
+        tokens=tuned.tokens,
+    )

@@ -1,0 +1,348 @@
+"""Training steps as a vendor saw them, what attacks read of them under each label protection, and what that costs.
+
+The gradient that was sent may be another one than the run's: several recombined passes in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from cutlayer.attacks import (
+    Knowledge,
+    LabelTruth,
+    Measured,
+    Outcome,
+    Score,
+    SeenFrame,
+    SeenStep,
+    TrainedTruth,
+    Transcript,
+    View,
+    examine,
+)
+from cutlayer.attacks.attack import ATTACKS, Guess
+from cutlayer.core import Claim, Guarantee, Proportion
+from cutlayer.recipes.lab import Cell
+from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.measures.label_recombination import combined, recombine, solve_from_labels, solve_from_update
+from cutlayer.wire import routes
+from cutlayer.wire.recording import Direction
+
+JOB = "recorded"
+COVER_SEED = 0
+"""Of covers: they protect nothing here."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Training steps, in order.
+
+    Attributes:
+        seen: What was seen of each.
+        rounds: Round trips that they took.
+    """
+
+    seen: tuple[SeenStep, ...]
+    rounds: int
+
+    @classmethod
+    def of(cls, transcript: Transcript) -> Steps:
+        """Those of a recorded run."""
+        kinds = (routes.STEP, routes.GRADIENT)
+        rounds = sum(frame.route in kinds and frame.direction is Direction.UP for frame in transcript)
+        return cls(tuple(transcript.steps()), rounds)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What gradients take on their way up."""
+        return sum(_size(step.gradient) for step in self.seen)
+
+    @property
+    def output_bytes(self) -> int:
+        """What outputs take on their way down."""
+        return sum(_size(step.output) for step in self.seen if step.output is not None)
+
+    def with_gradients(self, change: Callable[[SeenStep], Tensor]) -> Steps:
+        """The same with other gradients."""
+        return replace(self, seen=tuple(replace(step, gradient=change(step)) for step in self.seen))
+
+    def transcript(self) -> Transcript:
+        """As a vendor would have seen them: what went up, what came down, and the gradient."""
+        return Transcript(lambda: _frames(self.seen))
+
+
+def step_of(number: int, output: Tensor, gradient: Tensor, lengths: Tensor | None = None) -> SeenStep:
+    """A step of a training in this process."""
+    return SeenStep(f"job/{JOB}", number, output, gradient, lengths)
+
+
+def _frames(steps: Sequence[SeenStep]) -> Iterable[SeenFrame]:
+    for step in steps:
+        where: dict[str, str | int] = {"job": step.source.removeprefix("job/"), "step": step.number}
+        sent = {"lengths": step.lengths} if step.lengths is not None else {"records": torch.arange(len(step.gradient))}
+        yield _frame(Direction.UP, routes.STEP, where, sent)
+        if step.output is not None:
+            yield _frame(Direction.DOWN, routes.STEP, where, {"output": step.output})
+        yield _frame(Direction.UP, routes.GRADIENT, where, {"gradient": step.gradient})
+
+
+def _frame(
+    direction: Direction, route: routes.Route, where: dict[str, str | int], tensors: dict[str, Tensor]
+) -> SeenFrame:
+    return SeenFrame(direction, route, where, lambda: tensors)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+# ---------------------------------------------------------------- what is read of them
+
+ON_LABELS = ("gradient-sign", "output-gradient", "gradient-direction", "activation-clusters")
+ON_TOKENS = "tail-gradient"
+SOLVED = "combination solved"
+"""The attack on recombined passes, of which the registry knows nothing: it has no meaning for what a run sends."""
+
+
+NOTHING = Guarantee.nothing("The vendor finds which combination of passes is the gradient.")
+"""Of recombined passes."""
+
+
+class Reading(BaseModel):
+    """An attack's number on one option.
+
+    Attributes:
+        attack: Its name.
+        success: The share of labels that it read; `None` where there is no number.
+        interval: 95 % of it over resampled texts.
+        chance: The share that it would read by chance.
+        reason: Why there is no number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attack: str
+    success: Proportion | None
+    interval: tuple[float, float] | None = None
+    chance: float | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, attack: str, outcome: Outcome) -> Self:
+        """What an examined attack said."""
+        if isinstance(outcome, Measured):
+            return cls(attack=attack, success=outcome.success, interval=outcome.interval, chance=outcome.chance)
+        return cls(attack=attack, success=None, reason=outcome.reason)
+
+    @classmethod
+    def scored(cls, attack: str, score: Score) -> Self:
+        """What guesses came to."""
+        return cls(attack=attack, success=score.success, interval=score.interval, chance=score.chance)
+
+
+class Option(BaseModel):
+    """One option, attacked.
+
+    Attributes:
+        name: `ordinary`, `randomised response`, `recombination` or `head at the customer`.
+        epsilon: Of randomised response.
+        passes: Backward passes a step.
+        readings: What attacks read of it.
+        rounds: Round trips of its steps.
+        gradient_bytes: What gradients take up.
+        output_bytes: What outputs take down.
+        accuracy: Of the tuned classifier on test.
+        perplexity: Of the tuned language model on test.
+        guarantee: What is promised of labels.
+        bound: The share of labels that reports alone let anybody guess right, with labels as frequent as they are;
+            `None` where nothing bounds it.
+        draws: Different labels that were drawn, each once; of next tokens, those that attacks were measured on.
+        deviation: How far the combination of passes is from the gradient, in its largest entry.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    name: str
+    epsilon: float | None = None
+    passes: int = 1
+    readings: tuple[Reading, ...]
+    rounds: int
+    gradient_bytes: int
+    output_bytes: int
+    accuracy: Proportion | None = None
+    perplexity: float | None = None
+    guarantee: Guarantee
+    bound: float | None = None
+    draws: int = 0
+    deviation: float | None = None
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        if self.epsilon is not None:
+            return f"{self.name}, ε = {self.epsilon:g}"
+        return f"{self.name}, {self.passes} passes" if self.passes > 1 else self.name
+
+    def reading(self, attack: str) -> Reading | None:
+        """What an attack read, if it was asked and has a number."""
+        return next((each for each in self.readings if each.attack == attack and each.success is not None), None)
+
+    def measures(self) -> Iterator[Measure]:
+        """Its numbers, at the place that it is itself."""
+        at = {"option": self.title, "epsilon": self.epsilon, "passes": self.passes}
+        for each in self.readings:
+            low, high = each.interval or (None, None)
+            success = Measure.share("success", each.success, attack=each.attack, note=each.reason)
+            yield replace(success, lower=low, upper=high, axes=at)
+            if each.chance is not None:
+                yield Measure("chance", each.chance, attack=each.attack, axes=at)
+        yield Measure("bound", self.bound, axes=at)
+        yield Measure("backward passes", self.passes, axes=at)
+        yield Measure("round trips", self.rounds, axes=at)
+        yield Measure("gradient bytes", self.gradient_bytes, axes=at)
+        yield Measure("output bytes", self.output_bytes, axes=at)
+        yield replace(Measure.share("accuracy", self.accuracy), axes=at)
+        yield Measure("perplexity", self.perplexity, axes=at)
+        claim = self.guarantee
+        promised = f"ε = {claim.budget:g} per {claim.per}" if claim.claim is Claim.LABEL else "none"
+        yield Measure("guarantee", None, note=promised, axes=at)
+
+    def recombined(self, passes: int, readings: tuple[Reading, ...], deviation: float) -> Option:
+        """This option's steps with several passes in the place of each: learnt is the same, but for rounding.
+
+        Args:
+            passes: How many.
+            readings: What attacks read of them.
+            deviation: How far their combination is from the gradient.
+        """
+        changes = {
+            "name": f"recombination, {self.name}",
+            "passes": passes,
+            "readings": readings,
+            "gradient_bytes": passes * self.gradient_bytes,
+            "guarantee": NOTHING,
+            "deviation": deviation,
+        }
+        return self.model_copy(update=changes)
+
+
+def read_labels(steps: Steps, truth: LabelTruth, knowledge: Knowledge) -> tuple[Reading, ...]:
+    """What the attacks on labels read."""
+    transcript = steps.transcript()
+    return tuple(
+        Reading.of(name, examine(name, transcript, knowledge=knowledge, truth=truth).outcome) for name in ON_LABELS
+    )
+
+
+def read_tokens(steps: Steps, truth: TrainedTruth, knowledge: Knowledge) -> tuple[Reading, ...]:
+    """What the attack on next tokens reads."""
+    outcome = examine(ON_TOKENS, steps.transcript(), knowledge=knowledge, truth=truth).outcome
+    return (Reading.of(ON_TOKENS, outcome),)
+
+
+class Recombined:
+    """Recorded steps with several passes in the place of each.
+
+    Args:
+        steps: As they were.
+        passes: How many.
+        cover: How much larger covers are than gradients.
+        seed: Of covers: they protect nothing here.
+    """
+
+    def __init__(self, steps: Steps, passes: int, *, cover: float, seed: int) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        self._steps = steps
+        self._drawn = {
+            step.number: recombine(step.gradient.float(), passes, cover=cover, rng=rng) for step in steps.seen
+        }
+
+    @property
+    def first(self) -> Steps:
+        """What the vendor sees of the first pass of each step."""
+        return self._steps.with_gradients(lambda step: self._drawn[step.number][0][0])
+
+    @property
+    def deviation(self) -> float:
+        """How far what is applied is from the gradient, in the largest entry of the latter: rounding."""
+        worst = 0.0
+        for step in self._steps.seen:
+            far = combined(*self._drawn[step.number]) - step.gradient.float()
+            worst = max(worst, float(far.abs().max() / step.gradient.float().abs().max()))
+        return worst
+
+    def from_labels(self) -> Steps | None:
+        """The gradients that the vendor finds without any update; `None` where it is too much work."""
+        found: dict[int, Tensor] = {}
+        for step in self._steps.seen:
+            sent, _ = self._drawn[step.number]
+            if step.output is None:
+                return None
+            coefficients = solve_from_labels(sent, torch.softmax(step.output.float(), 1))
+            if coefficients is None:
+                return None
+            found[step.number] = combined(sent, coefficients)
+        return self._steps.with_gradients(lambda step: found[step.number])
+
+    def from_update(self) -> Steps:
+        """The gradients that the vendor finds by what it applies to the bias in front: a sum over rows."""
+
+        def solve(step: SeenStep) -> Tensor:
+            sent, _ = self._drawn[step.number]
+            return combined(sent, solve_from_update(sent.double().sum(1), step.gradient.double().sum(0)))
+
+        return self._steps.with_gradients(solve)
+
+
+def solved(steps: Steps | None, attack: str, truth: LabelTruth | TrainedTruth, knowledge: Knowledge) -> Reading:
+    """What an attack reads of gradients that were solved for."""
+    if steps is None:
+        return Reading(attack=SOLVED, success=None, reason="More choices of labels would have to be tried than 2^16.")
+    run, transcript = ATTACKS[attack], steps.transcript()
+    if isinstance(truth, TrainedTruth) and run.tokens is not None:
+        transcript, kept = truth.beginning(transcript, run.tokens)
+        guesses: Iterable[Guess] = run(View(transcript, knowledge))
+        return Reading.scored(SOLVED, kept.score(guesses))
+    guesses = run(View(transcript, truth.granted(transcript, knowledge)))
+    return Reading.scored(SOLVED, truth.score(guesses))
+
+
+# ---------------------------------------------------------------- cells that attack what they recorded
+
+
+class Attacked(BaseModel):
+    """A finished cell: its options, attacked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    options: tuple[Option, ...]
+
+
+class OptionCell(Cell):
+    """A training, and the passes that its gradients are recombined to.
+
+    Attributes:
+        model: Fingerprint of the model's weights.
+        passes: Numbers of passes that its recorded steps are recombined to.
+        cover: Standard deviation of covers, in that of gradients.
+    """
+
+    model: str
+    passes: tuple[int, ...] = ()
+    cover: float
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return Attacked
+
+    def measures(self, result: Any) -> Iterator[Measure]:
+        """Of each option."""
+        for option in result.options:
+            yield from option.measures()

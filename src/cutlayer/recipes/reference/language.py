@@ -1,0 +1,291 @@
+"""The line that a language model's split run is read against: the whole model, one process, nothing private.
+
+As in `classifier`, only what a seed decides is taken from this package: an adapter's first values and the
+order of the blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_linear_schedule_with_warmup
+
+from cutlayer.core import Cut, Perplexity
+from cutlayer.customer import Method, Progress, TrainSpec
+from cutlayer.customer.client import choose_device
+from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.customer.settings import BLOCK_LENGTH
+from cutlayer.data import Dataset
+from cutlayer.models import (
+    Head,
+    Kind,
+    adapter_state,
+    attach_lora,
+    cut_up,
+    family_of,
+    load_model,
+    load_tokenizer,
+    max_length,
+    seed_dropout,
+)
+from cutlayer.wire import Precision
+
+_EVALUATION_BATCH = 4
+
+
+@dataclass(frozen=True)
+class CentralisedLanguage:
+    """A finished run.
+
+    Attributes:
+        perplexity: On test, with the weights of the best epoch on dev.
+        before: Dev perplexity before the first step.
+        dev: Dev perplexity after each epoch.
+        losses: Training loss of each step.
+        seconds: How long it took.
+        model: The tuned model.
+    """
+
+    perplexity: Perplexity
+    before: float
+    dev: tuple[float, ...]
+    losses: tuple[float, ...]
+    seconds: float
+    model: nn.Module
+
+
+def train_centralised_language_model(
+    train: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    *,
+    model: str,
+    training: TrainSpec,
+    seed: int,
+    order: Order,
+    progress: Progress,
+    device: str = "auto",
+) -> CentralisedLanguage:
+    """Fine-tunes the whole model, a decoder or an encoder-decoder, on texts as they are.
+
+    Args:
+        train: Texts to train on; of an encoder-decoder, pairs.
+        dev: Texts to stop on.
+        test: Texts to measure on.
+        model: An embedded model's name, a local folder or a hub id.
+        training: How it is tuned; the same settings as a split run's.
+        seed: Initialisation and dropout, as in a split run.
+        order: In which texts are taken: `order_without_privacy` of the customer whose split runs this is read against.
+        progress: Where to show progress.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+
+    Raises:
+        ConfigError: There is no such device here.
+    """
+    place = choose_device(device)
+    started = time.monotonic()
+    train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
+    whole = load_model(model, head=Head.LANGUAGE)
+    tuned = _tuned(whole, training, seed=seed).to(place)
+    kind = Pairs if family_of(whole.config).kind is Kind.ENCODER_DECODER else Blocks
+    corpus = kind(load_tokenizer(model), training, max_length(whole.config))
+    texts, dev_texts, test_texts = (corpus.of(dataset) for dataset in (train, dev, test))
+    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
+    steps = -(-len(texts) // training.batch_size)
+    schedule = get_linear_schedule_with_warmup(optimiser, 0, -(-steps * training.epochs // training.accumulation))
+    losses: list[float] = []
+    values: list[float] = []
+    before = _perplexity(tuned, corpus, dev_texts, place, progress, "centralised dev before").value
+    best: dict[str, Tensor] = {}
+    while len(values) < training.epochs and (
+        not values or len(values) - 1 - values.index(min(values)) < training.patience
+    ):
+        tuned.train(training.dropout)
+        shuffled = epoch_batches(
+            torch.tensor([corpus.length(text) for text in texts]),
+            batch_size=training.batch_size,
+            rng=order.generator(len(values)),
+            group_by_length=training.group_by_length,
+        )
+        for number, indices in enumerate(shuffled, start=1):
+            seed_dropout(seed, len(losses) + 1)
+            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
+                loss = torch.cat(corpus.losses(tuned, [texts[i] for i in indices.tolist()], place)).mean()
+            (loss / training.accumulation).backward()
+            losses.append(float(loss.detach()))
+            if len(losses) % training.accumulation == 0 or len(losses) == steps * training.epochs:
+                if training.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(trained, training.clip_norm)
+                optimiser.step()
+                schedule.step()
+                optimiser.zero_grad()
+            progress.update(f"centralised epoch {len(values) + 1}/{training.epochs}", number, steps)
+        value = _perplexity(tuned, corpus, dev_texts, place, progress, "centralised dev").value
+        if value < min(values, default=float("inf")):
+            best = {name: parameter.detach().clone() for name, parameter in _trained(tuned)}
+        values.append(value)
+    with torch.no_grad():
+        for name, parameter in _trained(tuned):
+            parameter.copy_(best[name])
+    perplexity = _perplexity(tuned, corpus, test_texts, place, progress, "centralised test")
+    return CentralisedLanguage(perplexity, before, tuple(values), tuple(losses), time.monotonic() - started, tuned)
+
+
+Text = tuple[Tensor, ...]
+"""Ids: of a block; or of a source text and of its target."""
+
+
+class Corpus(ABC):
+    """What a model is trained on.
+
+    Args:
+        tokenizer: The model's.
+        training: Whether and where texts are cut.
+        limit: Positions that the model takes.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, training: TrainSpec, limit: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._training = training
+        self._limit = limit
+        with_specials: list[int] = tokenizer("a")["input_ids"]
+        bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+        at = next(place for place in range(len(with_specials)) if with_specials[place : place + len(bare)] == bare)
+        self._opening, self._closing = with_specials[:at], with_specials[at + len(bare) :]
+
+    @abstractmethod
+    def of(self, dataset: Dataset) -> list[Text]:
+        """What is learnt from a data set."""
+
+    @abstractmethod
+    def length(self, text: Text) -> int:
+        """Positions of a text."""
+
+    @abstractmethod
+    def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
+        """Negative log-likelihoods of each text's tokens that are predicted."""
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
+        return ids
+
+    def _longest(self, *limits: int | None) -> int:
+        return min(size for size in (*limits, self._limit, self._tokenizer.model_max_length) if size)
+
+
+class Blocks(Corpus):
+    """Texts closed by the end mark, joined, and cut into blocks with the tokenizer's special tokens before each."""
+
+    def of(self, dataset: Dataset) -> list[Text]:
+        """Ids of each block, special tokens included."""
+        longest = self._longest(self._training.max_length or BLOCK_LENGTH)
+        content = longest - len(self._opening) - len(self._closing)
+        end = self._tokenizer.eos_token_id
+        closed: list[list[int]] = []
+        for (text,) in dataset.texts:
+            ids = self._ids(text)
+            closed.append([*ids, end] if ids else [])
+        if self._training.packing:
+            stream = [token for text in closed for token in text]
+            closed = [stream[start : start + content] for start in range(0, len(stream), content)]
+        blocks = ([*self._opening, *text[:content], *self._closing] for text in closed if text)
+        return [(torch.tensor(block),) for block in blocks if len(block) > 1]
+
+    def length(self, text: Text) -> int:
+        """Positions of a block."""
+        return len(text[0])
+
+    def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
+        """Of each block, all tokens but the first."""
+        ids, mask = _padded([text for (text,) in texts], device)
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
+        return [
+            nn.functional.cross_entropy(logits[row, : len(text) - 1], ids[row, 1 : len(text)], reduction="none")
+            for row, (text,) in enumerate(texts)
+        ]
+
+
+class Pairs(Corpus):
+    """Source texts with the tokenizer's special tokens, and target texts closed by the end mark."""
+
+    def of(self, dataset: Dataset) -> list[Text]:
+        """Ids of each source and of each target."""
+        settings = self._training
+        source_content = self._longest(settings.max_length) - len(self._opening) - len(self._closing)
+        # a start token stands before what goes into the decoder, which the end mark does not
+        target_content = self._longest(settings.max_target_length or settings.max_length) - 1
+        pairs: list[Text] = []
+        for source, target in dataset.texts:
+            ids = [*self._opening, *self._ids(source)[:source_content], *self._closing]
+            closed = [*self._ids(target)[:target_content], self._tokenizer.eos_token_id]
+            pairs.append((torch.tensor(ids), torch.tensor(closed)))
+        return pairs
+
+    def length(self, text: Text) -> int:
+        """Positions of the longer one."""
+        return max(map(len, text))
+
+    def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
+        """Of each target, all tokens, the end mark among them."""
+        ids, mask = _padded([source for source, _ in texts], device)
+        targets, real = _padded([target for _, target in texts], device)
+        labels = targets.masked_fill(real == 0, -100)
+        logits = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).logits.float()
+        return [
+            nn.functional.cross_entropy(logits[row, : len(target)], targets[row, : len(target)], reduction="none")
+            for row, (_, target) in enumerate(texts)
+        ]
+
+
+def _padded(texts: list[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and mask `[n, longest]`, padded on the right."""
+    ids = nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+    return ids.to(device), mask.to(device)
+
+
+def _tuned(whole: PreTrainedModel, training: TrainSpec, *, seed: int) -> nn.Module:
+    """The whole model ready to train: all weights, or PEFT's adapter with the values that a split run starts from."""
+    if training.method is Method.FULL:
+        return whole.requires_grad_(True)
+    reference = attach_lora(
+        cut_up(whole, Cut(bottom=None)).top,
+        rank=training.rank,
+        alpha=training.alpha,
+        dropout=training.lora_dropout,
+        targets=training.targets,
+        seed=seed,
+    )
+    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
+    adapted = cast(PeftModel, get_peft_model(whole, config))
+    set_peft_model_state_dict(adapted, adapter_state(reference))
+    return adapted
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+@torch.no_grad()
+def _perplexity(
+    model: nn.Module, corpus: Corpus, texts: list[Text], device: torch.device, progress: Progress, stage: str
+) -> Perplexity:
+    model.eval()
+    sums: list[float] = []
+    counts: list[int] = []
+    for start in range(0, len(texts), _EVALUATION_BATCH):
+        found = corpus.losses(model, texts[start : start + _EVALUATION_BATCH], device)
+        sums += [float(text.double().sum()) for text in found]
+        counts += [len(text) for text in found]
+        progress.update(stage, len(sums), len(texts))
+    return Perplexity.of(torch.tensor(sums), torch.tensor(counts))

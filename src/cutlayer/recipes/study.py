@@ -1,0 +1,214 @@
+"""What an experiment is: scenarios that are run, and what is made of their numbers.
+
+A part of a paper is a set of scenarios (cells with the axes that they stand at). What they measured is one long table:
+tables are pivots of it, figures are group-bys, claims are comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.recipes.lab import Cell
+from cutlayer.recipes.long_table import NONE, NUMBERS, Level, Measure, Number, pool, select
+from cutlayer.reports import Table
+
+C = TypeVar("C", bound=Cell)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cell, and where it stands on the axes of its part.
+
+    Attributes:
+        cell: What is run.
+        axes: Its place, by axis. Axes of measures (`attack`, `metric`) are theirs.
+    """
+
+    cell: Cell
+    axes: Mapping[str, Level] = field(default_factory=dict)
+
+    @staticmethod
+    def each(seeds: int, cell: Cell, **axes: Level) -> list[Scenario]:
+        """The same place for all seeds.
+
+        Args:
+            seeds: How many.
+            cell: The cell of one of them.
+            **axes: Its place.
+        """
+        return [Scenario(cell.model_copy(update={"seed": seed}), axes) for seed in range(seeds)]
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A number that a paper prints, as a row of the long table.
+
+    Attributes:
+        metric: Its name, as of ours.
+        value: In the unit of ours: a share, where the paper prints per cent.
+        axes: Its place.
+        attack: Whose number it is.
+        note: What a reader has to know of it.
+    """
+
+    metric: str
+    value: float
+    axes: Mapping[str, Level] = field(default_factory=dict)
+    attack: str = ""
+    note: str = ""
+
+    @classmethod
+    def lines(
+        cls, lines: Iterable[Mapping[str, Any]], *, percent: Collection[str], plain: Collection[str] = ()
+    ) -> list[Self]:
+        """Lines of a paper's table.
+
+        Args:
+            lines: Metrics, axes and `note` by name. Lists hold a line's cells from left to right.
+            percent: Metrics that the paper prints in per cent.
+            plain: Further metrics.
+        """
+        found = []
+        for line in lines:
+            for cell in range(max(len(each) if isinstance(each, list) else 1 for each in line.values())):
+                here = {name: each[cell] if isinstance(each, list) else each for name, each in line.items()}
+                note = here.pop("note", "")
+                axes = {name: level for name, level in here.items() if name not in {*percent, *plain}}
+                found += [cls(name, here[name] / 100, axes, note=note) for name in percent if name in here]
+                found += [cls(name, here[name], axes, note=note) for name in plain if name in here]
+        return found
+
+
+class Verdict(BaseModel):
+    """Whether a claim holds here.
+
+    Attributes:
+        claim: What is claimed, with its place in the paper.
+        here: The numbers that decide it.
+        held: `None` where they do not.
+        stated: What the paper or the study found; empty where it prints no number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    claim: str
+    here: str
+    held: bool | None
+    stated: str = ""
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word."""
+        return {True: "yes", False: "NO", None: "not decided"}[self.held]
+
+
+Claim: TypeAlias = "Callable[[Results], Iterable[Verdict]]"
+"""Judges results; it may say nothing where the results lack what it is about."""
+Told: TypeAlias = "Callable[[Results], Iterable[Table]]"
+"""Tables made of results: a `tables.Pivot`, or a named function for what is no pivot."""
+
+
+class Picture(Protocol):
+    """What is drawn from a part's rows, such as a `Figure`."""
+
+    def draw(self, results: Results, folder: Path, *, model: str) -> list[Path]:
+        """Writes PNG and CSV; nothing where there is nothing to draw.
+
+        Args:
+            results: Finished cells.
+            folder: Where to.
+            model: What was measured, for the title.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table or figure of a paper, or one beside it.
+
+    Attributes:
+        title: What it is about.
+        scenarios: What is run.
+        stated: What the paper prints.
+        derived: Makes numbers of those of several cells; they become rows of the long table, too.
+        tables: Pivots of the part's rows, and tables that are none.
+        figures: Drawn from the part's rows.
+        claims: What must hold of its numbers, or what a paper says of them.
+        same_texts: Whether runs of several seeds are measured on the same texts: then these add no independent texts.
+        details: Further content of the report's JSON.
+    """
+
+    title: str
+    scenarios: Sequence[Scenario] = ()
+    stated: Sequence[Stated] = ()
+    derived: Callable[[Results], Iterable[Measure]] = lambda _: ()
+    tables: Sequence[Told] = ()
+    figures: Sequence[Picture] = ()
+    claims: Sequence[Claim] = ()
+    same_texts: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Finished cells, and the long table of what they measured.
+
+    Attributes:
+        frame: The long table: axes and `COLUMNS`, a row for each number.
+        cells: Results by cell, as the cell returned them.
+        scenarios: Of the part, or of all parts.
+        failures: Cells that have no result, by name, with the reason.
+        same_texts: As of the part.
+    """
+
+    frame: pd.DataFrame
+    cells: Mapping[Cell, Any]
+    scenarios: Sequence[Scenario] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    same_texts: bool = True
+
+    def rows(self, **where: Any) -> pd.DataFrame:
+        """Rows of the long table; those of papers only where `source` asks for them."""
+        return select(self.frame, {"source": "here", **where})
+
+    def number(self, metric: str, **where: Any) -> Number:
+        """One number, pooled over seeds.
+
+        Args:
+            metric: Its name.
+            **where: By column, the value that leaves rows of one place.
+
+        Raises:
+            ValueError: The rows are of several places, so that pooling them would mix settings.
+        """
+        return self.pooled(self.rows(metric=metric, **where))
+
+    def pooled(self, rows: pd.DataFrame) -> Number:
+        """Rows that differ in their seed alone, as one number."""
+        if rows.empty:
+            return NONE
+        if rows["seed"].duplicated().any():
+            raise ValueError("these rows are of several places")
+        found = []
+        for *numbers, note in rows.reindex(columns=[*NUMBERS, "note"]).itertuples(index=False, name=None):
+            value, se, n, lower, upper, trials = (None if pd.isna(each) else float(each) for each in numbers)
+            found.append(
+                Number(value, se, n, lower, upper, note=note if isinstance(note, str) else "", independent=trials)
+            )
+        return found[0] if len(found) == 1 else pool(found, same_texts=self.same_texts)
+
+    def of(self, kind: type[C]) -> list[tuple[C, Any]]:
+        """The finished cells of one kind among the scenarios, with their results."""
+        cells = dict.fromkeys(scenario.cell for scenario in self.scenarios)
+        return [(cell, self.cells[cell]) for cell in cells if isinstance(cell, kind) and cell in self.cells]
+
+    def levels(self, axis: str, **where: Any) -> list[Any]:
+        """The places on an axis, in the order of the scenarios."""
+        rows = self.rows(**where)
+        return [] if axis not in rows else list(dict.fromkeys(rows[axis].dropna()))

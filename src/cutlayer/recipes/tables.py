@@ -1,0 +1,237 @@
+"""Pivots of the long table for readers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from cutlayer.core.proportion import in_percent
+from cutlayer.recipes.long_table import Number, Where, select
+from cutlayer.recipes.study import Results
+from cutlayer.reports import Table, percent
+
+DASH = "–"
+SOURCES = ("here", "paper")
+"""Whose numbers, as `source` of the long table says."""
+Show: TypeAlias = Callable[[Number], str]
+"""A number as text."""
+
+
+def share(digits: int = 1) -> Show:
+    """In per cent, with its 95 % interval, or over several seeds with its standard error; why there is no number."""
+
+    def show(number: Number) -> str:
+        if number.value is None:
+            return _missing(number)
+        if number.lower is not None and number.upper is not None and number.runs == 1:
+            return _within(100 * number.value, 100 * number.lower, 100 * number.upper, digits)
+        if number.se is None:
+            return percent(number.value, digits)
+        return in_percent(number.value, number.se, number.trials, digits=digits)
+
+    return show
+
+
+def complement(digits: int = 1) -> Show:
+    """1 - a share, in per cent: empirical privacy from an attack's success (SAP §5.1)."""
+    within = share(digits)
+
+    def show(number: Number) -> str:
+        value, low, high = (None if end is None else 1 - end for end in (number.value, number.lower, number.upper))
+        return within(replace(number, value=value, lower=high, upper=low))
+
+    return show
+
+
+def error(digits: int = 1) -> Show:
+    """In per cent, with its standard error."""
+
+    def show(number: Number) -> str:
+        if number.value is None:
+            return _missing(number)
+        if number.se is None:
+            return percent(number.value, digits)
+        return in_percent(number.value, number.se, number.trials, digits=digits)
+
+    return show
+
+
+def plain(digits: int = 2) -> Show:
+    """As it is, with its 95 % interval where there is one."""
+
+    def show(number: Number) -> str:
+        if number.value is None:
+            return _missing(number)
+        if number.lower is not None and number.upper is not None and number.runs == 1:
+            return _within(number.value, number.lower, number.upper, digits)
+        spread = f" ± {number.se:.{digits}f}" if number.se is not None else ""
+        return f"{number.value:,.{digits}f}{spread}"
+
+    return show
+
+
+def points(digits: int = 2) -> Show:
+    """A difference of shares, in points, with its 95 % interval."""
+
+    def show(number: Number) -> str:
+        if number.value is None:
+            return _missing(number)
+        told = f"{100 * number.value:+.{digits}f}"
+        if number.lower is None or number.upper is None:
+            return told if number.se is None else f"{told} ± {100 * number.se:.{digits}f}"
+        return f"{told} [{100 * number.lower:+.{digits}f}, {100 * number.upper:+.{digits}f}]"
+
+    return show
+
+
+def count(number: Number) -> str:
+    """A whole number."""
+    return _missing(number) if number.value is None else f"{number.value:,.0f}"
+
+
+def trials(number: Number) -> str:
+    """The trials behind a number."""
+    return DASH if number.value is None or number.n is None else f"{number.n:,.0f}"
+
+
+def note(number: Number) -> str:
+    """What a reader has to know of a number."""
+    return number.note or DASH
+
+
+def _missing(number: Number) -> str:
+    return number.note.partition(":")[0] or DASH
+
+
+def _within(value: float, low: float, high: float, digits: int) -> str:
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def eta_text(eta: Any) -> str:
+    """A privacy parameter for readers."""
+    return "∞" if math.isinf(eta) else f"{eta:g}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis as readers see it.
+
+    Attributes:
+        name: Its column in the long table.
+        title: Its heading; the name by default.
+        show: Its levels as text: a function, or a table that may leave some out.
+    """
+
+    name: str
+    title: str = ""
+    show: Callable[[Any], str] | Mapping[Any, str] = str
+
+    @property
+    def heading(self) -> str:
+        """The heading."""
+        return self.title or self.name
+
+    def text(self, level: Any) -> str:
+        """A level for readers; nothing where the row stands nowhere on this axis."""
+        if level is None or (isinstance(level, float) and math.isnan(level)):
+            return ""
+        if callable(self.show):
+            if isinstance(level, float) and level.is_integer():
+                level = int(level)
+            return self.show(level)
+        return self.show.get(level, str(level))
+
+
+@dataclass(frozen=True)
+class Column:
+    """Numbers of a pivot.
+
+    Attributes:
+        title: Its heading; or of a row, where the columns are an axis.
+        metric: Which numbers.
+        where: Which rows of the long table, beside the line's own place; those of a paper where `source` is `paper`.
+        show: Numbers as text.
+    """
+
+    title: str
+    metric: str
+    where: Where = field(default_factory=dict)
+    show: Show = field(default_factory=share)
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """A table whose lines are the places on some axes, and whose columns are metrics or the places on another axis.
+
+    Attributes:
+        title: What it shows.
+        lines: Axes whose places are the lines.
+        columns: What is shown of each; with `across`, of each a line.
+        across: The axis whose places are columns.
+        where: Which rows of the long table.
+        notes: Sentences below, or functions of the results that make them.
+        keep_empty: Whether lines without any number are kept.
+    """
+
+    title: str
+    lines: Sequence[Axis]
+    columns: Sequence[Column]
+    across: Axis | None = None
+    where: Where = field(default_factory=dict)
+    notes: Sequence[str | Callable[[Results], Iterable[str]]] = ()
+    keep_empty: bool = False
+
+    def __call__(self, results: Results) -> Iterable[Table]:
+        """The table for readers, as one of several."""
+        yield self.table(results)
+
+    def table(self, results: Results) -> Table:
+        """The table for readers."""
+        rows = select(results.frame, {"source": SOURCES, **self.where})
+        places = [axis.name for axis in self.lines]
+        for missing in (name for name in places if name not in rows):
+            rows = rows.assign(**{missing: None})
+        lines = []
+        for place, group in _groups(rows, places):
+            heads = [axis.text(level) for axis, level in zip(self.lines, place, strict=True)]
+            if self.across is None:
+                found = [self._cell(results, group, column) for column in self.columns]
+                if self.keep_empty or any(text != DASH for text in found):
+                    lines.append((*heads, *found))
+                continue
+            levels = results.levels(self.across.name, **self.where)
+            for column in self.columns:
+                found = [self._cell(results, select(group, {self.across.name: level}), column) for level in levels]
+                if self.keep_empty or any(text != DASH for text in found):
+                    lines.append((*heads, column.title, *found))
+        return Table(title=self.title, columns=self._headings(results), rows=tuple(lines), notes=_notes(self, results))
+
+    def _cell(self, results: Results, group: pd.DataFrame, column: Column) -> str:
+        source = self.where.get("source", "here")
+        return column.show(results.pooled(select(group, {"source": source, "metric": column.metric, **column.where})))
+
+    def _headings(self, results: Results) -> tuple[str, ...]:
+        heads = [axis.heading for axis in self.lines]
+        if self.across is None:
+            return (*heads, *(column.title for column in self.columns))
+        levels = results.levels(self.across.name, **self.where)
+        return (*heads, "", *(f"{self.across.heading} {self.across.text(level)}" for level in levels))
+
+
+def _notes(pivot: Pivot, results: Results) -> tuple[str, ...]:
+    found: list[str] = []
+    for each in pivot.notes:
+        found += [each] if isinstance(each, str) else each(results)
+    return tuple(found)
+
+
+def _groups(rows: pd.DataFrame, places: Sequence[str]) -> Iterable[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Rows by place, in the order in which places first occur."""
+    if not places:
+        return [((), rows)]
+    found = rows.groupby(list(places), sort=False, dropna=False)
+    return [(tuple(place), group) for place, group in found]

@@ -1,0 +1,428 @@
+"""Classifiers that are trained: in one process, or over the road, with attacks on what the vendor saw of it."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.attacks import ATTACKS, ControlFailed, Knowledge, Measured, Need, NotApplicable, Outcome, examine
+from cutlayer.core import DataError, Deviation, Place, Proportion
+from cutlayer.customer import Client, FinetuneResult, TrainBottom, TrainSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.prepare import Corpora
+from cutlayer.customer.run import Run
+from cutlayer.data import tokenise
+from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.long_table import Measure, Number
+from cutlayer.recipes.recipe import deviations_table
+from cutlayer.recipes.reference.classifier import order_without_privacy, train_centralised
+from cutlayer.recipes.study import Results
+from cutlayer.recipes.tables import DASH, share
+from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
+from cutlayer.recipes.topics import TopicLabels
+from cutlayer.reports import Calibrated, Table
+
+
+class TopicCell(Cell):
+    """The topics of a task whose labels they are.
+
+    They are kept, and not for the time alone: a topic that came out otherwise would change a half-finished experiment.
+    """
+
+    task: Task
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-topics"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return TopicLabels
+
+    def run(self, lab: Lab) -> TopicLabels:
+        """Finds them."""
+        if self.task.topics is None:
+            raise DataError(f"{self.task.name} has labels of its own.")
+        lab.progress.update(f"find topics of {self.task.title}", 0, 1)
+        found = fresh_topics(self.task, self.task.topics, self.task.read(lab.options.data))
+        lab.progress.update(f"find topics of {self.task.title}", 1, 1)
+        return found
+
+
+def splits(lab: Lab, task: Task, limits: Limits) -> Splits:
+    """A task's rows.
+
+    Raises:
+        DataError: A file is missing.
+    """
+
+    def read() -> Splits:
+        return Splits.read(task, lab.options.data, limits, label=lambda *_: lab.result(TopicCell(task=task)))
+
+    return lab.once((task, limits), read)
+
+
+def calibrated(
+    lab: Lab, task: Task, limits: Limits, shares: Sequence[float], *, max_length: int | None
+) -> tuple[Calibrated, ...]:
+    """The etas that replace these shares of a task's training tokens.
+
+    Args:
+        lab: Models and data.
+        task: The data.
+        limits: How much of it.
+        shares: Shares of tokens.
+        max_length: Where a text is cut, special tokens included.
+    """
+    model, train = lab.model(), splits(lab, task, limits).train
+    tokens = tokenise(train, model.tokenizer, max_content=model.template.max_content(train.segments, max_length))
+    about = f"{task.model_dump_json()} {limits.model_dump_json()} {max_length}"
+    return lab.etas(tokens, shares, about=about, model=model)
+
+
+# ---------------------------------------------------------------- over the road
+
+
+@dataclass(frozen=True)
+class SplitRun:
+    """A finished run over the road, while its vendor is still there.
+
+    Attributes:
+        result: What the run found.
+        client: Its customer.
+        data: What it was run on.
+    """
+
+    result: FinetuneResult
+    client: Client
+    data: Splits
+
+    def evidence(self, lab: Lab) -> Evidence:
+        """What the vendor saw of it, and what it was about."""
+        given = Corpora(self.data.train, self.data.dev, self.data.test)
+        archive = lab.archive(self.result.spec.cut)
+        return Evidence.of(self.result.folder, given, archive, home=self.client.home)
+
+
+def client_of(lab: Lab, customer: str) -> Client:
+    """A customer of a vendor that hands out bottoms of every depth which leaves it a block."""
+    return lab.client(customer, max_bottom=lab.model().blocks - 1)
+
+
+@contextmanager
+def split_run(cell: TrainingCell, lab: Lab, customer: str, **settings: Any) -> Iterator[SplitRun]:
+    """Trains a classifier over the road. The run stays in the cell's folder until `discard` removes it.
+
+    Args:
+        cell: The data, the training and the seed.
+        lab: Vendors and data.
+        customer: Whose run it is.
+        **settings: Further ones of `Client.finetune`.
+    """
+    data = splits(lab, cell.task, cell.limits)
+    with closing(client_of(lab, customer)) as client:
+        result = client.finetune(
+            data.train,
+            dev=data.dev,
+            test=data.test,
+            training=cell.training,
+            seed=cell.seed,
+            out=lab.scratch(cell),
+            progress=lab.progress,
+            **settings,
+        )
+        yield SplitRun(result, client, data)
+
+
+def discard(cell: Cell, client: Client, lab: Lab) -> None:
+    """Removes a finished run: its adapter at the vendor, and its folder with the transcript."""
+    folder = lab.scratch(cell)
+    with closing(client):
+        if Run.is_finished(folder) and (adapter := Run.read(folder).state.adapter) is not None:
+            client.delete_adapter(adapter)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---------------------------------------------------------------- cells
+
+
+class Steering(StrEnum):
+    """Whether contributing tokens get more eta (CTI), and by which score those of a training text do.
+
+    The paper does not say how a text without a label is scored. Here it is scored by the largest score over classes.
+    So training texts may be, too (`CLASS_FREE`), or they are scored by their own class (`BY_CLASS`).
+    """
+
+    NONE = "plain"
+    BY_CLASS = "cti"
+    CLASS_FREE = "cti_class_free"
+
+
+class Trained(BaseModel):
+    """A finished training.
+
+    Attributes:
+        ua: Utility accuracy on test.
+        ep: Empirical privacy against nearest-neighbour inversion; `None` where that does not apply.
+        ep_note: What it covers, or why there is none.
+        replaced: Share of tokens that the draw replaced.
+        rows: Rows of train, dev and test.
+        epochs: How many were trained.
+        seconds: How long it took.
+        uplink_bytes: What was sent, by category.
+        label_recovery: Share of labels read from output gradients.
+        deviations: Where the run differs from the paper.
+        attacks: What came of each attack that the cell names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ua: Proportion
+    ep: Proportion | None = None
+    ep_note: str = ""
+    replaced: float | None = None
+    rows: tuple[int, int, int]
+    epochs: int
+    seconds: float
+    uplink_bytes: dict[str, int] = {}
+    label_recovery: float | None = None
+    deviations: tuple[Deviation, ...] = ()
+    attacks: tuple[Measured | ControlFailed | NotApplicable, ...] = ()
+
+    @classmethod
+    def of(cls, result: FinetuneResult) -> Trained:
+        """What a split run found."""
+        ep = None
+        if result.ep is not None and result.ep_standard_error is not None:
+            ep = Proportion(value=result.ep, n=result.ep_n, standard_error=result.ep_standard_error)
+        return cls(
+            ua=Proportion(value=result.ua, n=result.ua_n, standard_error=result.ua_standard_error),
+            ep=ep,
+            ep_note=result.ep_note,
+            replaced=result.replaced,
+            rows=(result.n_train, result.n_dev, result.n_test),
+            epochs=result.epochs,
+            seconds=result.seconds,
+            uplink_bytes=result.uplink_bytes,
+            label_recovery=result.label_recovery,
+            deviations=result.deviations,
+        )
+
+
+class TrainingCell(Cell):
+    """A classifier's training.
+
+    Attributes:
+        task: The data.
+        limits: How much of it.
+        model: Fingerprint of the model's weights.
+        training: How it is trained.
+    """
+
+    task: Task
+    limits: Limits
+    model: str
+    training: TrainSpec
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        """Of its result."""
+        return Trained
+
+    def check(self, lab: Lab) -> None:
+        """A missing file is told before hours of work."""
+        splits(lab, self.task, self.limits)
+
+    def measures(self, result: Trained) -> Iterator[Measure]:
+        """Accuracy, privacy and what they were measured on."""
+        yield Measure.share("UA", result.ua)
+        for name, rows in zip(("train", "dev", "test"), result.rows, strict=True):
+            yield Measure(f"{name} rows", rows)
+        yield Measure("epochs", result.epochs)
+        yield Measure("seconds", result.seconds)
+
+
+class CentralisedCell(TrainingCell):
+    """Ordinary PEFT in one process."""
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        return f"{self.task.name}-centralised-s{self.seed}"
+
+    def run(self, lab: Lab) -> Trained:
+        """Trains on texts as they are, in the order of the customer whose split runs this is read against."""
+        data = splits(lab, self.task, self.limits)
+        run = train_centralised(
+            data.train,
+            data.dev,
+            data.test,
+            model=lab.options.model,
+            training=self.training,
+            seed=self.seed,
+            order=order_without_privacy(lab.home(str(self.seed)).path, self.seed),
+            progress=lab.progress,
+        )
+        return Trained(
+            ua=run.accuracy,
+            rows=(len(data.train), len(data.dev), len(data.test)),
+            epochs=len(run.dev),
+            seconds=run.seconds,
+            deviations=self.training.deviations(lab.model().family),
+        )
+
+
+class SplitCell(TrainingCell):
+    """The same over the road; each seed is a customer with a secret of its own.
+
+    Attributes:
+        eta: Privacy parameter; eta0 under CTI; infinite for no privacy.
+        steering: Whether and how contributing tokens get more eta; nothing to steer without noise.
+        bottom: Blocks at the customer.
+        train_bottom: Whether and how they are trained.
+        place: Whether noise acts on tokens, or on rows behind the blocks.
+        attacks: What reads the recorded traffic once the run is finished.
+        attacked_tokens: In place of an attack's own limit, how many tokens it is measured on, where it has a limit.
+        public: What the attacker reads beforehand.
+    """
+
+    eta: float
+    steering: Steering = Steering.NONE
+    bottom: int = 0
+    train_bottom: TrainBottom = TrainBottom.FROZEN
+    place: Place = Place.TOKENS
+    attacks: tuple[str, ...] = ()
+    attacked_tokens: int | None = None
+    public: TextFile | None = None
+
+    @property
+    def name(self) -> str:
+        """The cell in a few words, for its file."""
+        steering = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
+        bottom = "" if self.train_bottom is TrainBottom.FROZEN else f"-{self.train_bottom}{self.bottom}"
+        if self.attacks:
+            bottom = f"-blocks{self.bottom}{'' if self.place is Place.TOKENS else '-rows'}-attacked"
+        return f"{self.task.name}-eta{self.eta:g}{steering}{bottom}-s{self.seed}"
+
+    def check(self, lab: Lab) -> None:
+        """The attacker's text must be there, too."""
+        super().check(lab)
+        if self.public is not None:
+            self.public.path(lab.options.data)
+
+    def run(self, lab: Lab) -> Trained:
+        """Trains over the road, and attacks what was recorded."""
+        with split_run(
+            self,
+            lab,
+            str(self.seed),
+            eta=self.eta,
+            mechanism="vector" if self.place is Place.ACTIVATIONS else None,
+            place=self.place,
+            cti=self.steering is Steering.BY_CLASS,
+            cti_class_free=self.steering is Steering.CLASS_FREE,
+            bottom=self.bottom,
+            train_bottom=self.train_bottom,
+        ) as run:
+            attacks = tuple(self._attacked(run.evidence(lab), lab)) if self.attacks else ()
+            return Trained.of(run.result).model_copy(update={"attacks": attacks})
+
+    def clear(self, lab: Lab) -> None:
+        """The transcript of a trainable bottom is as large as its epochs' releases."""
+        discard(self, client_of(lab, str(self.seed)), lab)
+
+    def measures(self, result: Trained) -> Iterator[Measure]:
+        """With privacy: of the run's own attack without a name, of the others by theirs."""
+        yield from super().measures(result)
+        yield Measure.share("EP", result.ep, note=result.ep_note)
+        yield Measure("replaced", result.replaced)
+        yield Measure("label recovery", result.label_recovery)
+        for outcome in result.attacks:
+            yield from Measure.outcome(outcome)
+            if isinstance(outcome, Measured):
+                yield Measure.share("EP", outcome.privacy, attack=outcome.attack)
+            else:
+                yield Measure("EP", None, attack=outcome.attack, note=outcome.reason)
+
+    def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Outcome]:
+        """What each attack reads."""
+        knowledge: Knowledge = evidence.knowledge
+        if self.public is not None:
+            knowledge = replace(knowledge, public=lab.public(self.public))
+        for number, name in enumerate(self.attacks):
+            lab.progress.update("attacks", number, len(self.attacks), name)
+            attack = ATTACKS[name]
+            if attack.tokens is not None and self.attacked_tokens is not None:
+                attack = replace(attack, tokens=self.attacked_tokens)
+            # controls read made-up traffic behind the same blocks; those of an attack that is told of the noise have it
+            told: object = (self.eta, self.place) if Need.NOISE in attack.needs else math.isinf(self.eta)
+            key = ("controls", name, self.model, self.bottom, told, self.attacked_tokens, self.public)
+            outcome = examine(
+                name,
+                evidence.transcript,
+                knowledge=knowledge,
+                truth=evidence.tokens,
+                run=attack,
+                controls=lab.shared.get(key),
+            ).outcome
+            if not isinstance(outcome, NotApplicable):
+                lab.shared[key] = outcome.controls
+            yield outcome
+        lab.progress.update("attacks", len(self.attacks), len(self.attacks))
+
+
+# ---------------------------------------------------------------- what tables of trainings say beside their numbers
+
+
+def estimate(number: Number) -> str:
+    """In per cent with its standard error; why there is none stands in a note."""
+    return DASH if number.value is None else share()(number)
+
+
+def counted(**where: Any) -> Callable[[Results], Iterable[str]]:
+    """What accuracies and attacks were counted over."""
+
+    def told(results: Results) -> Iterable[str]:
+        rows = results.rows(**where, attack=("", *ATTACKS)).dropna(subset="value")
+        n = {
+            of: " or ".join(f"{each:g}" for each in sorted(set(own["n"])))
+            for of, own in rows[rows["metric"].isin(["UA", "EP"])].groupby(["metric", "attack"])
+        }
+        named = "; ".join(f"{attack} {each}" for (_, attack), each in n.items() if str(attack))
+        drawn = "training tokens for EP, and for the share replaced, which is a count of what these draws did"
+        counted = f"of EP, training tokens: {named}" if named else f"{n.get(('EP', ''), 'no')} {drawn}"
+        runs = f", in each of {rows['seed'].nunique()} runs" if rows["seed"].nunique() > 1 else ""
+        yield f"n: {n.get(('UA', ''), 'no')} test texts for UA; {counted}{runs}. ± is one standard error."
+
+    return told
+
+
+def reasons(results: Results) -> Iterable[str]:
+    """Why attacks have no number, each once."""
+    rows = results.rows(metric="EP", attack=tuple(ATTACKS))
+    return sorted({": ".join(row) for row in rows[rows["value"].isna()][["attack", "note"]].itertuples(index=False)})
+
+
+def differing(results: Results) -> Iterable[Table]:
+    """Where trainings differ from the paper, and the data sets whose trainings do; those on one matter side by side."""
+    trainings = [(cell.task.title, found) for cell, found in results.cells.items() if isinstance(cell, TrainingCell)]
+    differ: dict[str, dict[str, tuple[Deviation, dict[str, None]]]] = {}
+    for title, found in trainings:
+        for each in found.deviations:  # once, also where a cell of an older version says the same in other words
+            differ.setdefault(each.what, {}).setdefault(each.ours, (each, {}))[1][title] = None
+    everywhere = {title for title, _ in trainings}
+    told = [
+        (each, "all data sets" if titles.keys() == everywhere else ", ".join(titles))
+        for same in differ.values()
+        for each, titles in same.values()
+    ]
+    yield deviations_table(told, "Where trainings differ from the paper")

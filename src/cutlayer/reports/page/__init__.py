@@ -1,0 +1,5 @@
+"""A leak report as a page, with its plots and pictures."""
+
+from cutlayer.core.extras import require
+
+require("audit")

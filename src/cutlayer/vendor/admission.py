@@ -1,0 +1,159 @@
+"""Which new jobs a vendor takes: what it offers, and what there is room for."""
+
+from __future__ import annotations
+
+from cutlayer.core import ConfigError, Fault, ModelError
+from cutlayer.models import FAMILIES
+from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.problems import conflict, unacceptable
+from cutlayer.vendor.residents import Residents
+from cutlayer.vendor.settings import Limits
+from cutlayer.vendor.steps import step_too_large
+from cutlayer.vendor.store import RecordStore
+from cutlayer.vendor.trainer import adapter_parameters, job_bytes, step_bytes
+from cutlayer.wire.messages import JobSpec
+
+_PARAMETER_BYTES = 4
+"""Adapters are kept in fp32."""
+
+_LARGEST = 1e6
+"""Largest rate or scale: far beyond use, and far below where their products overflow."""
+
+_LEAST = 1e-12
+"""Least learning rate: far below use, and far above where an update in fp32 is none."""
+
+
+class Admission:
+    """Checks new jobs. Lives in the compute thread, but for `check_weights`, which may be called from any.
+
+    Args:
+        limits: What one job and one tenant may take.
+        catalogue: The models.
+        store: The record sets, and the room on disk.
+        residents: What is in memory.
+    """
+
+    def __init__(self, limits: Limits, catalogue: Catalogue, store: RecordStore, residents: Residents) -> None:
+        self._limits = limits
+        self._catalogue = catalogue
+        self._store = store
+        self._residents = residents
+
+    def check(self, spec: JobSpec) -> None:
+        """Checks a new job's spec, all that does not need the model.
+
+        Raises:
+            Refusal: The vendor does not offer this.
+        """
+        self.check_weights(spec)
+        self._catalogue.card(spec.model).check(spec.cut, spec.form)
+        faults = [
+            Fault(path, value, f"must be at most {_LARGEST:g}")
+            for path, value in (
+                ("optimiser.learning_rate", spec.optimiser.learning_rate),
+                ("optimiser.weight_decay", spec.optimiser.weight_decay),
+                ("lora.alpha", 0 if spec.lora is None else spec.lora.alpha),
+            )
+            if not value <= _LARGEST
+        ]
+        rate = spec.optimiser.learning_rate
+        if rate < _LEAST:
+            faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
+        if (spec.num_labels is None) != (spec.cut.tail is not None):
+            faults.append(
+                Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
+            )
+        if spec.lora is None and spec.num_labels is not None:
+            faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
+        family = FAMILIES[self._catalogue.card(spec.model).info.family]
+        if spec.shared_weights and (spec.lora is not None or not family.shares):
+            faults.append(
+                Fault(
+                    "shared_weights",
+                    True,
+                    "must be false of an adapter (lora), and of a model whose blocks share nothing",
+                )
+            )
+        if spec.trainable_bottom and spec.cut.is_text:
+            faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
+        seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
+        if seq2seq and not spec.trainable_bottom:
+            faults.append(
+                Fault("trainable_bottom", False, "must be true of an encoder-decoder: each step carries its own texts")
+            )
+        if seq2seq and spec.dropout:
+            faults.append(Fault("dropout", True, "must be false of an encoder-decoder, whose dropout cannot be cut"))
+        if spec.trainable_bottom == bool(spec.record_sets):
+            faults.append(
+                Fault(
+                    "record_sets",
+                    f"{len(spec.record_sets)} sets",
+                    "must be empty with a trainable bottom, and not empty with a frozen one",
+                )
+            )
+        if faults:
+            raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
+
+    def check_weights(self, spec: JobSpec) -> None:
+        """Checks that a model still is the one that a job was made for; a resumed job would go on with another.
+
+        Raises:
+            Refusal: The vendor has other weights now.
+        """
+        card = self._catalogue.card(spec.model)
+        if spec.fingerprint != card.info.fingerprint:
+            raise conflict(
+                "fingerprint-differs",
+                f"The fingerprint of {spec.model} is {card.info.fingerprint}, not {spec.fingerprint}.",
+                remedy="Fetch the model's archive again, and start a new job.",
+            )
+
+    def check_size(self, tenant: str, spec: JobSpec, *, graph_limit: int) -> None:
+        """Checks what a new job would take, before any of it is allocated.
+
+        Args:
+            tenant: Whose it is.
+            spec: The job.
+            graph_limit: Most bytes that the graphs of a step may take.
+
+        Raises:
+            Refusal: The adapter is larger than this vendor allows, or there is no room to keep it.
+        """
+        labels = self._limits.max_labels
+        if spec.num_labels is not None and spec.num_labels > labels:
+            raise unacceptable(
+                "too-many-labels",
+                f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
+                remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
+            )
+        if spec.lora is None:
+            self._check_untied(spec)
+        top = self._catalogue.top(spec.model, spec.cut)
+        count = adapter_parameters(top, spec)
+        limit = self._limits.max_adapter_parameters
+        if count > limit:
+            raise unacceptable(
+                "adapter-too-large",
+                f"{_what_is_trained(spec)} {count} parameters; this vendor takes {limit}.",
+                remedy="Use a deeper bottom or tail, or an adapter (lora)."
+                if spec.lora is None
+                else "Lower the rank, adapt query and value only, or use fewer labels.",
+            )
+        for largest in spec.largest_steps:
+            if (size := step_bytes(top, spec, largest)) > graph_limit:
+                raise step_too_large(largest.texts, size, graph_limit)
+        self._residents.check("job", job_bytes(top, spec))
+        self._store.check_room(tenant, _PARAMETER_BYTES * count)
+
+    def _check_untied(self, spec: JobSpec) -> None:
+        try:
+            self._catalogue.check_trainable(spec.model, spec.cut)
+        except ModelError as error:
+            raise unacceptable("tied-weights", f"lora = null: {error.message}", remedy=error.remedy) from error
+
+
+def _what_is_trained(spec: JobSpec) -> str:
+    if spec.lora is None:
+        return "lora = null trains the top itself,"
+    labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
+    return f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets}{labels} makes an adapter of"

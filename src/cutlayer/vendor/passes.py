@@ -1,0 +1,175 @@
+"""Forward passes of the vendor's parts: of steps, of queries and of texts that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import Payload, Ragged, Rows
+from cutlayer.models import Inputs, Part, Seq2SeqTop, Template
+from cutlayer.vendor.compute import Pieces, use_threads
+
+
+def prepare(payload: Payload, device: torch.device) -> Payload:
+    """A release as the top computes on it: rows `[rows, width]` in fp32 on the device, ids as they are."""
+    if not isinstance(payload, Rows):
+        return payload
+    values = payload.packed.values.to(device, torch.float32)
+    return Rows(Ragged(values, payload.packed.lengths), payload.segment_lengths)
+
+
+def divided(payload: Payload, most: int) -> Iterator[Payload]:
+    """A release in parts of at most so many positions, padding included, or of one text that has more.
+
+    How it is divided follows from the release alone, so that its output does, too, to the last bit.
+
+    Args:
+        payload: `n` texts, whose outputs are to follow one another in the same order.
+        most: Positions.
+    """
+    first = longest = 0
+    for at, length in enumerate(text_lengths(payload).tolist()):
+        longest = max(longest, length)
+        if at > first and (at + 1 - first) * longest > most:
+            yield payload.select(torch.arange(first, at))
+            first, longest = at, length
+    yield payload.select(torch.arange(first, len(payload))) if first else payload
+
+
+def text_lengths(payload: Payload) -> Tensor:
+    """`[n]` int64: ids, without special tokens, or rows of each of `n` texts."""
+    if isinstance(payload, Rows):
+        return payload.packed.lengths
+    return torch.stack([segment.lengths for segment in payload.segments]).sum(0)
+
+
+def rows_of(payload: Payload) -> Rows:
+    """A release of an encoder-decoder's texts, which travel as rows.
+
+    Raises:
+        TypeError: It holds ids.
+    """
+    if not isinstance(payload, Rows):
+        raise TypeError("an encoder-decoder's texts travel as rows")
+    return payload
+
+
+def compute(part: Part, template: Template, payload: Payload, device: torch.device) -> Tensor:
+    """The output of a top with one stack of blocks; special tokens of ids are added here.
+
+    Args:
+        part: The adapted top.
+        template: Where special tokens stand.
+        payload: `n` texts, made ready by `prepare`.
+        device: Where to compute.
+
+    Returns:
+        Logits `[texts, labels]`, or the rows `[rows, width]` of the upper boundary, padding left out.
+    """
+    hidden = None
+    if isinstance(payload, Rows):
+        hidden, inputs = template.from_rows(payload)
+    else:
+        inputs = template.assemble(payload)
+    inputs = inputs.to(device)
+    output: Tensor = part(inputs, hidden)
+    return output if part.has_head else output[inputs.attention_mask.bool()]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Source texts after the encoder.
+
+    Attributes:
+        states: `[n, source, width]`.
+        inputs: Their mask.
+    """
+
+    states: Tensor
+    inputs: Inputs
+
+    def select(self, indices: Tensor) -> Encoded:
+        """The texts at `indices` `[m]`, in that order; a text may be there several times."""
+        chosen = indices.to(self.states.device)
+        mask, positions = self.inputs.attention_mask[chosen], self.inputs.position_ids[chosen]
+        return Encoded(self.states[chosen], Inputs(mask, positions))
+
+    @property
+    def rows(self) -> Tensor:
+        """`[rows, width]`: the states without padding."""
+        return self.states[self.inputs.attention_mask.bool()]
+
+
+def encode(part: Seq2SeqTop, template: Template, source: Rows, device: torch.device) -> Encoded:
+    """Source texts through the vendor's encoder blocks.
+
+    Args:
+        part: The adapted top.
+        template: Where special tokens stand in a source text.
+        source: `n` texts, made ready by `prepare`.
+        device: Where to compute.
+    """
+    hidden, inputs = template.from_rows(source)
+    inputs = inputs.to(device)
+    return Encoded(part.encode(inputs, hidden), inputs)
+
+
+def decode(part: Seq2SeqTop, template: Template, encoded: Encoded, target: Rows, device: torch.device) -> Tensor:
+    """Target texts through the vendor's decoder blocks: rows `[rows, width]` of the upper boundary.
+
+    Args:
+        part: The adapted top.
+        template: Where special tokens stand in a target text.
+        encoded: The source texts.
+        target: `n` texts, made ready by `prepare`.
+        device: Where to compute.
+    """
+    hidden, inputs = template.from_rows(target)
+    inputs = inputs.to(device)
+    upper = part.decode(encoded.states, encoded.inputs, inputs, hidden)
+    return upper[inputs.attention_mask.bool()]
+
+
+def infer(part: Part, templates: Sequence[Template], payload: Payload, device: torch.device) -> Tensor:
+    """The answer to a query.
+
+    Args:
+        part: The adapted top, in evaluation mode.
+        templates: Where special tokens stand in the texts; of an encoder-decoder in source texts and in target texts.
+        payload: `n` texts; for an encoder-decoder source texts, or pairs of source and target.
+        device: Where to compute.
+
+    Returns:
+        Logits `[n, labels]`, or rows `[rows, width]` of the upper boundary, padding left out. For source texts alone
+        rows of the encoder's output.
+    """
+    payload = prepare(payload, device)
+    if not isinstance(part, Seq2SeqTop):
+        return compute(part, templates[0], payload, device)
+    source, *targets = rows_of(payload).parted()
+    encoded = encode(part, templates[0], source, device)
+    return decode(part, templates[1], encoded, targets[0], device) if targets else encoded.rows
+
+
+def in_pieces(payload: Payload, most: int, *, threads: int, run: Callable[[Payload], Tensor]) -> Pieces[Tensor]:
+    """The answer to a query, others being served between its pieces.
+
+    Args:
+        payload: `n` texts.
+        most: Positions of a piece.
+        threads: Compute threads to use.
+        run: Answers a piece.
+
+    Returns:
+        The pieces' answers, one after the other: logits `[n, labels]`, or rows `[rows, width]`.
+    """
+    outputs: list[Tensor] = []
+    for piece in divided(payload, most):
+        if outputs:
+            yield
+        use_threads(threads)
+        outputs.append(run(piece))
+    return torch.cat(outputs)

@@ -1,0 +1,202 @@
+"""No module imports itself by way of others, no file is too long, no function takes too many parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+LINES, PARAMETERS = 500, 8
+
+TOO_LONG = {
+    "cutlayer/cli/audit.py",
+    "cutlayer/cli/finetune.py",
+    "cutlayer/customer/client.py",
+    "cutlayer/customer/finetune.py",
+    "cutlayer/customer/measure.py",
+    "cutlayer/customer/prepare.py",
+}
+"""Files above `LINES` that are left. Take out what you split; nothing is added."""
+
+TOO_MANY = {
+    "cutlayer/cli/audit.py:_local",
+    "cutlayer/cli/audit.py:audit",
+    "cutlayer/cli/calibrate.py:calibrate",
+    "cutlayer/cli/conformance.py:conformance",
+    "cutlayer/cli/finetune.py:finetune",
+    "cutlayer/cli/finetune.py:predict",
+    "cutlayer/cli/generate.py:generate",
+    "cutlayer/cli/privatize.py:privatize",
+    "cutlayer/cli/recipe.py:run",
+    "cutlayer/customer/client.py:Client.finetune",
+    "cutlayer/customer/client.py:Client.finetune_language_model",
+    "cutlayer/customer/client.py:Client.finetune_seq2seq",
+    "cutlayer/customer/client.py:Client.privatize",
+    "cutlayer/customer/gate.py:Gate.__init__",
+    "cutlayer/customer/gate.py:Gate.send",
+    "cutlayer/customer/measure.py:Measures.result",
+    "cutlayer/customer/session.py:Session.__init__",
+    "cutlayer/customer/trainer.py:Trainer.__init__",
+    "cutlayer/recipes/reference/classifier.py:train_centralised",
+    "cutlayer/recipes/reference/language.py:train_centralised_language_model",
+    "cutlayer/reports/audit/report.py:audit",
+}
+"""Functions above `PARAMETERS` that are left, as `file:function`. Take out what you group; nothing is added."""
+
+
+# ---------------------------------------------------------------- circles
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Every module below a folder, by its dotted name."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(source: Path) -> dict[str, set[str]]:
+    """Which modules each one imports: at its top, in functions, and for types alone.
+
+    That Python runs `a/__init__.py` before `a/b.py` is no import of `a` by `a.b`.
+    """
+    known = modules(source)
+    found: dict[str, set[str]] = {name: set() for name in known}
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names} & set(known)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                assert not node.level, f"{name} imports relatively"
+                within = {f"{node.module}.{alias.name}" for alias in node.names}
+                found[name] |= within & set(known)
+                if not within <= set(known):
+                    found[name] |= {node.module} & set(known)
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The largest sets of modules that all import one another, directly or by others (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in order:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in stack:
+                lowest[name] = min(lowest[name], order[other])
+        if lowest[name] == order[name]:
+            at = stack.index(name)
+            members = stack[at:]
+            del stack[at:]
+            if len(members) > 1 or name in graph[name]:
+                found.append(sorted(members))
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = imports(SRC)
+    assert len(graph) > 200
+    assert not circles(graph)
+
+
+PLANTED = {
+    "at the top": "from package.two import name",
+    "of the module": "from package import two",
+    "whole": "import package.two",
+    "in a function": "def late():\n    from package.two import name",
+    "for types alone": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package.two import name",
+}
+
+
+@pytest.mark.parametrize("how", PLANTED)
+def test_a_planted_circle_is_found(tmp_path: Path, how: str) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package.three import name\n")
+    (package / "two.py").write_text("from package.three import name\n")
+    (package / "three.py").write_text("import json\n")
+    assert not circles(imports(tmp_path))
+    (package / "three.py").write_text(PLANTED[how] + "\n")
+    assert circles(imports(tmp_path)) == [["package.three", "package.two"]]
+
+
+def test_a_module_that_imports_its_package_is_in_a_circle_with_it(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from package.two import name\n")
+    (package / "two.py").write_text("from package import other\n")
+    assert circles(imports(tmp_path)) == [["package", "package.two"]]
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def lengths(source: Path) -> dict[str, int]:
+    """Lines of each file."""
+    return {
+        str(path.relative_to(source)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in modules(source).values()
+    }
+
+
+def parameters(source: Path) -> dict[str, int]:
+    """Most parameters of each function, `self` and `cls` left out; a dataclass's constructor is not written as one."""
+    found: dict[str, int] = {}
+    for path in modules(source).values():
+        for name, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+            count = sum(arg is not None and arg.arg not in ("self", "cls") for arg in every)
+            key = f"{path.relative_to(source)}:{name}"
+            found[key] = max(count, found.get(key, 0))
+    return found
+
+
+def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function, by the names of what it stands in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield within + node.name, node
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        yield from functions(node, f"{within}{node.name}." if named else within)
+
+
+def too_large(sizes: Mapping[str, int], limit: int) -> set[str]:
+    return {name for name, size in sizes.items() if size > limit}
+
+
+def test_no_file_is_too_long() -> None:
+    found = too_large(lengths(SRC), LINES)
+    assert found == TOO_LONG, "split what is new, and take out of the list what is split"
+
+
+def test_no_function_takes_too_much() -> None:
+    found = too_large(parameters(SRC), PARAMETERS)
+    assert found == TOO_MANY, "group what is new, and take out of the list what is grouped"
+
+
+def test_what_is_too_large_is_found(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text("x = 1\n" * (LINES + 1))
+    (tmp_path / "right.py").write_text("x = 1\n" * LINES)
+    names = [f"a{number}" for number in range(PARAMETERS)]
+    (tmp_path / "many.py").write_text(
+        f"class One:\n    def right(self, {', '.join(names)}): ...\n"
+        f"    def wrong(self, {', '.join(names[2:])}, *, b, **others):\n"
+        f"        async def inner({', '.join(names)}, c=1): ...\n"
+    )
+    assert too_large(lengths(tmp_path), LINES) == {"long.py"}
+    assert too_large(parameters(tmp_path), PARAMETERS) == {"many.py:One.wrong.inner"}
