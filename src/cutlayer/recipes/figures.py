@@ -140,7 +140,7 @@ class Figure:
             facets = [(axis, level) for axis, level in zip((self.row, self.panel), levels, strict=True) if axis]
             place = {axis.name: level for axis, level in facets}
             stated = select(paper, place)
-            ours = self._placed(select(here, place), stated, results)
+            ours = self._placed(select(here, place), stated, results.levels(self.x.name, **{**self.where, **place}))
             if ours.empty:
                 continue
             axes = drawing.add_subplot(len(down), len(along), number)
@@ -159,14 +159,14 @@ class Figure:
         drawing.suptitle(f"{self.title}\non {model}", fontsize=10)
         return drawing
 
-    def _placed(self, ours: pd.DataFrame, stated: pd.DataFrame, results: Results) -> pd.DataFrame:
+    def _placed(self, ours: pd.DataFrame, stated: pd.DataFrame, levels: Sequence[Any]) -> pd.DataFrame:
         """A panel's rows with the line of each and its place along: a number, or a text in the scenarios' order."""
         ours = ours.assign(line=ours[self.colour.name].map(self.colour.text))
         if self.logarithmic:
             return ours.assign(at=ours[self.x.name])
         ours = ours.assign(at=ours[self.x.name].map(self.x.text))
         theirs = [] if self.stands else list(stated[self.x.name].map(self.x.text))
-        order = dict.fromkeys([*map(self.x.text, results.levels(self.x.name, **self.where)), *theirs])
+        order = dict.fromkeys([*map(self.x.text, levels), *theirs])
         places = [text for text in order if text in {*ours["at"], *theirs}]
         return ours.assign(at=pd.Categorical(ours["at"], categories=places, ordered=True)).sort_values(
             "at", kind="stable"

@@ -204,13 +204,14 @@ def _gains(results: Results) -> Iterable[Measure]:
 def _cti_helps(task: Task, how: Steering) -> Claim:
     """What the paper says of CTI on a data set; it prints no number."""
     helps = PAPER["cti_helps"][task.name]
+    raises = "raises" if helps else "does not significantly raise"
     held = {"helps": helps, "hurts": not helps, "no clear difference": None if helps else True}
 
     def judge(results: Results) -> Iterable[Verdict]:
         gained = results.number("UA gained", task=task.name, steering=how.value)
         yield Verdict(
-            claim=f"{task.title}: {STEERING.text(how.value)} raises UA at equal EP (Figure 2).",
-            here=f"{points(1)(gained)}: {gained.note}",
+            claim=f"{task.title}: {STEERING.text(how.value)} {raises} UA at equal EP (Figure 2).",
+            here=gained.note if gained.value is None else f"{points(1)(gained)} points: {gained.note}",
             held=held.get(gained.note),
             stated="helps" if helps else "no significant improvement",
         )
@@ -240,7 +241,7 @@ def _table_1(c: SapConfig, lab: Lab) -> Pivot:
     )
     return Pivot(
         "Table 1: rows and centralised accuracy (%)",
-        lines=(Axis("source", "", {"here": "here", "paper": f"the paper ({PAPER['model']})"}), _titles(c)),
+        lines=(Axis("source", "whose", {"here": "here", "paper": f"the paper ({PAPER['model']})"}), _titles(c)),
         columns=(
             *(Column(name, f"{name} rows", whole, count) for name in ("train", "dev", "test")),
             Column("tokens of a text, at most", "most tokens", whole, count),

@@ -24,7 +24,7 @@ from torch import Tensor
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.tokens import TokenTruth
-from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
+from cutlayer.attacks.evaluation.traffic import CONTROL, CONTROL_ITEMS, Traffic
 from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.view import SeenFrame, SeenRelease, Transcript, View
@@ -281,7 +281,7 @@ class SearchedTruth(TokenTruth):
         tokens = Tokens((self.tokens.segments[0].with_values(values),))
         frames: list[SeenFrame] = []
         for step in range(1, looks + 1):
-            where: Mapping[str, str | int] = {"job": _CONTROL, "step": step}
+            where: Mapping[str, str | int] = {"job": CONTROL, "step": step}
             with torch.no_grad():
                 inputs = template.assemble(tokens, table=bottom.table.detach().float())
                 source = _random_source(len(tokens), bottom.table.shape[1], rng)
@@ -293,7 +293,7 @@ class SearchedTruth(TokenTruth):
                 rows = Rows(rows.packed.with_values(noise), rows.segment_lengths)
             sent = {"rows": rows.packed.values.to(form.packed.values.dtype), "lengths": rows.segment_lengths}
             frames.append(SeenFrame(Direction.UP, routes.STEP, where, lambda sent=sent: sent))  # type: ignore[misc]
-        steps = {(_CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
+        steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
         return Transcript(lambda: frames), SearchedTruth(self.tokens, steps=steps, skipped=self.skipped)
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
@@ -307,9 +307,6 @@ class SearchedTruth(TokenTruth):
         ends = self.tokens.segments[0].lengths.cumsum(0)
         kept = max(1, int((ends <= CONTROL_ITEMS // 16).sum()))
         return SearchedTruth(self.tokens.select(torch.arange(kept)), skipped=self.skipped)
-
-
-_CONTROL = "control"
 
 
 def _random_source(texts: int, width: int, rng: torch.Generator) -> Encoded:

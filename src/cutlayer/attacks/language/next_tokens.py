@@ -18,7 +18,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Guess, Guesses, Question, S
 from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.scoring import Reading
 from cutlayer.attacks.evaluation.tokens import TokenTruth
-from cutlayer.attacks.evaluation.traffic import CONTROL_ITEMS, Traffic
+from cutlayer.attacks.evaluation.traffic import CONTROL, CONTROL_ITEMS, Traffic
 from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.language.forward_leak import read_greedy_tokens
@@ -32,7 +32,6 @@ from cutlayer.wire.recording import Direction
 
 MEASURED_TOKENS = 4096
 """On which attacks on a tail are measured at most: a standard error of less than a point, in seconds."""
-_CONTROL = "control"
 
 
 class TailGradient:
@@ -173,7 +172,7 @@ class TrainedTruth(TokenTruth):
             frames += _step(
                 number, hidden[real], gradient[real].to(step.gradient.dtype), self.tokens, knowledge, template
             )
-        steps = {(_CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
+        steps = {(CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
         return Transcript(lambda: frames), TrainedTruth(self.tokens, steps=steps, skipped=self.skipped)
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
@@ -210,7 +209,7 @@ def _step(
     lengths = tokens.segments[0].lengths[:, None]
     if not knowledge.cut.is_text:
         lengths = template.segment_lengths(tokens)
-    where: Mapping[str, str | int] = {"job": _CONTROL, "step": number}
+    where: Mapping[str, str | int] = {"job": CONTROL, "step": number}
     return [
         SeenFrame(Direction.UP, routes.STEP, where, lambda: {"lengths": lengths}),
         SeenFrame(Direction.DOWN, routes.STEP, where, lambda: {"output": output}),
@@ -300,13 +299,13 @@ class GreedyTruth(TokenTruth):
         if not knowledge.cut.is_text:
             lengths = template.segment_lengths(self.tokens)
         said = _as_texts(read_greedy_tokens(tail, hidden, inputs), inputs, lengths, knowledge)
-        where: Mapping[str, str | int] = {"adapter": _CONTROL}
+        where: Mapping[str, str | int] = {"adapter": CONTROL}
         output = shown[real].to(answer.output.dtype)
         frames = [
             SeenFrame(Direction.UP, routes.ADAPTER_INFER, where, lambda: {"lengths": lengths}),
             SeenFrame(Direction.DOWN, routes.ADAPTER_INFER, where, lambda: {"output": output}),
         ]
-        queries = {(f"adapter/{_CONTROL}/infer", 0): torch.arange(len(said))}
+        queries = {(f"adapter/{CONTROL}/infer", 0): torch.arange(len(said))}
         return Transcript(lambda: frames), GreedyTruth(said, skipped=self.skipped, queries=queries)
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
