@@ -266,3 +266,10 @@ def test_recipes_are_listed_without_their_code():
 
 def test_a_measure_without_a_number_says_why():
     assert Measure.share("success", None, note="too few texts").note == "too few texts"
+
+
+def test_failed_cells_of_one_name_are_each_told(recipe, options, monkeypatch):
+    monkeypatch.setattr(HalfCell, "name", "half")
+    failing = recipe.using(recipe.config.model_copy(update={"numbers": (9.0, 10.0, 2.0)}))
+    report = failing.run(options, Silent())
+    assert sorted(report.failures.values()) == ["DataError: 10 is too large.", "DataError: 9 is too large."]

@@ -117,7 +117,7 @@ class InferenceCell(Cell):
         return Inferred
 
     def check(self, lab: Lab) -> None:
-        """A missing file is told before anything is run."""
+        """Reports a missing file before anything is run."""
         for part in (self.posts.known, self.posts.attacked, self.posts.public):
             data_file(lab.options.data, self.posts.name, part)
         for part in (self.entities.annotated, self.entities.attacked):

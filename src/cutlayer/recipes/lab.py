@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
@@ -361,12 +362,15 @@ class Lab:
         failures: dict[str, str] = {}
         begun = len(wanted) - len(missing)
         self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
-        with _here(self):
-            work = [_work(self.options, cell) for cell in missing]
-            for number, done in enumerate(self._pool.run(f"{__name__}:{run_cell.__name__}", work), start=1):
+        work = (_work(self.options, cell) for cell in missing)
+        # closed, so that no worker goes on where this loop is left
+        with _used_here(self), closing(self._pool.run(f"{__name__}:{run_cell.__name__}", work)) as finished:
+            for number, done in enumerate(finished, start=1):
                 cell = missing[done.index]
                 if done.failure is not None:
-                    failures[cell.name] = f"{done.failure.kind}: {done.failure.message}"
+                    # cells that differ in their settings alone may share a name
+                    name = cell.name if cell.name not in failures else self._store(cell).path(cell).stem
+                    failures[name] = f"{done.failure.kind}: {done.failure.message}"
                 else:
                     results[cell] = self._store(cell).get(cell)
                 self.progress.update("cells", begun + number, len(wanted), cell.name)
@@ -422,17 +426,15 @@ _LABS: dict[str, Lab] = {}
 """Of this process, by their options: cells of one worker share models, fits and a vendor."""
 
 
-class _here:  # noqa: N801 -- read as a statement
-    """Cells of these options that run in this process use this lab."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-
-    def __enter__(self) -> None:
-        _LABS[digest(self._lab.options)] = self._lab
-
-    def __exit__(self, *_: object) -> None:
-        _LABS.pop(digest(self._lab.options), None)
+@contextmanager
+def _used_here(lab: Lab) -> Iterator[None]:
+    """Within it, cells of these options that run in this process use this lab."""
+    key = digest(lab.options)
+    _LABS[key] = lab
+    try:
+        yield
+    finally:
+        del _LABS[key]
 
 
 def _work(options: RecipeOptions, cell: Cell) -> str:
@@ -453,7 +455,10 @@ def run_cell(work: str) -> str:
     options = RecipeOptions.model_validate(content["options"])
     module, _, name = content["kind"].partition(":")
     kind = getattr(import_module(module), name)
-    lab = _LABS.setdefault(digest(options), Lab(options))
+    key = digest(options)
+    if key not in _LABS:
+        _LABS[key] = Lab(options)
+    lab = _LABS[key]
     cell: Cell = kind.model_validate(content["cell"])
     try:
         lab.result(cell)

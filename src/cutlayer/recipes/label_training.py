@@ -100,7 +100,7 @@ class LanguageCell(OptionCell):
         return f"{self.corpus.name}-{'ordinary' if self.epsilon is None else f'epsilon{self.epsilon:g}'}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
-        """A missing file is told before anything is run."""
+        """Reports a missing file before anything is run."""
         for part in (self.corpus.train, self.corpus.test):
             data_file(lab.options.data, self.corpus.name, part)
 

@@ -104,7 +104,7 @@ class ReadCell(Cell):
         return CellReadings
 
     def check(self, lab: Lab) -> None:
-        """A missing file and too deep a cut are told before anything is run."""
+        """Reports a missing file, and a cut that is too deep, before anything is run."""
         for file in (self.private, self.public):
             if file is not None:
                 file.path(lab.options.data)

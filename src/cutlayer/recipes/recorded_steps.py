@@ -73,7 +73,7 @@ class Steps:
         return replace(self, seen=tuple(replace(step, gradient=change(step)) for step in self.seen))
 
     def transcript(self) -> Transcript:
-        """As a vendor would have seen them: what went up, what came down, and the gradient."""
+        """The steps as a vendor saw them: the upload, the answer, and the gradient."""
         return Transcript(lambda: _frames(self.seen))
 
 

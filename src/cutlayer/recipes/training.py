@@ -239,7 +239,7 @@ class TrainingCell(Cell):
         return Trained
 
     def check(self, lab: Lab) -> None:
-        """A missing file is told before hours of work."""
+        """Reports a missing file before hours of work."""
         splits(lab, self.task, self.limits)
 
     def measures(self, result: Trained) -> Iterator[Measure]:

@@ -1,4 +1,4 @@
-"""Settings of recipe `unsplit`, the cases that it attacks, and how parts that are attacks are told."""
+"""Settings of recipe `unsplit`, the cases that it attacks, and the tables and claims of parts that are attacks."""
 
 from __future__ import annotations
 
