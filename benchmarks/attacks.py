@@ -37,7 +37,7 @@ from cutlayer.models import (
     max_length,
     split,
 )
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import PrivacySpec, TextToText, Vector
 from cutlayer.wire.recording import Direction
 
 ROUNDS = 3
@@ -75,8 +75,8 @@ def main() -> None:
         template=template,
         public=PublicText(tokens.select(order[TEXTS:]), source="other sentences"),
     )
-    ids = view(private, known, PrivacySpec(eta=70.0), rows=None)
-    rows = view(private, known, PrivacySpec(mechanism="vector", eta=50.0), rows=torch.bfloat16)
+    ids = view(private, known, TextToText(eta=70.0), rows=None)
+    rows = view(private, known, Vector(eta=50.0), rows=torch.bfloat16)
 
     def read(attack: str, seen: View) -> None:
         deque(ATTACKS[attack](seen), maxlen=0)

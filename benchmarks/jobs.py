@@ -18,7 +18,7 @@ from benchmarks.corpora import sentences
 from benchmarks.results import interleaved, write
 from cutlayer.core.executors import executor
 from cutlayer.customer import Client, Draw, PrivatizedText
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText
 
 TEXTS = 4_000
 ROUNDS = 3
@@ -31,7 +31,7 @@ def main() -> None:
     drawn: dict[int, list[PrivatizedText]] = {}
     with tempfile.TemporaryDirectory() as home:
         client = Client(home=Path(home))
-        draw = Draw(PrivacySpec(eta=80.0))
+        draw = Draw(TextToText(eta=80.0))
 
         def privatize(jobs: int) -> None:
             drawn[jobs] = list(client.privatize_stream(rows, draw, executor=executor(jobs=jobs)))

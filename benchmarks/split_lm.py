@@ -26,8 +26,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from benchmarks.results import write
 from benchmarks.turns import Turns
 from cutlayer import vendor
-from cutlayer.customer import Client, Method, Sampling, TrainSpec
-from cutlayer.customer.client import choose_device
+from cutlayer.core import Cut
+from cutlayer.customer import Client, FullTuning, Sampling, Training
+from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset
 from cutlayer.vendor.process import VendorProcess
 
@@ -132,17 +133,16 @@ def measure(size: Size, at: Path) -> tuple[float, float]:
         client = Client(process.url, key, home=at / "home")
         turns = Turns([Whole(model)], steps=TURN)
         corpus = Dataset((((text(BATCH * BLOCK * size.steps - 1, 3)),),))
-        result = client.finetune_language_model(
+        result = client.finetune(
             corpus,
+            objective="lm",
             dev=Dataset(((text(2 * BLOCK, 4),),)),
             eta=math.inf,
-            bottom=1,
-            tail=0,
-            training=TrainSpec.language(
-                method=Method.FULL, epochs=1, batch_size=BATCH, max_length=BLOCK, checkpoint_every=10_000
-            ),
+            training=Training(epochs=1, batch_size=BATCH, max_length=BLOCK, save_steps=10_000),
+            tuning=FullTuning(),
             seed=1,
             progress=turns,
+            cut=Cut(bottom=1, tail=0),
         )
         (whole_turns,) = turns.whole
         training = statistics.median(

@@ -28,12 +28,15 @@ from benchmarks.results import write
 from benchmarks.turns import Turns
 from cutlayer import vendor
 from cutlayer.attacks import Transcript
-from cutlayer.customer import Client, TrainSpec
-from cutlayer.customer.client import choose_device
+from cutlayer.core import Cut
+from cutlayer.customer import Client, Lora, Objective, Training
+from cutlayer.customer.connection import choose_device
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
-from cutlayer.recipes.reference.classifier import Batches, order_without_privacy, ordinary_peft
+from cutlayer.recipes.reference.classifier import Batches
+from cutlayer.recipes.reference.fit import order_without_privacy, ordinary_peft
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import routes
 
@@ -60,10 +63,10 @@ class Whole:
 
     def __init__(self, frozen_blocks: int, data: Dataset, order: Order) -> None:
         data = data.select(order.of(data.texts))
-        settings = TrainSpec()
+        settings = settle_training(Training(), Objective.CLASSIFICATION, Lora())
         whole = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
         device = choose_device("auto")  # as the split run's parties do
-        self._model = ordinary_peft(whole, settings, bottom=frozen_blocks, num_labels=2, seed=1).to(device)
+        self._model = ordinary_peft(whole, Lora(), bottom=frozen_blocks, num_labels=2, seed=1).to(device)
         self._model.train()
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -140,10 +143,10 @@ def measure(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> Fo
         train,
         dev=dev,
         eta=math.inf,
-        bottom=bottom,
-        training=TrainSpec(epochs=1, batch_size=BATCH, max_length=MAX_LENGTH),
+        training=Training(epochs=1, batch_size=BATCH, max_length=MAX_LENGTH),
         seed=1,
         progress=turns,
+        cut=Cut(bottom=bottom),
     )
     client.close()
     if longest(Transcript.recorded(result.folder / "transcript")) != references[0].longest:

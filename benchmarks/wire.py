@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.corpora import phrases
 from benchmarks.results import write
 from cutlayer import vendor
-from cutlayer.customer import Client, FinetuneResult, TrainSpec
+from cutlayer.core import Cut
+from cutlayer.customer import Client, FinetuneResult, Training
 from cutlayer.data import Dataset
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire.recording import Direction, read_recording
@@ -28,7 +29,7 @@ ROWS_TEXTS = 2000
 def run(url: str, key: str, home: Path, data: Dataset, *, bottom: int) -> FinetuneResult:
     """One epoch at eta 80."""
     client = Client(url, key, home=home)
-    result = client.finetune(data, eta=80, bottom=bottom, training=TrainSpec(epochs=1), seed=1)
+    result = client.finetune(data, eta=80, training=Training(epochs=1), seed=1, cut=Cut(bottom=bottom))
     client.close()
     return result
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from cutlayer import Client, vendor
-from cutlayer.customer import TrainSpec
+from cutlayer.customer import Training
 from cutlayer.data import sample_path
 from cutlayer.vendor.process import VendorProcess
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
             print(f"would leave:  {text.released[0]}")
 
         # a small model needs a larger rate than the default, which is for a large one
-        result = client.finetune(train, test=test, eta=ETA, training=TrainSpec(epochs=3, learning_rate=2e-3), seed=1)
+        result = client.finetune(train, test=test, eta=ETA, training=Training(epochs=3, learning_rate=2e-3), seed=1)
         print(
             f"accuracy:     {result.ua:.1%} of {result.ua_n} texts (always one label: {result.majority_baseline:.1%})"
         )

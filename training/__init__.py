@@ -1,1 +1,1 @@
-"""How the embedded decoder was made: `python -m training.decoder --help`. Not part of the installed package."""
+"""How embedded data were made: see --help of `training.decoder` and of `training.sample_corpus`. Not installed."""

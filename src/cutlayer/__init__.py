@@ -5,9 +5,23 @@ from typing import TYPE_CHECKING
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from cutlayer.customer import Client
-    from cutlayer.privacy import CtiSpec
+    from cutlayer.core import Cut
+    from cutlayer.customer import Client, FullTuning, Lora, Sampling, Training
+    from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector
+    from cutlayer.reports.audit.leak_report import audit
 
-__all__ = ["Client", "CtiSpec"]
+__all__ = [
+    "Client",
+    "CtiSpec",
+    "Cut",
+    "FullTuning",
+    "Lora",
+    "NoPrivacy",
+    "Sampling",
+    "TextToText",
+    "Training",
+    "Vector",
+    "audit",
+]
 
 on_first_use(__name__)

@@ -54,7 +54,7 @@ from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText, Vector
 from cutlayer.wire import WireType
 from tests.equivalence import zoo
 from tests.unit.attacks import worlds
@@ -126,7 +126,7 @@ def adaptive_world(folder, kind, *, form, noise, segments=1, model=None):
 
 def several_runs_world(folder, kind):
     """The same of two runs, the second over the texts' beginnings in another order."""
-    noise = Noise(PrivacySpec(eta=500))
+    noise = Noise(TextToText(eta=500))
     runs = [adaptive_world(folder / "first", kind, form="ids", noise=noise)]
     (side,) = runs[0].truth.tokens.segments
     order = torch.randperm(TEXTS, generator=worlds.generator(3))
@@ -143,7 +143,7 @@ def several_runs_world(folder, kind):
 
 
 FINITE = dataclasses.replace(KNOWLEDGE, candidates=worlds.CANDIDATES)
-FAINT = PrivacySpec(mechanism="vector", eta=500)
+FAINT = Vector(eta=500)
 """Noise so faint that nothing is hidden, so that the density is what reads."""
 
 
@@ -162,7 +162,7 @@ FILLING = dataclasses.replace(
     table=cut_up(INFILLED, Cut(bottom=0)).bottom.table.detach(),
     candidates=worlds.CANDIDATES,
     model=INFILLED,
-    noise=Noise(PrivacySpec(eta=3)),
+    noise=Noise(TextToText(eta=3)),
     public=PublicText(worlds.random_tokens(2000, seed=1), source="made up"),
 )
 """What an attacker knows that makes a masked language model, of noise that hides half of the tokens."""
@@ -575,7 +575,7 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(FAINT)),
-        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=500))),
     ],
     "masked-infill": [
         lambda folder, kind: filled_world(folder, kind, form="ids"),
@@ -585,7 +585,7 @@ WORLDS = {
     "multi-run": [
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
-        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=500))),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=500))),
         several_runs_world,
     ],
     "refined-inversion": [
@@ -744,7 +744,7 @@ def test_unprotected_traffic_is_recovered_from_a_view_and_nothing_else(tmp_path,
     world = make(tmp_path, Traffic.UNPROTECTED)
     everything = dataclasses.replace(
         world.knowledge,
-        noise=world.knowledge.noise or Noise(PrivacySpec(eta=50)),
+        noise=world.knowledge.noise or Noise(TextToText(eta=50)),
         public=world.knowledge.public or PublicText(worlds.random_tokens(9), source="books"),
     )
     real, calls = ATTACKS[name], []
@@ -885,9 +885,9 @@ def test_a_broken_attack_has_no_number(tmp_path, planted, remembered, name, make
 # ---------------------------------------------------------------- graded: as much is hidden as in the run
 
 
-def half_hidden(world, eta, *, candidates=worlds.CANDIDATES, **privacy):
+def half_hidden(world, eta, *, candidates=worlds.CANDIDATES, kind=TextToText):
     """The same world, whose attacker is told that traffic is privatized so: graded traffic is."""
-    noise = Noise(PrivacySpec(eta=eta, **privacy))
+    noise = Noise(kind(eta=eta))
     world.knowledge = dataclasses.replace(world.knowledge, noise=noise, candidates=candidates)
     return world
 
@@ -898,18 +898,17 @@ def responding(world, epsilon=1.0):
     return world
 
 
-VECTOR = {"mechanism": "vector"}
 GRADED = {
     "nearest-neighbour": [
         lambda folder, kind: half_hidden(token_world(folder, kind, form="ids"), 3),
-        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, **VECTOR),
-        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows", segments=2), 6, **VECTOR),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows"), 6, kind=Vector),
+        lambda folder, kind: half_hidden(token_world(folder, kind, form="rows", segments=2), 6, kind=Vector),
     ],
     "maximum-posterior": [
-        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3))),
-        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(PrivacySpec(eta=6, **VECTOR))),
+        lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=3))),
+        lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(Vector(eta=6))),
     ],
-    "multi-run": [lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(PrivacySpec(eta=3)))],
+    "multi-run": [lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=3)))],
     "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
     **{
         name: [lambda folder, kind, eta=eta: half_hidden(learnt_world(folder, kind, form="ids"), eta)]
@@ -944,7 +943,7 @@ GRADED = {
 UNGRADED = {
     "float-support": (
         lambda folder, kind: half_hidden(
-            token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32), 6, **VECTOR
+            token_world(folder, kind, form="rows", knowledge=FINITE, wire_type=WireType.FP32), 6, kind=Vector
         ),
         "multiples of",
     ),
@@ -1020,7 +1019,9 @@ def test_graded_traffic_is_read_as_by_the_simplest_attack_and_who_gives_up_there
 
 def test_a_nearest_neighbour_that_guesses_only_near_rows_has_no_number(tmp_path, planted):
     """Measured on the commit before: all four controls passed, and 0.0 % [0.0, 0.0] was printed."""
-    world = half_hidden(token_world(tmp_path, Traffic.UNPROTECTED, form="rows", wire_type=WireType.FP32), 6, **VECTOR)
+    world = half_hidden(
+        token_world(tmp_path, Traffic.UNPROTECTED, form="rows", wire_type=WireType.FP32), 6, kind=Vector
+    )
     tokens = world.truth.tokens
     noisy = simulate(tokens, world.knowledge, rows=torch.float32, rng=np.random.Generator(np.random.PCG64(3)))
     folder = record(tmp_path / "noisy", [worlds.shard(0, noisy, WireType.FP32)])

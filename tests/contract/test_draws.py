@@ -17,10 +17,12 @@ from cutlayer.privacy import (
     Ledger,
     NeighbourSearch,
     NewFrame,
+    NoPrivacy,
     PrivacySpec,
     Privatizer,
     Release,
     Spellings,
+    TextToText,
     build_privatizer,
 )
 from cutlayer.privacy.privatizers import privatizer as privatizer_module
@@ -40,7 +42,7 @@ WINDOWS = pytest.mark.parametrize("window", [None, 1, 4])
 
 
 def build(window: int | None, *, mechanism: str = "text-to-text", eta: float = ETA, **changes: Any) -> Privatizer:
-    spec = PrivacySpec(mechanism=mechanism, eta=eta, noise_window=window)  # type: ignore[arg-type]
+    spec = PrivacySpec.kinds[mechanism](eta=eta, noise_window=window)
     given = {"secret": SECRET, "table": TABLE, "candidates": CANDIDATES, "table_fingerprint": "t"} | changes
     return build_privatizer(spec, spellings=Spellings(SPELLED), **given)
 
@@ -87,10 +89,10 @@ def test_releases_of_the_embedded_model_are_what_the_secret_says() -> None:
     spelled = token_spellings(tokenizer, vocab_size=len(table))
     ids = tokenizer("The patient slept well, and went home on Friday.", add_special_tokens=False)["input_ids"]
     privatizer = build_privatizer(
-        PrivacySpec(eta=70), secret=SECRET, table=table, candidates=candidates, table_fingerprint="t",
+        TextToText(eta=70), secret=SECRET, table=table, candidates=candidates, table_fingerprint="t",
         spellings=Spellings(spelled),
     )  # fmt: skip
-    expected = again(privatizer, ids, table, candidates, spelled, PrivacySpec(eta=70).noise_window)
+    expected = again(privatizer, ids, table, candidates, spelled, TextToText(eta=70).noise_window)
     assert ids_of(privatizer.tokens(texts(ids), labels=None)) == [expected]
     assert expected != ids
 
@@ -326,7 +328,7 @@ def test_a_long_beginning_is_known_again(tmp_path: Any) -> None:
 def test_without_noise_every_beginning_is_spent(tmp_path: Any) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     (ids,) = random_texts(1, 12)
-    clear = build_privatizer(PrivacySpec.no_privacy(), secret=SECRET, spellings=Spellings(SPELLED))
+    clear = build_privatizer(NoPrivacy(), secret=SECRET, spellings=Spellings(SPELLED))
     send(ledger, clear.tokens(texts(ids), labels=None))
     with pytest.raises(BudgetError, match="up to inf spent"):
         send(ledger, build(None).tokens(texts([*ids, 40]), labels=None), budget=1e9)

@@ -23,7 +23,8 @@ from cutlayer.privacy import (
     DChi,
     Mechanism,
     NeighbourSearch,
-    PrivacySpec,
+    TextToText,
+    Vector,
     build_privatizer,
 )
 from cutlayer.privacy.randomness import Streams
@@ -270,7 +271,7 @@ def test_released_vectors_do_not_name_their_token() -> None:
     table, truth = _table(), torch.arange(60) * 7
     for eta in (50.0, 200.0):
         privatizer = build_privatizer(
-            PrivacySpec(mechanism="vector", eta=eta),
+            Vector(eta=eta),
             secret=CustomerSecret.unsafe(1),
             table=table,
             table_fingerprint="t",
@@ -296,7 +297,7 @@ INHERITED = stream(5)
 
 def _privatizer() -> object:
     return build_privatizer(
-        PrivacySpec(mechanism="vector", eta=50.0),
+        Vector(eta=50.0),
         secret=CustomerSecret.unsafe(2),
         table=_table(13, 16),
         table_fingerprint="t",
@@ -351,9 +352,9 @@ def test_no_global_generator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, forbidden)
     before = torch.random.get_rng_state(), np.random.get_state()[1].tobytes()  # noqa: NPY002 - looked at, not used
     table = _table(40, 16)
-    for mechanism in ("vector", "text-to-text"):
+    for kind in (Vector, TextToText):
         build_privatizer(
-            PrivacySpec(mechanism=mechanism, eta=30.0),
+            kind(eta=30.0),
             secret=CustomerSecret.unsafe(3),
             table=table,
             candidates=torch.ones(40, dtype=torch.bool),

@@ -17,7 +17,9 @@ from cutlayer.privacy import (
     PluggedIn,
     PrivacySpec,
     Privatizer,
+    TextToText,
     UtilityImportance,
+    Vector,
     build_privatizer,
     find_mechanism,
 )
@@ -73,7 +75,9 @@ def test_a_plug_ins_promise_is_its_packages(install: Install, mechanism: str, pl
     if mechanism == "text-to-text" and place is Place.ACTIVATIONS:
         return  # there is no such release
     install("bundle", BOASTFUL, boastful="BOASTFUL")
-    spec = PrivacySpec(mechanism=mechanism, eta=20, place=place, noise="boastful")  # type: ignore[arg-type]
+    spec = TextToText(eta=20, noise="boastful")
+    if mechanism == "vector":
+        spec = Vector(eta=20, place=place, noise="boastful")
     privatizer, own = build(spec), build(spec.model_copy(update={"noise": "d-chi"}))
     told = privatizer.guarantee
     assert (told.claim, told.claimed_by, told.verified) == (Claim.METRIC, "bundle 1.2", False)
@@ -93,16 +97,16 @@ def test_a_plug_ins_promise_is_its_packages(install: Install, mechanism: str, pl
 
 def test_a_plug_in_that_promises_nothing_has_a_unit_of_its_own(install: Install) -> None:
     install("bundle", BOASTFUL, modest="MODEST", boastful="BOASTFUL")
-    modest = build(PrivacySpec(eta=20, noise="modest"))
+    modest = build(TextToText(eta=20, noise="modest"))
     assert modest.guarantee.claim is Claim.NONE
     assert str(modest.guarantee) == "none"
     assert not modest.guarantee.verified
-    assert modest.unit not in ("none", build(PrivacySpec(eta=20, noise="boastful")).unit)
+    assert modest.unit not in ("none", build(TextToText(eta=20, noise="boastful")).unit)
 
 
 def test_a_seed_voids_a_plug_ins_promise_too(install: Install) -> None:
     install("bundle", BOASTFUL, boastful="BOASTFUL")
-    spec = PrivacySpec(eta=20, noise="boastful")
+    spec = TextToText(eta=20, noise="boastful")
     assert build(spec, secret=CustomerSecret.unsafe(1)).guarantee.claim is Claim.NONE
     texts = Tokens((Ragged.from_lists([[7, 8], [9]]),))
     importance = UtilityImportance.fit(texts, torch.tensor([0, 1]), vocab_size=60, num_labels=2, spec=CtiSpec())
@@ -129,9 +133,9 @@ def test_another_noise_is_another_draw_in_another_unit(install: Install, tmp_pat
     for version in ("1.2", "1.3"):
         with installing(tmp_path / version) as again:
             again("bundle", BOASTFUL, version=version, boastful="BOASTFUL")
-            spec = PrivacySpec(mechanism="vector", eta=20, noise="boastful")
+            spec = Vector(eta=20, noise="boastful")
             releases[version] = build(spec, secret=secret).tokens(TEXT, labels=None)
-    own = build(PrivacySpec(mechanism="vector", eta=20), secret=secret).tokens(TEXT, labels=None)
+    own = build(Vector(eta=20), secret=secret).tokens(TEXT, labels=None)
     new, old = releases["1.3"], releases["1.2"]
     assert len({own.identities, new.identities, old.identities}) == 3, "another version may draw otherwise"
     assert old.unit == new.unit != own.unit, "its budgets add up all the same"
@@ -168,7 +172,7 @@ WRONG = Wrong()
 """
     install("faulty", source, wrong="WRONG")
     with pytest.raises(ConfigError, match=r"faulty 1\.2|finite noise") as caught:
-        build(PrivacySpec(mechanism="vector", eta=20, noise="wrong")).tokens(TEXT, labels=None)
+        build(Vector(eta=20, noise="wrong")).tokens(TEXT, labels=None)
     assert caught.value.remedy
     assert "7, 8, 9" not in str(caught.value)
 

@@ -24,10 +24,13 @@ from cutlayer.privacy import (
     PRIVATIZERS,
     CtiSpec,
     CustomerSecret,
+    NoPrivacy,
     PrivacySpec,
     Privatizer,
     Release,
+    TextToText,
     UtilityImportance,
+    Vector,
     build_privatizer,
 )
 from cutlayer.privacy.privatizers import privatizer as privatizer_module
@@ -38,10 +41,10 @@ TABLE = torch.from_numpy(stream(1).standard_normal((VOCABULARY, WIDTH)) * 0.3).f
 CANDIDATES = torch.arange(VOCABULARY) >= 5
 SECRET = CustomerSecret.unsafe(1)
 SPECS = {
-    "none": PrivacySpec.no_privacy(),
-    "text-to-text": PrivacySpec(eta=20),
-    "vector": PrivacySpec(mechanism="vector", eta=20),
-    "vector at activations": PrivacySpec(mechanism="vector", eta=20, place=Place.ACTIVATIONS),
+    "none": NoPrivacy(),
+    "text-to-text": TextToText(eta=20),
+    "vector": Vector(eta=20),
+    "vector at activations": Vector(eta=20, place=Place.ACTIVATIONS),
 }
 
 
@@ -241,7 +244,7 @@ def test_only_candidates_come_out_and_other_tokens_are_noised_like_any() -> None
     release = released(build(SPECS["text-to-text"]), texts(list(range(VOCABULARY)) * 5))
     found = release.payload.segments[0].values
     assert bool(CANDIDATES[found].all())
-    barely = released(build(PrivacySpec(eta=1e6)), texts(list(range(VOCABULARY)))).payload.segments[0].values
+    barely = released(build(TextToText(eta=1e6)), texts(list(range(VOCABULARY)))).payload.segments[0].values
     assert torch.equal(barely[5:], torch.arange(5, VOCABULARY))  # almost no noise: candidates stay themselves
 
 
@@ -278,7 +281,7 @@ def test_ids_are_distributed_as_the_plane_says(token: int) -> None:
     def observed(eta: float) -> np.ndarray:
         privatizer = build_privatizer(
             # equal tokens behind equal ones would have equal draws
-            PrivacySpec(eta=eta, noise_window=None),
+            TextToText(eta=eta, noise_window=None),
             secret=CustomerSecret.unsafe(4),
             table=table,
             candidates=torch.ones(3, dtype=torch.bool),
@@ -304,7 +307,7 @@ def test_vectors_are_noisy_rows_on_the_lattice_with_each_tokens_own_eta() -> Non
     importance = UtilityImportance(
         torch.linspace(-2, 2, VOCABULARY, dtype=torch.float64)[:, None].repeat(1, 2), CtiSpec()
     )
-    spec = PrivacySpec(mechanism="vector", eta=20, cti=CtiSpec(), noise_window=None)
+    spec = Vector(eta=20, cti=CtiSpec(), noise_window=None)
     privatizer = build(spec, importance=importance)
     tokens = Tokens((Ragged(ids, torch.tensor([len(ids)])),))
     values = privatizer.tokens(tokens, labels=None).payload.segments[0].values
@@ -372,7 +375,7 @@ def test_rows_carry_the_draw_that_was_made_at_the_tokens(name: str) -> None:
         ),
         (SPECS["vector"], {"table": None}, "table = None"),
         (SPECS["vector at activations"], {"boundary": ""}, "boundary = ''"),
-        (PrivacySpec(eta=20, cti=CtiSpec()), {}, "importance = 'missing'"),
+        (TextToText(eta=20, cti=CtiSpec()), {}, "importance = 'missing'"),
     ],
 )
 def test_what_is_missing_is_named(spec: PrivacySpec, changes: dict[str, object], expected: str) -> None:
@@ -383,11 +386,11 @@ def test_what_is_missing_is_named(spec: PrivacySpec, changes: dict[str, object],
 def test_importance_of_other_settings_is_refused() -> None:
     importance = UtilityImportance(torch.zeros(VOCABULARY, 2, dtype=torch.float64), CtiSpec(smoothing=2))
     with pytest.raises(ConfigError, match="other settings"):
-        build(PrivacySpec(eta=20, cti=CtiSpec()), importance=importance)
+        build(TextToText(eta=20, cti=CtiSpec()), importance=importance)
 
 
 def test_no_privacy_needs_nothing() -> None:
-    privatizer = build_privatizer(PrivacySpec.no_privacy(), secret=SECRET)
+    privatizer = build_privatizer(NoPrivacy(), secret=SECRET)
     tokens = texts([7, 10**6])
     assert privatizer.tokens(tokens, labels=None).payload is tokens
 
@@ -399,7 +402,7 @@ def _cti(*, class_free: bool) -> tuple[Privatizer, Callable[[object], Release]]:
     spec = CtiSpec(class_free=class_free)
     tokens = texts([7, 8, 9], [10, 11], [7, 12])
     importance = UtilityImportance.fit(tokens, torch.tensor([0, 1, 0]), vocab_size=VOCABULARY, num_labels=2, spec=spec)
-    privatizer = honest(PrivacySpec(eta=20, cti=spec), importance=importance)
+    privatizer = honest(TextToText(eta=20, cti=spec), importance=importance)
     return privatizer, lambda labels: privatizer.tokens(tokens, labels=labels)  # type: ignore[arg-type]
 
 
@@ -428,14 +431,14 @@ def test_peak_memory_does_not_grow_with_the_corpus() -> None:
     script = textwrap.dedent("""
         import json, sys, torch
         from cutlayer.core import Ragged, Tokens
-        from cutlayer.privacy import CustomerSecret, PrivacySpec, build_privatizer
+        from cutlayer.privacy import CustomerSecret, TextToText, build_privatizer
         from cutlayer.privacy.privatizers import privatizer as module
         torch.set_num_threads(1)
         module.BLOCK_ELEMENTS = 2**20  # 8,192 tokens, so that the smaller corpus fills blocks too
         def peak():
             return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) / 1024
         table = torch.randn((2000, 128), generator=torch.Generator().manual_seed(1)) * 0.1
-        privatizer = build_privatizer(PrivacySpec(eta=40), secret=CustomerSecret.unsafe(1), table=table,
+        privatizer = build_privatizer(TextToText(eta=40), secret=CustomerSecret.unsafe(1), table=table,
                                       candidates=torch.ones(2000, dtype=torch.bool), table_fingerprint='t')
         ids = torch.arange(200_000) * 7 % 2000
         peaks = []

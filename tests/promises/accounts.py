@@ -21,10 +21,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
-from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, TrainSpec, derived
-from cutlayer.customer import finetune as finetuning
+from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, Training, derived
+from cutlayer.customer import plan as planning
+from cutlayer.customer.corpora import Corpora, split_rows
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.handout import Offer, choose_model
-from cutlayer.customer.prepare import Corpora, prepare, split_rows
+from cutlayer.customer.prepare import prepare
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
@@ -87,7 +89,7 @@ class Watched:
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Notes what privatizers return, and strikes the canaries from the candidates."""
-        build, build_session, send = derived.build_privatizer, finetuning.build_session, Gate.send
+        build, build_session, send = derived.build_privatizer, planning.build_session, Gate.send
         exchange = local._exchange
 
         def building(spec: Any, **given: Any) -> Privatizer:
@@ -121,7 +123,7 @@ class Watched:
         monkeypatch.setattr(local, "_exchange", exchanging)
         # of what is drawn for public texts nothing is noted: it may not cover private ones
         monkeypatch.setattr(derived, "build_privatizer", building)
-        monkeypatch.setattr(finetuning, "build_session", building_session)
+        monkeypatch.setattr(planning, "build_session", building_session)
         monkeypatch.setattr(Gate, "send", sending)
 
     def _noting(self, privatizer: Privatizer) -> Privatizer:
@@ -244,16 +246,17 @@ def check_accounted(
     train: Dataset = TRAIN,
     dev: Dataset | None = None,
     test: Dataset = TEST,
-    training: TrainSpec = TRAINING,
+    training: Training = TRAINING,
 ) -> None:
     """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
     check_requests(client, watched.requests)
     state = _state(result)
-    assert (state.spec.seed, state.spec.train) == (SEED, training), "the run has another spec than it was given"
+    settled = settle_training(training, state.spec.objective, state.spec.tuning)
+    assert (state.spec.seed, state.spec.training) == (SEED, settled), "the run has another spec than it was given"
     sent = Sent.by(result)
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
-    archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
+    archive, offer = archive_of(client), choose_model(client.gate(), state.spec.model)
     secret = CustomerSecret(_secret(client, state))
     rows = split_rows(Corpora(train, dev, test), state.spec, secret)
     for dataset in (rows.train, rows.dev, rows.test):
@@ -311,7 +314,7 @@ def check_prediction_accounted(
     assert not any(frame.body or frame.where for frame in questions), "a question holds something"
     frames = [frame for frame in up if frame not in questions]
     assert len(frames) == len(entries), "a frame left without a ledger entry"
-    archive, offer = archive_of(client), choose_model(client._gate(), state.spec.model)
+    archive, offer = archive_of(client), choose_model(client.gate(), state.spec.model)
     releases = Releases(client, watched, archive, offer, state, since=moments)
     tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
     # asked in an order of the secret's, whatever the file's
@@ -322,7 +325,7 @@ def check_prediction_accounted(
     for frame, entry in zip(frames, entries, strict=True):
         check_ledger(frame, entry)
         if frame.route is routes.ARCHIVE:
-            where: dict[str, str | int] = {"model": offer.model.name, "cut": Cut(bottom=state.spec.bottom).slug}
+            where: dict[str, str | int] = {"model": offer.model.name, "cut": Cut(bottom=state.spec.cut.bottom).slug}
             check_due(frame, Due(routes.ARCHIVE, where))
             continue
         asked, waiting = waiting[: entry.texts], waiting[entry.texts :]
@@ -364,7 +367,7 @@ def check_requests(client: Client, requests: Sequence[Request]) -> None:
 
 def due_headers(client: Client, route: Route, body: bytes) -> dict[str, str]:
     """What stands in a request's head: all of it follows from the vendor's address, the key, the route and the body."""
-    transport: Any = client._transport
+    transport: Any = client.transport
     headers = {"host": "vendor.local", "authorization": f"Bearer {transport._api_key}", "user-agent": "cutlayer"}
     if isinstance(transport, HttpTransport):
         headers |= {"host": urlsplit(transport.url).netloc, "accept-encoding": "identity"}
@@ -513,7 +516,7 @@ def private_seed(client: Client, state: RunState) -> int:
 
 def order_key(client: Client, state: RunState) -> bytes:
     """What the order of texts and batches follows from, derived here from the secret."""
-    return _derived(client, state, f"order/run/{state.spec.seed}/{state.spec.privacy.model_dump_json()}")
+    return _derived(client, state, f"order/run/{state.spec.seed}/{state.spec.privacy.identity}")
 
 
 def order_rank(client: Client, state: RunState, text: Sequence[str]) -> bytes:

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutlayer.customer import Client, FinetuneResult, TrainSpec
+from cutlayer.customer import Client, FinetuneResult, Training
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
 from cutlayer.data import Dataset
-from cutlayer.privacy import CustomerSecret, PrivacySpec
+from cutlayer.privacy import CustomerSecret, NoPrivacy
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import LocalTransport
+from tests.settings import specs
 
 LABELS = ("hepatology-ward", "oncology-ward", "cardiology-ward")
 CANARIES = ("w250", "w251", "w252")
@@ -50,7 +51,7 @@ def give_secret(home: Path) -> Path:
 
 def clear_order(seed: int) -> Order:
     """The order of such a folder's runs without privacy."""
-    return Order(SECRET, f"run/{seed}/{PrivacySpec.no_privacy().model_dump_json()}")
+    return Order(SECRET, f"run/{seed}/{NoPrivacy().identity}")
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
 
 
 SEED = 3
-TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, checkpoint_every=3, dev_share=0.2)
+TRAINING = Training(epochs=2, batch_size=8, learning_rate=2e-3, save_steps=3, dev_share=0.2)
 TRAIN, TEST = corpus(40, seed=1), corpus(10, seed=2)
 
 
@@ -81,10 +82,9 @@ def finetune(
     return client.finetune(
         TRAIN if train is None else train,
         test=TEST if test is None else test,
-        eta=eta,
         training=TRAINING,
         seed=SEED,
-        **settings,  # type: ignore[arg-type]
+        **specs({"eta": eta, **settings}),
     )
 
 

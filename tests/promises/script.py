@@ -25,7 +25,7 @@ from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Texts
-from cutlayer.customer.settings import Method, TrainBottom
+from cutlayer.customer.settings import FullTuning, TrainBottom
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, Examples, padded_batches
 from cutlayer.customer.tuning import tune
 from cutlayer.models import Archive, Inputs, Part, Seq2SeqBottom, Seq2SeqTail, Tail, seed_dropout
@@ -195,7 +195,7 @@ class Upper:
         self._archive = archive
         self._seed = seed
         self._weights = weights
-        self._scale = state.spec.train.accumulation
+        self._scale = state.spec.training.gradient_accumulation_steps
         self._half = state.spec.wire_type is WireType.BF16
         self._parts = tune(archive, state.spec)
         self.trains = any(value.requires_grad for part in self._own for value in part.parameters())
@@ -378,15 +378,15 @@ class Script:
         # target texts meet what the vendor makes of their source, which changes, so that pairs are sent in each step
         self.stores = state.spec.train_bottom is TrainBottom.FROZEN and not self.pairs
         self.cut = Cut(
-            bottom=None if self.form is Form.IDS else state.spec.bottom,
-            target=state.spec.target,
-            tail=state.spec.tail,
+            bottom=None if self.form is Form.IDS else state.spec.cut.bottom,
+            target=state.spec.cut.target,
+            tail=state.spec.cut.tail,
         )
         self.upper = upper
         self.order = order
         self.dev_values = state.dev
         self.trains = not self.stores if upper is None else upper.trains
-        self.clips = state.spec.train.clip_norm is not None
+        self.clips = state.spec.training.max_grad_norm is not None
 
     def frames(self) -> Frames:
         """All frames; a set's records fit one shard, and the customer's folder was empty."""
@@ -440,7 +440,7 @@ class Script:
 
     def _trained(self, train: Examples, dev: Examples) -> Generator[Due, RecordedFrame, int]:
         """Epochs until the dev value stops getting better; returns the step that was best."""
-        job, settings = self._identifier("job"), self.spec.train
+        job, settings = self._identifier("job"), self.spec.training
         step, best, values = 0, 0, list[float]()
         steps = settings.epochs * len(self._batches(train, epoch=0))
         if self.upper is not None:
@@ -451,7 +451,7 @@ class Script:
             for batch in self._batches(train, epoch=len(values)):
                 step += 1
                 texts, labels = train.batch(batch)
-                look = len(values) if self.spec.train_bottom is TrainBottom.REDRAW else None
+                look = len(values) if self.spec.train_bottom is TrainBottom.RESAMPLE else None
                 where: Where = {"job": job, "step": step}
                 if self.pairs:
                     if known:
@@ -463,7 +463,7 @@ class Script:
                     if not self.stores or self.clips:
                         yield Due(routes.GRADIENT, where, tensors=gradient)
                         gradient = {}
-                updates = step % settings.accumulation == 0 or step == steps
+                updates = step % settings.gradient_accumulation_steps == 0 or step == steps
                 norm = self.clips and updates
                 if updates and isinstance(self.upper, PairedUpper):
                     known = self.upper.told(clips=self.clips)
@@ -532,7 +532,7 @@ class Script:
         return right / len(examples)
 
     def _batches(self, train: Examples, *, epoch: int) -> list[Tensor]:
-        settings = self.spec.train
+        settings = self.spec.training
         key = hashlib.blake2b(f"{epoch}".encode(), key=self.order, digest_size=16).digest()
         return epoch_batches(
             train.lengths,
@@ -543,7 +543,7 @@ class Script:
 
     def _largest_step(self) -> StepSize:
         train = self.data.train
-        texts = min(self.spec.train.batch_size, len(train))
+        texts = min(self.spec.training.batch_size, len(train))
         if not self.pairs:
             return StepSize(texts=texts, positions=int(train.lengths.max()))
         assert isinstance(train.texts, Texts)
@@ -555,7 +555,8 @@ class Script:
         return hashlib.blake2b(f"{self.run}/{purpose}".encode(), digest_size=16).hexdigest()
 
     def _job_spec(self) -> JobSpec:
-        settings = self.spec.train
+        settings, tuning = self.spec.training, self.spec.tuning
+        accumulated = settings.gradient_accumulation_steps
         return JobSpec(
             model=self.model.name,
             fingerprint=self.model.fingerprint,
@@ -567,26 +568,26 @@ class Script:
             num_labels=None if self.upper is not None else len(self.data.label_names),
             trainable_bottom=not self.stores,
             shared_weights=self.pairs
-            and settings.method is Method.FULL
+            and isinstance(tuning, FullTuning)
             and self.spec.train_bottom is not TrainBottom.FROZEN,
             lora=None
-            if settings.method is Method.FULL
+            if isinstance(tuning, FullTuning)
             else LoraSpec(
-                rank=settings.rank, alpha=settings.alpha, dropout=settings.lora_dropout, targets=settings.targets
+                rank=tuning.r, alpha=tuning.lora_alpha, dropout=tuning.lora_dropout, targets=tuning.target_modules
             ),
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,
                 warmup_steps=0,
                 total_steps=-(-len(self.data.train) // settings.batch_size) * settings.epochs,
-                accumulation=settings.accumulation,
-                clip_norm=settings.clip_norm,
+                accumulation=accumulated,
+                clip_norm=settings.max_grad_norm,
             ),
             dropout=settings.dropout,
             gradient_checkpointing=settings.gradient_checkpointing,
             precision=settings.precision,
             seed=self.spec.seed,
-            checkpoint_every=-(-settings.checkpoint_every // settings.accumulation) * settings.accumulation,
+            checkpoint_every=-(-settings.save_steps // accumulated) * accumulated,
             largest_steps=(self._largest_step(),),
         )
 

@@ -15,12 +15,22 @@ from safetensors.torch import load_file
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, ModelError, VendorError
-from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
+from cutlayer.customer import (
+    Client,
+    LanguageResult,
+    Lora,
+    Objective,
+    Sampling,
+    Silent,
+    TrainBottom,
+)
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.link import Exchange
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
 from cutlayer.models.joint import JointGradients
-from cutlayer.recipes.reference.language import train_centralised_language_model
+from cutlayer.recipes.reference.fit import ReferenceRun
+from cutlayer.recipes.reference.language import CentralisedLanguage, train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Frame, Reply, WireType
 from cutlayer.wire.transports import LocalTransport
@@ -29,6 +39,7 @@ from tests.promises.conftest import measure_at_most
 from tests.promises.runs import clear_order, give_secret
 from tests.promises.test_families import write_model
 from tests.promises.test_language_models import check_equal, losses
+from tests.settings import specs
 
 CUTS = (Cut(bottom=1, target=1, tail=0), Cut(bottom=0, target=0, tail=0), Cut(bottom=1, target=1, tail=1))
 
@@ -48,10 +59,13 @@ TRAIN, DEV, TEST = pairs(47, 1), pairs(8, 2), pairs(6, 3)
 TRAIN = Dataset((*TRAIN.texts, TRAIN.texts[0]))  # a pair that stands twice
 
 
-def training(method: Method = Method.LORA, **changes: Any) -> TrainSpec:
-    settings = {"epochs": 2, "batch_size": 4, "max_length": 20, "checkpoint_every": 3}
-    settings["learning_rate"] = 2e-3 if method is Method.LORA else 2e-4
-    return TrainSpec.seq2seq(method=method, **settings | changes)
+METHODS = ("lora", "full")
+
+
+def training(method: str = "lora", **changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 4, "max_length": 20, "save_steps": 3}
+    settings["learning_rate"] = 2e-3 if method == "lora" else 2e-4
+    return {"method": method, **settings, **changes}
 
 
 def start_vendor(source: str, folder: Path) -> str:
@@ -70,10 +84,18 @@ def customer(source: str, folder: Path) -> Iterator[Client]:
         client.close()
 
 
-def tune(client: Client, settings: TrainSpec, cut: Cut = CUTS[0], **changes: Any) -> LanguageResult:
+def tune(client: Client, settings: dict[str, Any], cut: Cut = CUTS[0], **changes: Any) -> LanguageResult:
     given = {"dev": DEV, "test": TEST, "eta": math.inf, "wire_type": WireType.FP32, "seed": 4}
     given |= {"bottom": cut.bottom, "target_bottom": cut.target, "tail": cut.tail}
-    return client.finetune_seq2seq(TRAIN, training=settings, **{**given, **changes})
+    return client.finetune(TRAIN, objective="seq2seq", **specs({**given, **settings, **changes}))
+
+
+def whole(source: str, settings: dict[str, Any]) -> CentralisedLanguage:
+    chosen = specs(settings)
+    tuning = chosen.get("tuning", Lora())
+    settled = settle_training(chosen["training"], Objective.SEQ2SEQ, tuning)
+    run = ReferenceRun(TRAIN, DEV, TEST, source, settled, tuning, 4, clear_order(4))
+    return train_centralised_language_model(run, progress=Silent(), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +105,14 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 # ---------------------------------------------------------------- promise 2
 
-ALL_THREE = {"clip_norm": 0.5, "accumulation": 3, "gradient_checkpointing": True}
+ALL_THREE = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 3, "gradient_checkpointing": True}
 EVERY = [
-    pytest.param("t5", Method.LORA, {}, CUTS[2:], id="t5 lora at one cut"),
-    pytest.param("t5", Method.FULL, ALL_THREE, CUTS[2:], id="t5 full at one cut, all three"),
+    pytest.param("t5", "lora", {}, CUTS[2:], id="t5 lora at one cut"),
+    pytest.param("t5", "full", ALL_THREE, CUTS[2:], id="t5 full at one cut, all three"),
     *(
         pytest.param(name, method, changes, CUTS, id=f"{name} {method} {' '.join(changes)}", marks=pytest.mark.slow)
         for name in SEQ2SEQ
-        for method in Method
+        for method in METHODS
         for changes in ({}, ALL_THREE)
         if name == "t5" or not changes
     ),
@@ -100,13 +122,11 @@ EVERY = [
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("name", "method", "changes", "cuts"), EVERY)
 def test_a_split_encoder_decoder_is_the_whole_one(
-    name: str, method: Method, changes: dict[str, Any], cuts: tuple[Cut, ...], tmp_path: Path
+    name: str, method: str, changes: dict[str, Any], cuts: tuple[Cut, ...], tmp_path: Path
 ) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method, **changes)
-    expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=source, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
-    )
+    expected = whole(source, settings)
     prompts = [source for source, _ in TEST.texts]
     tokenizer = load_tokenizer(source)
     batch = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
@@ -115,7 +135,7 @@ def test_a_split_encoder_decoder_is_the_whole_one(
             result = tune(client, settings, cut)
             check_equal(result, expected)
             for beams in (1, 3):
-                asked = Sampling(greedy=True, beams=beams, max_new_tokens=64)
+                asked = Sampling(greedy=True, num_beams=beams, max_new_tokens=64)
                 told = client.generate(result.adapter_id, prompts, sampling=asked)
                 with torch.no_grad():
                     ids = expected.model.eval().generate(
@@ -129,10 +149,8 @@ def test_a_split_encoder_decoder_is_the_whole_one(
 @pytest.mark.usefixtures("unmeasured")
 def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: Path) -> None:
     """Planted fault: what the customer's decoder blocks add to it is left out; the curves must not agree then."""
-    settings = training(Method.FULL)
-    expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
-    )
+    settings = training("full")
+    expected = whole(t5, settings)
     honest = Exchange.backward
 
     def planted(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -147,10 +165,8 @@ def test_the_customers_share_of_the_encoders_gradient_counts(t5: str, tmp_path: 
 @pytest.mark.usefixtures("unmeasured")
 def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) -> None:
     """Copies end bit by bit alike; planted fault: where each takes its own gradients alone, nothing agrees."""
-    settings = training(Method.FULL, clip_norm=0.5, accumulation=2)
-    expected = train_centralised_language_model(
-        TRAIN, DEV, TEST, model=t5, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
-    )
+    settings = training("full", max_grad_norm=0.5, gradient_accumulation_steps=2)
+    expected = whole(t5, settings)
     with customer(t5, tmp_path / "honest") as client:
         result = tune(client, settings, CUTS[2])
         assert losses(result) == pytest.approx(expected.losses, abs=1e-5)
@@ -162,8 +178,8 @@ def test_both_parties_train_the_position_biases_as_one(t5: str, tmp_path: Path) 
     for stack, value in ours.items():
         assert torch.equal(value, theirs[stack])
         assert not torch.equal(value, handed_out[stack])
-        whole = dict(expected.model.named_parameters())[f"{stack}.block.0.layer.0.SelfAttention.{BIAS}"]
-        torch.testing.assert_close(value, whole, rtol=0, atol=1e-6)
+        one = dict(expected.model.named_parameters())[f"{stack}.block.0.layer.0.SelfAttention.{BIAS}"]
+        torch.testing.assert_close(value, one, rtol=0, atol=1e-6)
     with customer(t5, tmp_path / "planted") as client, pytest.MonkeyPatch.context() as patch:
         honest = JointGradients.join
 
@@ -188,7 +204,7 @@ def biases(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def test_what_the_vendor_reads_all_the_same(t5: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_at_most(100, monkeypatch)  # fewer than the run has, as in any longer run
-    settings = training(Method.FULL)
+    settings = training("full")
     with customer(t5, tmp_path) as client:
         bare = tune(client, settings, CUTS[1], train_bottom=TrainBottom.FROZEN)
         deeper = tune(client, settings, CUTS[0])
@@ -277,12 +293,12 @@ def check_same(calm: Kept, restless: Kept) -> None:
     "changes",
     [
         pytest.param({}, id="plain"),
-        pytest.param({"clip_norm": 0.5, "accumulation": 2}, id="clipped"),
+        pytest.param({"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}, id="clipped"),
     ],
 )
 @pytest.mark.slow
 def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: str, tmp_path: Path) -> None:
-    settings = training(Method.FULL, **changes)
+    settings = training("full", **changes)
     found = []
     for name, dies in (("calm", lambda frame: False), ("restless", lambda frame: frame % 3 == 0)):
         key, home = start_vendor(t5, tmp_path / name), tmp_path / f"{name}-home"
@@ -293,17 +309,17 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
 
 
 FRAMES = [
-    pytest.param(frame, method, marks=() if (frame + (method is Method.FULL)) % 2 else pytest.mark.slow)
+    pytest.param(frame, method, marks=() if (frame + (method == "full")) % 2 else pytest.mark.slow)
     for frame in (25, 26, 27, 28)
-    for method in Method
+    for method in METHODS
 ]
 
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("fails_at", "method"), FRAMES)
-def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: Method, t5: str, tmp_path: Path) -> None:
+def test_a_customer_that_dies_after_any_frame_of_a_step(fails_at: int, method: str, t5: str, tmp_path: Path) -> None:
     settings = training(method)
-    trained = TrainBottom.MEMOISED if method is Method.FULL else TrainBottom.FROZEN  # then it has no weights to keep
+    trained = TrainBottom.CACHED if method == "full" else TrainBottom.FROZEN  # then it has no weights to keep
     found = []
     for name in ("calm", "cut off"):
         key = start_vendor(t5, tmp_path / name)
@@ -335,7 +351,7 @@ def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
         for beams in (1, 2):
             if not lives:
                 dead.add(transport.count + 8)  # behind what is asked of the vendor first
-            told = client.generate(adapter, prompts, sampling=Sampling(greedy=True, beams=beams, max_new_tokens=8))
+            told = client.generate(adapter, prompts, sampling=Sampling(greedy=True, num_beams=beams, max_new_tokens=8))
             texts.append((adapter, beams, [each.text for each in told], told[0].replays))
         client.close()
     assert [each[:3] for each in texts[:2]] == [each[:3] for each in texts[2:]]
@@ -349,17 +365,17 @@ def test_generation_outlives_the_vendor(t5: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"training": training(dropout=True)}, "dropout = True: must be off"),
-        ({"training": training(packing=True)}, "packing = True: must be off"),
+        ({"dropout": True}, "dropout = True: must be off"),
+        ({"packing": True}, "packing = True: must be off"),
         ({"bottom": 2}, "at most 1 of the 4 blocks"),
         ({"target_bottom": 2}, "at most 1 of the 3 decoder blocks"),
         ({"tail": 2}, "tails of at most 1 of the 3 blocks"),
-        ({"bottom": 0, "target_bottom": 0, "train_bottom": TrainBottom.MEMOISED}, "trains blocks"),
+        ({"bottom": 0, "target_bottom": 0, "train_bottom": TrainBottom.CACHED}, "trains blocks"),
     ],
 )
 def test_what_an_encoder_decoder_refuses(changes: dict[str, Any], said: str, t5: str, tmp_path: Path) -> None:
     with customer(t5, tmp_path) as client, pytest.raises((ConfigError, ModelError)) as error:
-        client.finetune_seq2seq(TRAIN, **{"eta": math.inf, "training": training(), **changes})
+        client.finetune(TRAIN, objective="seq2seq", **specs({"eta": math.inf, **training(), **changes}))
     assert said in str(error.value)
 
 
@@ -368,7 +384,7 @@ def test_an_encoder_decoder_learns_nothing_else(t5: str, tmp_path: Path) -> None
     labelled = Dataset(TRAIN.texts, tuple("ab"[number % 2] for number in range(len(TRAIN))))
     with customer(t5, tmp_path) as client:
         with pytest.raises(ModelError, match="is an encoder-decoder"):
-            client.finetune_language_model(alone, eta=math.inf)
+            client.finetune(alone, objective="lm", eta=math.inf)
         with pytest.raises(ModelError, match="is an encoder-decoder"):
             client.finetune(labelled, eta=math.inf)
 
@@ -383,10 +399,10 @@ def test_sampling_that_means_nothing(t5: str, tmp_path: Path) -> None:
     with customer(t5, tmp_path) as client:
         adapter = tune(client, training(epochs=1)).adapter_id
         for sampling, said in (
-            (Sampling(beams=2, stop=("w1",)), "stop"),
-            (Sampling(beams=2, temperature=0.5), "temperature = 0.5: must be left out with beams"),
-            (Sampling(beams=2, top_k=3, seed=1), "top_k = 3.*seed = 1"),
-            (Sampling(beams=VOCAB, max_new_tokens=4), "half the vocabulary"),
+            (Sampling(num_beams=2, stop_strings=("w1",)), "stop"),
+            (Sampling(num_beams=2, temperature=0.5), "temperature = 0.5: must be left out with `num_beams`"),
+            (Sampling(num_beams=2, top_k=3, seed=1), "top_k = 3.*seed = 1"),
+            (Sampling(num_beams=VOCAB, max_new_tokens=4), "half the vocabulary"),
             (Sampling(max_new_tokens=96), "the model takes 96"),
         ):
             with pytest.raises(ConfigError, match=said):

@@ -12,11 +12,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from cutlayer import vendor
-from cutlayer.customer import Client, Silent, TrainSpec
+from cutlayer.core import Cut
+from cutlayer.customer import Client, Lora, Objective, Silent, Training
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
 from cutlayer.models import Head
 from cutlayer.recipes.reference.classifier import train_centralised
+from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
@@ -24,7 +27,7 @@ from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, make_model
 from tests.promises.runs import clear_order, give_secret
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
-TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=2e-3, dropout=False)
+TRAINING = Training(epochs=2, batch_size=8, learning_rate=2e-3, dropout=False)
 
 
 SPECIALS = ["[UNK]", "<s>", "</s>", "<pad>"]
@@ -82,17 +85,9 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
     source = str(write_model(name, tmp_path / "model"))
     pairs = bottom == 2
     train, dev, test = (corpus(n, seed, pairs=pairs) for n, seed in ((40, 1), (9, 2), (9, 3)))
-    expected = train_centralised(
-        train,
-        dev,
-        test,
-        model=source,
-        training=TRAINING,
-        seed=4,
-        order=clear_order(4),
-        progress=Silent(),
-        bottom=bottom,
-    )
+    settled = settle_training(TRAINING, Objective.CLASSIFICATION, Lora())
+    run = ReferenceRun(train, dev, test, source, settled, Lora(), 4, clear_order(4))
+    expected = train_centralised(run, progress=Silent(), bottom=bottom)
     vendor.init(tmp_path / "vendor", models=[source], threads=torch.get_num_threads())
     key = vendor.keys.create(tmp_path / "vendor", "clinic")
     transport = LocalTransport(create_app(VendorSettings.load(tmp_path / "vendor")), key)
@@ -102,10 +97,10 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
         dev=dev,
         test=test,
         eta=math.inf,
-        bottom=bottom,
         wire_type=WireType.FP32,
         training=TRAINING,
         seed=4,
+        cut=Cut(bottom=bottom),
     )
     client.close()
     state = RunState.model_validate_json((result.folder / "run.json").read_bytes())

@@ -14,10 +14,20 @@ import torch
 
 from cutlayer import vendor
 from cutlayer.core import Cut
-from cutlayer.customer import Client, LanguageResult, Method, Sampling, Silent, TrainBottom, TrainSpec
+from cutlayer.customer import (
+    Client,
+    LanguageResult,
+    Lora,
+    Objective,
+    Sampling,
+    Silent,
+    TrainBottom,
+)
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Tail, Template, load_tokenizer
+from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.recipes.reference.language import CentralisedLanguage, train_centralised_language_model
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Precision, WireType
@@ -25,6 +35,7 @@ from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
 from tests.promises.runs import clear_order, give_secret
 from tests.promises.test_families import write_model
+from tests.settings import specs
 
 STEPS = 20
 CUTS = (Cut(bottom=1, tail=0), Cut(bottom=1, tail=1))
@@ -43,11 +54,12 @@ def texts(n: int, seed: int) -> Dataset:
 TRAIN, DEV, TEST = texts(48, 1), texts(8, 2), texts(8, 3)
 
 
-def training(method: Method, **changes: object) -> TrainSpec:
-    settings = {
-        "epochs": 2, "max_length": 20, "dropout": False, "learning_rate": 2e-3 if method is Method.LORA else 2e-4,
-    }  # fmt: skip
-    return TrainSpec.language(method=method, **{**settings, **changes})  # type: ignore[arg-type]
+METHODS = ("lora", "full")
+
+
+def training(method: str, **changes: object) -> dict[str, object]:
+    settings = {"epochs": 2, "max_length": 20, "dropout": False, "learning_rate": 2e-3 if method == "lora" else 2e-4}
+    return {"method": method, **settings, **changes}
 
 
 @contextmanager
@@ -62,18 +74,17 @@ def customer(source: str, folder: Path) -> Iterator[Client]:
         client.close()
 
 
-def tune(client: Client, settings: TrainSpec, cut: Cut, **changes: object) -> LanguageResult:
-    return client.finetune_language_model(
+def tune(client: Client, settings: dict[str, object], cut: Cut, **changes: object) -> LanguageResult:
+    return client.finetune(
         TRAIN,
+        objective="lm",
         dev=DEV,
         test=TEST,
         eta=math.inf,
-        bottom=cut.bottom,
-        tail=cut.tail or 0,
         wire_type=WireType.FP32,
-        training=settings,
         seed=4,
-        **changes,  # type: ignore[arg-type]
+        cut=Cut(bottom=cut.bottom, tail=cut.tail or 0),
+        **specs(settings | changes),
     )
 
 
@@ -93,24 +104,26 @@ def check_equal(result: LanguageResult, expected: CentralisedLanguage) -> None:
     assert result.perplexity_standard_error == pytest.approx(expected.perplexity.standard_error, rel=1e-3)
 
 
-def whole(source: str, settings: TrainSpec) -> CentralisedLanguage:
-    return train_centralised_language_model(
-        TRAIN, DEV, TEST, model=source, training=settings, seed=4, order=clear_order(4), progress=Silent(), device="cpu"
-    )
+def whole(source: str, settings: dict[str, object]) -> CentralisedLanguage:
+    chosen = specs(settings)
+    tuning = chosen.get("tuning", Lora())
+    settled = settle_training(chosen["training"], Objective.LM, tuning)
+    run = ReferenceRun(TRAIN, DEV, TEST, source, settled, tuning, 4, clear_order(4))
+    return train_centralised_language_model(run, progress=Silent(), device="cpu")
 
 
-QUICK = {(name, Method.LORA) for name in ("opt", "llama", "mistral", "qwen2", "qwen3", "glm")}
-QUICK |= {("gpt2", method) for method in Method} | {("llama", Method.FULL)}
+QUICK = {(name, "lora") for name in ("opt", "llama", "mistral", "qwen2", "qwen3", "glm")}
+QUICK |= {("gpt2", method) for method in METHODS} | {("llama", "full")}
 EVERY = [
     pytest.param(name, method, id=f"{name} {method}", marks=() if (name, method) in QUICK else pytest.mark.slow)
     for name in DECODERS
-    for method in Method
+    for method in METHODS
 ]
 
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(("name", "method"), EVERY)
-def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_path: Path) -> None:
+def test_a_split_language_model_is_the_whole_one(name: str, method: str, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method)
     expected = whole(source, settings)
@@ -123,14 +136,16 @@ def test_a_split_language_model_is_the_whole_one(name: str, method: Method, tmp_
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"accumulation": 3}, id="accumulation", marks=pytest.mark.slow),
-        pytest.param({"clip_norm": 0.5}, id="clipping", marks=pytest.mark.slow),
-        pytest.param({"clip_norm": 0.5, "accumulation": 2, "gradient_checkpointing": True}, id="all three"),
+        pytest.param({"gradient_accumulation_steps": 3}, id="gradient_accumulation_steps", marks=pytest.mark.slow),
+        pytest.param({"max_grad_norm": 0.5}, id="clipping", marks=pytest.mark.slow),
+        pytest.param(
+            {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2, "gradient_checkpointing": True}, id="all three"
+        ),
         pytest.param({"packing": False}, id="texts by themselves"),
     ],
 )
-@pytest.mark.parametrize("method", list(Method))
-def test_how_updates_are_made_changes_nothing(method: Method, changes: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_how_updates_are_made_changes_nothing(method: str, changes: dict[str, object], tmp_path: Path) -> None:
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method, **changes)
     with customer(source, tmp_path) as client:
@@ -141,9 +156,9 @@ def test_how_updates_are_made_changes_nothing(method: Method, changes: dict[str,
 def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
     """Planted fault: each party clips by its own norm alone; the curves must not agree then."""
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
-    settings = training(Method.FULL, clip_norm=0.5)
+    settings = training("full", max_grad_norm=0.5)
     expected = whole(source, settings)
-    assert expected.losses != pytest.approx(whole(source, training(Method.FULL)).losses, abs=1e-5)
+    assert expected.losses != pytest.approx(whole(source, training("full")).losses, abs=1e-5)
     with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr("cutlayer.models.joint.squared_norm", lambda parameters: torch.zeros(1))
         with pytest.raises(AssertionError):
@@ -163,10 +178,10 @@ def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Tail, "forward", noting)
     with customer(source, tmp_path) as client:
-        half = losses(tune(client, training(Method.FULL, precision=Precision.BF16), CUTS[1]))
-        single = losses(tune(client, training(Method.FULL), CUTS[1]))
+        half = losses(tune(client, training("full", precision=Precision.BF16), CUTS[1]))
+        single = losses(tune(client, training("full"), CUTS[1]))
     assert used == {True: {True, False}, False: {False}}  # the second run is in fp32
-    expected = whole(source, training(Method.FULL, precision=Precision.BF16)).losses
+    expected = whole(source, training("full", precision=Precision.BF16)).losses
     assert half == pytest.approx(expected, rel=5e-3)
     assert half != single
 
@@ -178,7 +193,7 @@ def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) ->
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
     with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr("cutlayer.customer.measure._SEARCHED_TOKENS", 100)
-        settings = training(Method.LORA, epochs=1)
+        settings = training("lora", epochs=1)
         result = tune(client, settings, Cut(bottom=bottom, tail=0), train_bottom=TrainBottom.FROZEN)
     if not bottom:
         assert (result.ep, result.token_recovery_from_boundary) == (0, None)
@@ -196,12 +211,12 @@ PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if (name, Method.LORA) in QUICK else pytest.mark.slow) for name in DECODERS]
+    "name", [pytest.param(name, marks=() if (name, "lora") in QUICK else pytest.mark.slow) for name in DECODERS]
 )
 def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path) -> None:
     """After training, greedy, prompts of unequal length together: token for token."""
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
-    settings = training(Method.LORA, epochs=1)
+    settings = training("lora", epochs=1)
     tokens = 64
     expected = generated(whole(source, settings).model, source, tokens=tokens)
     with customer(source, tmp_path) as client:

@@ -25,11 +25,12 @@ from cutlayer.wire import routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.promises.runs import LABELS, SEED, TEST, TRAIN, TRAINING, Sent, customer, finetune
+from tests.settings import specs
 
 FORMS: dict[str, dict[str, Any]] = {
     "ids": {},
-    "trained block": {"bottom": 1, "train_bottom": TrainBottom.MEMOISED},
-    "redrawn": {"train_bottom": TrainBottom.REDRAW},
+    "trained block": {"bottom": 1, "train_bottom": TrainBottom.CACHED},
+    "redrawn": {"train_bottom": TrainBottom.RESAMPLE},
 }
 
 
@@ -50,7 +51,7 @@ def sent(data_dir: Path, api_key: str, folder: Path, train: Dataset, **settings:
     """What a run sends: routes, places and bodies, in order. The job is deleted, so that the next may take its name."""
     with fresh(data_dir, api_key, folder) as client:
         given = {"training": TRAINING, "test": TEST, "eta": 6.0, "seed": SEED} | settings
-        result = client.finetune(train, **given)
+        result = client.finetune(train, **specs(given))
         frames = [(each.route.name, str(sorted(each.where.items())), each.body) for each in Sent.by(result).frames]
         client.delete_adapter(result.adapter_id)
     return frames
@@ -111,7 +112,7 @@ def test_predictions_are_asked_for_in_an_order_of_their_own(data_dir: Path, api_
         adapter = finetune(client).adapter_id
         asked = []
         for texts in (list(TEST.texts), list(TEST.texts)[::-1]):
-            recorder = RecordingTransport(client._transport, tmp_path / f"asked-{len(asked)}")
+            recorder = RecordingTransport(client.transport, tmp_path / f"asked-{len(asked)}")
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
             answers = asking.predict(adapter, texts)
             recorder.close()

@@ -24,8 +24,8 @@ import uvicorn
 from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, Payload, Place, Ragged, Stopped, Tokens
-from cutlayer.customer import Client, Gate
+from cutlayer.core import BudgetError, DataError, Payload, Place, Ragged, Stopped, Tokens
+from cutlayer.customer import Client, FinetuneResult, Gate
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset
@@ -56,8 +56,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rows after a block": {"bottom": 1},
     "noisy rows after a block": {"bottom": 1, "mechanism": "vector", "place": Place.ACTIVATIONS},
     "rows in fp32": {"bottom": 1, "wire_type": WireType.FP32},
-    "trained table": {"train_bottom": "redraw"},
-    "trained block": {"train_bottom": "memoised", "bottom": 1},
+    "trained table": {"train_bottom": "resample"},
+    "trained block": {"train_bottom": "cached", "bottom": 1},
 }
 REPEATED = Dataset(TRAIN.texts + TRAIN.texts[:8], (TRAIN.labels or ()) + (TRAIN.labels or ())[1:9])
 """Some texts stand twice, most of them with two labels: one record each, but where noise depends on the label."""
@@ -110,9 +110,12 @@ def caught(data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> Ca
 
     def run(said: str, **settings: Any) -> None:
         with customer(data_dir, api_key, tmp_path / "home") as client:
-            result = finetune(client, **settings)
+            try:
+                folder = finetune(client, **settings).folder
+            except DataError:  # some faults keep the run from reading its own transcript
+                (folder,) = (client.home.path / "runs").iterdir()
             with pytest.raises(AssertionError, match=said):
-                check_accounted(client, result, watched)
+                check_accounted(client, FinetuneResult.model_construct(folder=folder), watched)
 
     return run
 
@@ -151,7 +154,7 @@ def test_every_byte_of_a_prediction_is_accounted_for(
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result = finetune(client, **SETTINGS[name])
         before = len(watched.moments)
-        with closing(RecordingTransport(client._transport, tmp_path / "asked")) as recorder:
+        with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
             assert len(asking.predict(result.adapter_id, asked)) == 14
         check_prediction_accounted(client, result, watched, asked, tmp_path / "asked", moments=before)
@@ -357,7 +360,7 @@ def test_a_raw_id_in_a_prediction_is_caught(
         result = finetune(client)
         before, honest = len(watched.moments), Gate._tensors
         monkeypatch.setattr(Gate, "_tensors", lambda gate, *given: plant_raw_id(gate, honest(gate, *given)))
-        with closing(RecordingTransport(client._transport, tmp_path / "asked")) as recorder:
+        with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
             Client(transport=recorder, home=tmp_path / "home", device="cpu").predict(result.adapter_id, TEST)
         with pytest.raises(AssertionError, match="a text left with other content"):
             check_prediction_accounted(client, result, watched, TEST, tmp_path / "asked", moments=before)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Place, Ragged, Tokens
-from cutlayer.customer import Client, Gate, LanguageResult, Method, Sampling, TrainSpec
-from cutlayer.customer.finetune import build_session
+from cutlayer.customer import Client, Gate, LanguageResult, Sampling, Training
 from cutlayer.customer.order import Order
+from cutlayer.customer.plan import build_session
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
@@ -25,16 +25,18 @@ from cutlayer.wire.tensors import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import SEED, corpus, customer
 from tests.service.tiny import write_tiny_gpt2
+from tests.settings import specs
 
 TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
-FULL = {"method": Method.FULL}
+FULL = {"method": "full"}
+CLIPPED = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adapters": ({"bottom": 1, "tail": 1}, {}),
     "the head alone": ({"bottom": 1, "tail": 0}, {}),
     "all weights": ({"bottom": 1, "tail": 1}, FULL),
-    "all weights, clipped and accumulated": ({"bottom": 1, "tail": 0}, FULL | {"clip_norm": 0.5, "accumulation": 2}),
+    "all weights, clipped and accumulated": ({"bottom": 1, "tail": 0}, FULL | CLIPPED),
     "frozen below": ({"bottom": 1, "tail": 1, "train_bottom": "frozen"}, {}),
-    "ids of other tokens": ({"bottom": 0, "tail": 0, "eta": 6.0}, {"clip_norm": 0.5}),
+    "ids of other tokens": ({"bottom": 0, "tail": 0, "eta": 6.0}, {"max_grad_norm": 0.5}),
     "other tokens below a block": ({"bottom": 1, "tail": 0, "eta": 6.0}, {}),
     "noisy rows after a block": (
         {"bottom": 1, "tail": 1, "eta": 6.0, "mechanism": "vector", "place": Place.ACTIVATIONS}, {},
@@ -54,17 +56,17 @@ def data_dir(decoder: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def training(**changes: Any) -> TrainSpec:
-    settings = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3, "dev_share": 0.2}
-    return TrainSpec.language(**settings | changes)
+def training(**changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
+    return settings | changes
 
 
-def tune(client: Client, name: str) -> tuple[LanguageResult, TrainSpec]:
+def tune(client: Client, name: str) -> tuple[LanguageResult, Training]:
     cut, changes = SETTINGS[name]
     settings = training(**changes)
     eta = cut.get("eta", math.inf)
-    result = client.finetune_language_model(TRAIN, test=TEST, training=settings, seed=SEED, **{**cut, "eta": eta})
-    return result, settings
+    told = specs({**cut, "eta": eta, **settings})
+    return client.finetune(TRAIN, objective="lm", test=TEST, seed=SEED, **told), told["training"]
 
 
 def check(client: Client, name: str, watched: Watched) -> LanguageResult:
@@ -247,8 +249,13 @@ def test_the_vendor_is_not_told_what_the_customer_drops_out(
         (tmp_path / name / "secret").write_bytes(name.encode().ljust(32))
         assert Ledger(tmp_path / name / "ledger.sqlite")
         with customer(data_dir, api_key, tmp_path / name) as client:
-            client.finetune_language_model(
-                TRAIN, eta=math.inf, training=training(epochs=1), seed=SEED, out=tmp_path / f"run{number}"
+            client.finetune(
+                TRAIN,
+                objective="lm",
+                eta=math.inf,
+                **specs(training(epochs=1)),
+                seed=SEED,
+                out=tmp_path / f"run{number}",
             )
     assert len(set(seeds["one"])) == 1
     assert not {*seeds["one"], SEED} & set(seeds["other"])

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 from cutlayer import vendor
 from cutlayer.core import Ragged, Rows, Tokens
-from cutlayer.customer import Client, Gate, LanguageResult, Method, Sampling, TrainSpec
+from cutlayer.customer import Client, Gate, LanguageResult, Sampling, Training
+from cutlayer.customer.gate import NO_TENSORS, StepTensors
 from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Texts
 from cutlayer.data import Dataset
@@ -29,6 +30,7 @@ from tests.promises.runs import CANARIES, SEED, Sent, corpus, customer
 from tests.promises.test_families import SPECIALS
 from tests.promises.test_one_door import check_no_canary
 from tests.service.tiny import MAX_LENGTH, VOCAB
+from tests.settings import specs
 
 pytestmark = pytest.mark.usefixtures("barely_measured")
 
@@ -46,20 +48,20 @@ POSITIONS = 128
 SHALLOW, DEEP, BARE = (
     {"bottom": bottom, "target_bottom": bottom, "tail": tail} for bottom, tail in ((1, 0), (1, 1), (0, 0))
 )
-FULL = {"method": Method.FULL}
-CLIPPED = {"clip_norm": 0.5, "accumulation": 2}
+FULL = {"method": "full"}
+CLIPPED = {"max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
 SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adapters": (SHALLOW, {}),
     "all weights, clipped and accumulated": (DEEP, FULL | CLIPPED),
     "frozen embeddings": (BARE | {"train_bottom": "frozen"}, {}),
     "other tokens below blocks": (SHALLOW | {"eta": 6.0}, {}),
-    "adapters that drop out": (DEEP, {"lora_dropout": 0.3, "accumulation": 3}),
+    "adapters that drop out": (DEEP, {"lora_dropout": 0.3, "gradient_accumulation_steps": 3}),
     "all weights in fp32": (DEEP | {"wire_type": WireType.FP32}, FULL),
     "a head alone": (SHALLOW | {"train_bottom": "frozen"}, FULL | CLIPPED),
     "nothing of the customer's, clipped": (BARE | {"train_bottom": "frozen"}, CLIPPED),
-    "a trained table": (BARE | {"train_bottom": "redraw"}, FULL),
+    "a trained table": (BARE | {"train_bottom": "resample"}, FULL),
     "embeddings of other tokens": (BARE | {"train_bottom": "frozen", "eta": 6.0}, {}),
-    "other tokens each epoch": (DEEP | {"train_bottom": "redraw", "eta": 6.0}, CLIPPED),
+    "other tokens each epoch": (DEEP | {"train_bottom": "resample", "eta": 6.0}, CLIPPED),
     "noisy embeddings": (BARE | {"train_bottom": "frozen", "eta": 6.0, "mechanism": "vector"}, {}),
     "blocks above the source alone": (DEEP | {"bottom": 0}, {}),
     "blocks above the target alone": (BARE | {"bottom": 1}, FULL),
@@ -100,12 +102,12 @@ def data_dir(t5: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def tune(client: Client, name: str, **changes: Any) -> tuple[LanguageResult, TrainSpec]:
+def tune(client: Client, name: str, **changes: Any) -> tuple[LanguageResult, Training]:
     cut, settings = SETTINGS[name]
-    stated = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3}
-    training = TrainSpec.seq2seq(**stated | settings | changes)
-    given = {"eta": math.inf} | cut
-    return client.finetune_seq2seq(TRAIN, dev=DEV, test=TEST, training=training, seed=SEED, **given), training
+    stated = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3}
+    given = specs({"eta": math.inf} | cut | stated | settings | changes)
+    result = client.finetune(TRAIN, objective="seq2seq", dev=DEV, test=TEST, seed=SEED, **given)
+    return result, given["training"]
 
 
 def check(client: Client, name: str, watched: Watched, **changes: Any) -> LanguageResult:
@@ -134,7 +136,7 @@ def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tm
         added = [frame.tensors()["gradient"] for frame in frames if frame.route is routes.SOURCE_GRADIENT]
         assert any(bool(gradient.any()) for gradient in added) == bool(cut["target_bottom"] or cut["tail"])
         # one fresh draw in each of two epochs, also of a pair that stands in two batches
-        assert result.looks == (2 if cut.get("train_bottom") == "redraw" else 1)
+        assert result.looks == (2 if cut.get("train_bottom") == "resample" else 1)
         if "eta" in cut:
             assert result.replaced is None or result.replaced > 0
             check_no_canary(frames, client)
@@ -151,12 +153,14 @@ def changing(role: str, route: Route, change: Callable[[Tensor], Tensor]) -> Fau
     def plant(patch: pytest.MonkeyPatch) -> None:
         honest = Gate.send
 
-        def sending(gate: Gate, to: Route, *given: Any, **named: Any) -> Any:
+        def sending(gate: Gate, to: Route, *given: Any, tensors: StepTensors = NO_TENSORS, **named: Any) -> Any:
             if to is route:
-                named["told"] = dict(named.get("told") or {})
-                tensors = named["told"] if to is routes.UPDATE else named
-                tensors[role] = change(tensors[role].clone())
-            return honest(gate, to, *given, **named)
+                changed = change(tensors.by_role()[role].clone())
+                if to is routes.UPDATE:
+                    tensors = replace(tensors, gradient_stats={**(tensors.gradient_stats or {}), role: changed})
+                else:
+                    tensors = replace(tensors, **{role: changed})
+            return honest(gate, to, *given, tensors=tensors, **named)
 
         patch.setattr(Gate, "send", sending)
 

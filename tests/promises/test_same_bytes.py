@@ -20,7 +20,7 @@ from cutlayer import vendor
 from cutlayer.core import Place, PrivacyError, Rows
 from cutlayer.customer import Client, FinetuneResult
 from cutlayer.privacy import Release, Vault
-from cutlayer.privacy.privatizers.vector import Vector
+from cutlayer.privacy.privatizers.vector import VectorPrivatizer
 from cutlayer.wire import WireType, routes, unpack
 from tests.promises.runs import TEST, TRAIN, Sent, corpus, customer, finetune
 from tests.service.tiny import write_tiny_bert
@@ -82,13 +82,13 @@ def other_last_bits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From its call on the bottom computes as it would in other batches: the last bits of rows differ."""
 
     def change() -> None:
-        noised = Vector.activations
+        noised = VectorPrivatizer.activations
 
-        def in_another_batch(privatizer: Vector, release: Release, rows: Rows) -> Release:
+        def in_another_batch(privatizer: VectorPrivatizer, release: Release, rows: Rows) -> Release:
             last_bits = rows.packed.with_values(rows.packed.values * (1 + 1e-6))
             return noised(privatizer, release, Rows(last_bits, rows.segment_lengths))
 
-        monkeypatch.setattr(Vector, "activations", in_another_batch)
+        monkeypatch.setattr(VectorPrivatizer, "activations", in_another_batch)
 
     return change
 

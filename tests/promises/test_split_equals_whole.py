@@ -14,16 +14,19 @@ import pytest
 import torch
 
 from cutlayer import vendor
-from cutlayer.customer import Client, FinetuneResult, Silent, TrainSpec
+from cutlayer.core import Cut
+from cutlayer.customer import Client, FinetuneResult, Lora, Objective, Silent, Training
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset, read_dataset, sample_path
 from cutlayer.recipes.reference.classifier import Centralised, train_centralised
+from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import Precision, WireType
 from tests.promises.runs import clear_order, give_secret
 
 STEPS = 100
-TRAINING = TrainSpec(epochs=2, batch_size=8, learning_rate=1e-3, dropout=False)
+TRAINING = Training(epochs=2, batch_size=8, learning_rate=1e-3, dropout=False)
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +38,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, starter_installed: None) ->
         yield process.url, key
 
 
-def whole(train: Dataset, dev: Dataset, test: Dataset, training: TrainSpec, *, bottom: int) -> Centralised:
-    return train_centralised(
-        train,
-        dev,
-        test,
-        model="starter",
-        training=training,
-        seed=4,
-        order=clear_order(4),
-        progress=Silent(),
-        bottom=bottom,
-    )
+def whole(
+    train: Dataset, dev: Dataset, test: Dataset, training: Training, *, bottom: int, seed: int = 4
+) -> Centralised:
+    settled = settle_training(training, Objective.CLASSIFICATION, Lora())
+    run = ReferenceRun(train, dev, test, "starter", settled, Lora(), seed, clear_order(seed))
+    return train_centralised(run, progress=Silent(), bottom=bottom)
 
 
 def losses(result: FinetuneResult) -> list[float]:
@@ -95,11 +92,11 @@ def test_loss_curves_agree(
         dev=dev,
         test=test,
         eta=math.inf,
-        bottom=bottom,
         wire_type=wire_type,
         training=training,
         seed=4,
         out=tmp_path / "run",
+        cut=Cut(bottom=bottom),
     )
     client.close()
     difference = worst(losses(result), reference.losses)
@@ -128,9 +125,7 @@ def test_the_comparison_would_notice_another_start(sample: tuple[Dataset, Datase
     train, dev, test = (part.select(range(40)) for part in sample)
     short = TRAINING.model_copy(update={"epochs": 1})
     first = whole(train, dev, test, short, bottom=0)
-    other = train_centralised(
-        train, dev, test, model="starter", training=short, seed=5, order=clear_order(5), progress=Silent()
-    )
+    other = whole(train, dev, test, short, bottom=0, seed=5)
     assert max(abs(a - b) / b for a, b in zip(first.losses, other.losses, strict=True)) > 1e-3
 
 
@@ -142,7 +137,7 @@ def test_sst2_accuracy_is_that_of_ordinary_peft(served: tuple[str, str], public_
     data = read_dataset(public_data / "sst2" / "train_sentences.jsonl.gz", **columns)
     test = read_dataset(public_data / "sst2" / "dev.jsonl.gz", **columns)
     train, dev = data.split_off(0.01, seed=1)
-    training = TrainSpec(epochs=2, learning_rate=1e-3)
+    training = Training(epochs=2, learning_rate=1e-3)
     reference = whole(train, dev, test, training, bottom=0)
     client = Client(*served, home=give_secret(tmp_path / "home"), device="cpu")
     result = client.finetune(train, dev=dev, test=test, eta=math.inf, training=training, seed=4, out=tmp_path / "run")

@@ -12,14 +12,16 @@ import torch
 from cutlayer import vendor
 from cutlayer.attacks import Inapplicable, Knowledge, TokenTruth, Transcript, UnSplit, UnSplitSpec, View
 from cutlayer.core import Place
-from cutlayer.customer import LanguageResult, TrainSpec
+from cutlayer.customer import LanguageResult, Training
+from cutlayer.customer.corpora import Corpora, split_rows
 from cutlayer.customer.derived import run_order
-from cutlayer.customer.prepare import Corpora, prepare, split_rows
+from cutlayer.customer.prepare import prepare
 from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset
 from tests.promises.accounts import archive_of
 from tests.promises.runs import SEED, corpus, customer
 from tests.service.tiny import write_tiny_gpt2
+from tests.settings import specs
 
 TRAIN = Dataset(corpus(24, seed=1).texts)
 SPEC = UnSplitSpec(outer_iterations=3, inner_inputs=120, inner_weights=20)
@@ -35,13 +37,12 @@ def data_dir(tmp_path: Path) -> Path:
 def attacked(data_dir: Path, api_key: str, tmp_path: Path, *, attack: UnSplit, **settings: Any) -> float:
     """Share of the first step's tokens that are recovered."""
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        result: LanguageResult = client.finetune_language_model(
+        result: LanguageResult = client.finetune(
             TRAIN,
-            bottom=settings.pop("bottom", 1),
-            tail=0,
+            objective="lm",
             seed=SEED,
-            training=TrainSpec.language(epochs=1, max_length=16, dropout=False, dev_share=0.2),
-            **{"eta": math.inf, **settings},
+            training=Training(epochs=1, max_length=16, dropout=False, dev_share=0.2),
+            **specs({"eta": math.inf, "bottom": 1, "tail": 0, **settings}),
         )
         archive = archive_of(client)
         rows = split_rows(Corpora(TRAIN, None, None), result.spec, secret := client.home.secret)

@@ -20,6 +20,7 @@ from cutlayer.data import Dataset, read_dataset
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import SEED, TRAIN, TRAINING, Sent, customer
+from tests.settings import specs
 
 PHRASES = 2000
 """Enough to hide the heads of the frames; more hide them better."""
@@ -76,7 +77,7 @@ def measure(starter_vendor: Path, tmp_path: Path) -> Measure:
         key, out = vendor.keys.create(starter_vendor, "clinic"), tmp_path / "run"
         with customer(starter_vendor, key, tmp_path / "home") as client:
             with pytest.raises(Stopped):
-                client.finetune(data, eta=80, seed=1, out=out, progress=StopOnceReleased(), **settings)
+                client.finetune(data, seed=1, out=out, progress=StopOnceReleased(), **specs({"eta": 80, **settings}))
             spent = client.ledger.spent(RunState.model_validate_json((out / "run.json").read_bytes()).run)
         recorded = [frame for frame in read_recording(out / "transcript") if frame.direction is Direction.UP]
         shards = [frame for frame in recorded if frame.route.name == routes.SHARD_PUT.name]

@@ -9,10 +9,11 @@ from unittest.mock import Mock
 import pytest
 
 from cutlayer.core import DataError, ModelError, Stopped
-from cutlayer.customer import Silent
+from cutlayer.customer import Objective, Silent
 from cutlayer.recipes import RECIPES
 from cutlayer.recipes.generation import RECIPE, GenerationCell
 from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.training import settled
 from tests.recipes.unsplit.worlds import write_words
 from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
 
@@ -37,7 +38,7 @@ def test_it_is_registered_and_shows_its_settings():
     assert RECIPES["generation"].default_model == "starter-decoder"
     json.dumps(RECIPES["generation"].show())
     for scale in CONFIG.sizes.values():
-        assert scale.tuning.packing
+        assert settled(Objective.LM, CONFIG.tuning, scale.training).packing
 
 
 def test_a_run_tells_more_noise_apart_from_less(tiny, data, tmp_path):

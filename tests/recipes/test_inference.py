@@ -15,7 +15,7 @@ from cutlayer.attacks import Measured, TokenTruth, measure
 from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import ConfigError, DataError, Ragged, Stopped, Tokens
 from cutlayer.customer import Home, Silent
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText
 from cutlayer.recipes import RECIPES, lab
 from cutlayer.recipes.attribute_readings import InferenceCell
 from cutlayer.recipes.inference import RECIPE
@@ -181,7 +181,7 @@ def test_releases_are_what_the_road_sends(tiny, tmp_path):
     home = Home(tmp_path / "home")
     released = release(
         {"one": texts, "again": texts.select([0])},
-        PrivacySpec(eta=4.0),
+        TextToText(eta=4.0),
         model=tiny,
         home=home,
         folder=tmp_path / "t",

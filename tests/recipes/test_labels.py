@@ -11,7 +11,7 @@ import torch
 
 from cutlayer.attacks import LabelTruth
 from cutlayer.core import Claim, ConfigError, DataError, Guarantee, Proportion, Stopped
-from cutlayer.customer import Silent, TrainSpec
+from cutlayer.customer import Objective, Silent
 from cutlayer.recipes import RECIPES
 from cutlayer.recipes.label_cells import RunCell, report_bound
 from cutlayer.recipes.label_training import LanguageCell, LanguageScale
@@ -21,6 +21,7 @@ from cutlayer.recipes.options import RecipeOptions, Size, configured
 from cutlayer.recipes.recorded_steps import SOLVED, Attacked, Option, Reading
 from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.tasks import Limits
+from cutlayer.recipes.training import settled
 from tests.recipes import worlds
 from tests.recipes.unsplit.worlds import write_words
 from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
@@ -234,7 +235,7 @@ def verdicts(*options):
         model="m",
         task=CONFIG.task,
         limits=Limits(),
-        training=TrainSpec(),
+        training=settled(Objective.CLASSIFICATION, CONFIG.tuning, {}),
         cover=1.0,
         seed=0,
         epsilon=None,

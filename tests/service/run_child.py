@@ -2,7 +2,7 @@
 
 Usage: `python run_child.py URL KEY HOME SETTINGS`, SETTINGS being JSON: `finetune`'s keywords, and
 `die` = [stage, done, pids] to kill those processes (0 is this one) when that point is reached. With
-`language` = {…}, settings of `TrainSpec.language`, it tunes a language model.
+`language` = {…}, settings of training, it tunes a language model.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cutlayer.customer import Client, TrainSpec
+from cutlayer.customer import Client
 from tests.promises.runs import TRAINING, corpus
+from tests.settings import specs
 
 
 class Executioner:
@@ -48,16 +49,13 @@ def main() -> None:
     }
     language = keywords.pop("language", None)
     if language is not None:
-        tuned = client.finetune_language_model(
+        usual = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
+        tuned = client.finetune(
             corpus(40, seed=1),
-            eta=math.inf,
+            objective="lm",
             unsafe_noise_seed=9,  # two customers drop out alike
-            training=TrainSpec.language(
-                **{"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 3, "dev_share": 0.2}
-                | language
-            ),
             **common,
-            **keywords,
+            **specs({"eta": math.inf, **usual, **language, **keywords}),
         )
         own = client.home.adapter(tuned.adapter_id) / "trained.safetensors"
         found = {
@@ -68,7 +66,7 @@ def main() -> None:
         }
     else:
         result = client.finetune(
-            corpus(40, seed=1), eta=6.0, training=TRAINING, unsafe_noise_seed=9, **common, **keywords
+            corpus(40, seed=1), training=TRAINING, unsafe_noise_seed=9, **common, **specs({"eta": 6.0, **keywords})
         )
         charged = sum(release.charged for release in client.ledger.releases())
         found = {"sha256": result.adapter_sha256, "charged": charged, "ua": result.ua, "ep": result.ep}

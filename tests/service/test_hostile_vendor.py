@@ -28,7 +28,7 @@ from rich.console import Console
 from cutlayer import cli, vendor
 from cutlayer.cli.output import Output
 from cutlayer.core import ConfigError, Cut, CutlayerError, ModelError, StorageError, VendorError
-from cutlayer.customer import Client, TrainSpec
+from cutlayer.customer import Client, Training
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import fetch_archive
 from cutlayer.customer.home import Home
@@ -563,11 +563,11 @@ def test_answers_are_to_what_was_asked(
     transport = LocalTransport(app, api_key)  # type: ignore[arg-type]
     texts = tuple((f"w{number} w{number + 1} a b",) for number in range(12))
     rows = Dataset(texts, tuple(str(number % 2) for number in range(12)))
-    train = TrainSpec(epochs=1, batch_size=4, max_length=16)
+    train = Training(epochs=1, batch_size=4, max_length=16)
     try:
         with pytest.raises(VendorError, match=match) as caught:
             Client(transport=transport, home=tmp_path / "home").finetune(
-                rows, dev=rows, test=rows, eta=float("inf"), bottom=1, training=train, seed=1
+                rows, dev=rows, test=rows, eta=float("inf"), training=train, seed=1, cut=Cut(bottom=1)
             )
     finally:
         transport.close()

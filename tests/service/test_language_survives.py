@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from cutlayer import vendor
-from cutlayer.customer import Client, Sampling, TrainSpec
+from cutlayer.core import Cut
+from cutlayer.customer import Client, Sampling, Training
 from cutlayer.wire import routes
 from tests.promises.runs import corpus
 from tests.service.process import VendorProcess
@@ -29,9 +30,9 @@ POINTS = {
 MODES: dict[str, dict[str, Any]] = {
     "adapters": {"bottom": 1, "tail": 1, "language": {}},
     "frozen below": {"bottom": 1, "tail": 1, "train_bottom": "frozen", "language": {}},
-    "nothing of the customer's": {"bottom": 0, "tail": 0, "language": {"clip_norm": 0.5}},
+    "nothing of the customer's": {"bottom": 0, "tail": 0, "language": {"max_grad_norm": 0.5}},
     "all weights, clipped and accumulated": {
-        "bottom": 1, "tail": 0, "language": {"method": "full", "clip_norm": 0.5, "accumulation": 2},
+        "bottom": 1, "tail": 0, "language": {"method": "full", "max_grad_norm": 0.5, "gradient_accumulation_steps": 2},
     },
 }  # fmt: skip
 FAST = {
@@ -104,12 +105,12 @@ def test_a_text_goes_on_unchanged_when_the_vendor_lost_it(
     died: str, process: VendorProcess, api_key: str, tmp_path: Path
 ) -> None:
     client = Client(process.url, api_key, home=tmp_path / "home", device="cpu")
-    tuned = client.finetune_language_model(
+    tuned = client.finetune(
         corpus(12, seed=1),
+        objective="lm",
         eta=math.inf,
-        bottom=1,
-        tail=1,
-        training=TrainSpec.language(epochs=1, max_length=16, dev_share=0.2),
+        training=Training(epochs=1, max_length=16, dev_share=0.2),
+        cut=Cut(bottom=1, tail=1),
     )
     sampling = Sampling(max_new_tokens=12, seed=5)
     prompts = ["w3 w4", "w90 w7 w8 w9"]
@@ -124,7 +125,7 @@ def test_a_text_goes_on_unchanged_when_the_vendor_lost_it(
                 process.start()
             else:
                 last = list(client.ledger.frames())[-1]
-                client._gate().send(routes.GENERATION_DELETE, {"generation": last.where["generation"]})
+                client.gate().send(routes.GENERATION_DELETE, {"generation": last.where["generation"]})
 
     found = client.generate(tuned.adapter_id, prompts, sampling=sampling, on_text=interfere)
     assert [each.text for each in found] == [each.text for each in expected]

@@ -105,7 +105,7 @@ def database_url(server: PostgreSql) -> str:
 
 def test_a_whole_job_on_postgresql(nursery: Vendors, tmp_path: Path, tiny_model: Path, database_url: str) -> None:
     data_dir = tmp_path / "data"
-    vendor.init(data_dir, models=[str(tiny_model)], threads=1, db_url=database_url)
+    vendor.init(data_dir, models=[str(tiny_model)], threads=1, database_url=database_url)
     key = vendor.keys.create(data_dir, "clinic")
     with running(nursery, data_dir) as process:
         transport = HttpTransport(process.url, key, retries=30)
@@ -143,7 +143,7 @@ def test_a_database_that_goes_away_and_comes_back(
 ) -> None:
     """The vendor says so and stays up; a customer who waits goes on as if nothing had been."""
     data_dir = tmp_path / "data"
-    vendor.init(data_dir, models=[str(tiny_model)], threads=1, db_url=database_url)
+    vendor.init(data_dir, models=[str(tiny_model)], threads=1, database_url=database_url)
     key = vendor.keys.create(data_dir, "hospital")
     with running(nursery, data_dir) as process:
         transport = HttpTransport(process.url, key, retries=30)
@@ -181,11 +181,11 @@ def test_a_database_that_goes_away_and_comes_back(
 def test_a_database_belongs_to_one_data_folder(
     data_dir: Path, blank_vendor: Path, tmp_path: Path, database_url: str
 ) -> None:
-    vendor.init(data_dir, db_url=database_url)
+    vendor.init(data_dir, database_url=database_url)
     other = Path(shutil.copytree(blank_vendor, tmp_path / "b"))
     (other / "vendor.id").unlink()
     with pytest.raises(ConfigError, match=rf"{other} is set to belongs to another data folder") as caught:
-        vendor.init(other, db_url=database_url)
+        vendor.init(other, database_url=database_url)
     assert "secret" not in str(caught.value)
     folders = [f"{number:032x}" for number in range(8)]
     engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
@@ -242,7 +242,7 @@ def test_silence_has_a_limit_unless_the_url_sets_it(database_url: str) -> None:
 
 
 def test_a_database_that_hangs_is_given_up(data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    vendor.init(data_dir, db_url=database_url)
+    vendor.init(data_dir, database_url=database_url)
     monkeypatch.setattr(databases, "STATEMENT_SECONDS", 0.3)
     url = vendor.VendorSettings.load(data_dir).url
     database = Database(url)
@@ -265,9 +265,9 @@ def test_a_database_that_is_not_there(tmp_path: Path, tiny_model: Path) -> None:
             vendor.init(
                 tmp_path / "a",
                 models=[str(tiny_model)],
-                db_url=f"postgresql://{url.format(address=f'127.0.0.1:{free_port()}')}",
+                database_url=f"postgresql://{url.format(address=f'127.0.0.1:{free_port()}')}",
             )
         assert "secret" not in str(caught.value)
     for url in ("nonsense", "oracle://x/y"):
         with pytest.raises(ConfigError, match="database URL"):
-            vendor.init(tmp_path / "b", models=[str(tiny_model)], db_url=url)
+            vendor.init(tmp_path / "b", models=[str(tiny_model)], database_url=url)

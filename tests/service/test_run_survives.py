@@ -27,8 +27,8 @@ RELEASING_UNSTORED = ("dev after epoch 1", 1)
 MODES: dict[str, dict[str, Any]] = {
     "frozen": {},
     "frozen block": {"bottom": 1},
-    "redraw": {"train_bottom": "redraw"},
-    "memoised": {"train_bottom": "memoised", "bottom": 1},
+    "redraw": {"train_bottom": "resample"},
+    "memoised": {"train_bottom": "cached", "bottom": 1},
 }
 
 _CUSTOMERS = """

@@ -43,12 +43,13 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 def required(tree: ast.AST) -> set[str]:
-    """The extras that `require` is called for."""
-    return {
-        ast.literal_eval(node.args[0])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require"
-    }
+    """The extras that `require` is called for, or that a package has its names wait for."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    named = [call.args[0] for call in calls if call.func.id == "require" and isinstance(call.args[0], ast.Constant)]
+    named += [
+        word.value for call in calls for word in call.keywords if (call.func.id, word.arg) == ("on_first_use", "extra")
+    ]
+    return {ast.literal_eval(each) for each in named}
 
 
 def asked_for(path: Path) -> set[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         measure_label_recovery,
     )
     from cutlayer.attacks.evaluation.rows import RowTruth
-    from cutlayer.attacks.evaluation.scoring import Further, Reading, Score
+    from cutlayer.attacks.evaluation.scoring import Reading, Score, SecondaryMetric
     from cutlayer.attacks.evaluation.statistics import bootstrap, clustered
     from cutlayer.attacks.evaluation.text_overlap import TextOverlap, text_overlap
     from cutlayer.attacks.evaluation.tokens import TokenTruth
@@ -94,7 +94,6 @@ __all__ = [
     "Fitting",
     "FloatSupport",
     "ForwardLeak",
-    "Further",
     "GradientDirection",
     "GradientNorm",
     "GradientSign",
@@ -141,6 +140,7 @@ __all__ = [
     "RowTruth",
     "Score",
     "SearchedTruth",
+    "SecondaryMetric",
     "SeenAnswer",
     "SeenFrame",
     "SeenRelease",

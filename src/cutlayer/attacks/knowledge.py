@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, DataError, Ragged, Tokens
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import NoPrivacy, PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Noise:
     @classmethod
     def nothing(cls) -> Noise:
         """No noise: releases are what they are made of."""
-        return cls(PrivacySpec.no_privacy())
+        return cls(NoPrivacy())
 
     def class_logits(self) -> Tensor:
         """ln p(token | class) that etas tell, up to a constant of each token; `[vocab, classes]` float64.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutlayer.cli.options import OWN_NOISE, ApiKey, AsJson, CaCertificate, Home, Vendor
+from cutlayer.cli.command import settings_command
+from cutlayer.cli.options import AsJson, Connection
 from cutlayer.cli.output import Output
+from cutlayer.privacy.spec import D_CHI
 
 if TYPE_CHECKING:
     from cutlayer.customer import Account
@@ -21,12 +22,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 Identifier = Annotated[str, typer.Argument(metavar="ID", help="The adapter's identifier.", show_default=False)]
-
-
-def _account(vendor: str | None, api_key: str | None, home: Path | None, ca_cert: Path | None) -> Account:
-    from cutlayer.customer import Account
-
-    return Account(vendor, api_key, home=home, ca_cert=ca_cert)
 
 
 def _content(account: Account, info: AdapterInfo) -> dict[str, Any]:
@@ -43,7 +38,7 @@ def _content(account: Account, info: AdapterInfo) -> dict[str, Any]:
             "noise": run.privacy.noise,
             "cti": run.privacy.cti is not None,
             "cti_class_free": run.privacy.cti is not None and run.privacy.cti.class_free,
-            "redrawn": run.train_bottom is TrainBottom.REDRAW,
+            "resampled": run.train_bottom is TrainBottom.RESAMPLE,
         }
     return {**info.model_dump(mode="json"), "privacy": privacy}
 
@@ -54,26 +49,24 @@ def _in_words(privacy: Mapping[str, Any] | None) -> str:
     if privacy["mechanism"] == "none":
         return "none"
     words = [f"eta {privacy['eta']:g}", privacy["mechanism"]]
-    if privacy["noise"] != OWN_NOISE:
+    if privacy["noise"] != D_CHI:
         words.append(f"noise {privacy['noise']}")
     if privacy["cti"]:
         words.append("CTI class-free" if privacy["cti_class_free"] else "CTI")
-    if privacy["redrawn"]:
-        words.append("redrawn each epoch")
+    if privacy["resampled"]:
+        words.append("resampled each epoch")
     return ", ".join(words)
 
 
 @app.command("list", epilog="Example: cutlayer adapter list --vendor http://127.0.0.1:8377")
+@settings_command(config=False)
 def list_adapters(
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    home: Home = None,
-    ca_cert: CaCertificate = None,
+    connection: Connection,
     as_json: AsJson = False,
 ) -> None:
     """List your adapters."""
     output = Output(as_json=as_json)
-    account = _account(vendor, api_key, home, ca_cert)
+    account = connection.account()
     found = [_content(account, info) for info in account.adapters()]
     output.table(
         "Adapters",
@@ -91,17 +84,15 @@ def list_adapters(
 
 
 @app.command(epilog="Example: cutlayer adapter show 0f3c… --vendor http://127.0.0.1:8377")
+@settings_command(config=False)
 def show(
     identifier: Identifier,
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    home: Home = None,
-    ca_cert: CaCertificate = None,
+    connection: Connection,
     as_json: AsJson = False,
 ) -> None:
     """Show an adapter, with the sha256 of its weights."""
     output = Output(as_json=as_json)
-    account = _account(vendor, api_key, home, ca_cert)
+    account = connection.account()
     info = account.adapter(identifier)
     content = _content(account, info)
     # ids make every cut a text cut: the vendor looks them up in its own table
@@ -112,16 +103,14 @@ def show(
 
 
 @app.command(epilog="Example: cutlayer adapter delete 0f3c… --vendor http://127.0.0.1:8377")
+@settings_command(config=False)
 def delete(
     identifier: Identifier,
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    home: Home = None,
-    ca_cert: CaCertificate = None,
+    connection: Connection,
     as_json: AsJson = False,
 ) -> None:
     """Delete an adapter at the vendor, for good."""
     output = Output(as_json=as_json)
-    _account(vendor, api_key, home, ca_cert).delete_adapter(identifier)
+    connection.account().delete_adapter(identifier)
     output.show(f"Deleted {identifier}.")
     output.result({"adapter": identifier, "deleted": True})

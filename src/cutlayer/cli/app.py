@@ -14,9 +14,10 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -36,8 +37,9 @@ from cutlayer.cli import (
     recipe,
     vendor,
 )
-from cutlayer.cli.output import fail
-from cutlayer.core import CutlayerError, Fault, Stopped
+from cutlayer.cli.output import Output, fail
+from cutlayer.cli.renamed import today as renamed
+from cutlayer.core import CutlayerError, CutlayerWarning, Fault, Stopped
 from cutlayer.printable import printable
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -142,6 +144,22 @@ def _show_bug(kind: type[BaseException], error: BaseException, where: TracebackT
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, where))))
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a warning of cutlayer's as a command's own, and any other as Python does."""
+    if issubclass(category, CutlayerWarning):
+        Output().warn(str(message))
+    else:
+        told = warnings.formatwarning(message, category, filename, lineno, line)
+        (file or sys.stderr).write(printable(told))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and leaves the process.
 
@@ -165,12 +183,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # schedulers and containers stop a program so; it goes on later as after Ctrl-C
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.excepthook = _show_bug
+    warnings.showwarning = _show_warning
     try:
         code = _commands().main(given, prog_name="cutlayer", standalone_mode=False)
     except UsageError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "cutlayer"
         message = getattr(error, "format_message", error.__str__)().rstrip(".")
+        old = getattr(error, "option_name", None)
+        if old is not None and (today := renamed(old, path)) is not None:
+            message = f"{old} is now {today}"
         code = fail(
             message if message.endswith("?") else f"{message}.",
             remedy=f"See `{path} --help`.",

@@ -4,119 +4,78 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from pydantic import Field
 
-from cutlayer.cli.options import (
-    CUT,
-    DATA,
-    DATA_HELP,
-    EPOCHS,
-    LEARNING_RATE,
-    PRIVACY,
-    TRAINING,
-    AsJson,
-    Home,
-    TextColumn,
-    named_values,
-    parse_depth,
-)
+from cutlayer.cli.command import Part, settings_command
+from cutlayer.cli.options import DATA_HELP, AsJson, Connection, LocalModel, named_values
 from cutlayer.cli.output import Output
+from cutlayer.core.cut import Place
 from cutlayer.core.extras import require
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec, Training
+from cutlayer.reports.audit_spec import EPOCHS, LEARNING_RATE, PublicText
 
 if TYPE_CHECKING:
     from cutlayer.reports.calibrate import Arm, Calibration, Setting
 
 METRIC = "token_recovery"
 SEARCH = "The search"
-ATTACKER = "The attacker"
+SEED = 0
+LOCAL: Final = {"training.epochs": f"{EPOCHS}", "training.learning_rate": f"{LEARNING_RATE:g}", "seed": f"{SEED}"}
+"""What of a run can be set, and what it is by default."""
+MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector"], Place]]] = {
+    "text-to-text": ("text-to-text", Place.TOKENS),
+    "vector": ("vector", Place.TOKENS),
+    "activations": ("vector", Place.ACTIVATIONS),
+}
+"""What may be chosen, each by its mechanism and where noise is added."""
 
 
+class Search(SettingsSpec):
+    """What is searched, in which texts and among what."""
+
+    data: str = setting(help=f"Your texts: {DATA_HELP}", shown=Shown(TEXTS, common=True, metavar="FILE"))
+    out: Path = setting(
+        help="Where evaluations are kept, and the report is written.",
+        shown=Shown(TEXTS, common=True, metavar="DIR"),
+    )
+    at_most: str = setting(
+        f"{METRIC}=0.10",
+        help="What the strongest attack may read.",
+        shown=Shown(SEARCH, common=True, metavar="METRIC=SHARE"),
+    )
+    bottoms: tuple[Annotated[int, Field(ge=0)], ...] = setting(
+        (0,), help="Blocks at the customer.", shown=Shown(SEARCH, unit="blocks", flags=("--bottom",))
+    )
+    mechanisms: tuple[Literal["text-to-text", "vector", "activations"], ...] = setting(
+        ("text-to-text",),
+        help="Release tokens, rows of noise, or noise on the bottom's output.",
+        shown=Shown(SEARCH, flags=("--mechanism",)),
+    )
+    cti: Literal["no", "yes", "both"] = setting(
+        "no", help="Less noise on tokens that tell classes apart.", shown=Shown(SEARCH)
+    )
+    evaluations: int = setting(
+        12, help="Settings that are tried at most.", shown=Shown(SEARCH, unit="evaluations"), ge=1
+    )
+
+
+@settings_command
 def calibrate(
-    data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="DIR", help="Where evaluations are kept, and the report is written.", show_default=False
-        ),
-    ],
-    at_most: Annotated[
-        str,
-        typer.Option(
-            "--at-most",
-            metavar="METRIC=SHARE",
-            help="What the strongest attack may read.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = f"{METRIC}=0.10",
-    text_column: TextColumn = "text",
-    label_column: Annotated[
-        str,
-        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
-    ] = "label",
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE", help="starter, a local folder or a hub id: the vendor's model.", rich_help_panel=CUT
-        ),
-    ] = "starter",
-    bottom: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="N|text",
-            help="Blocks at the customer. Repeatable. Default: 0.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    mechanism: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="text-to-text|vector|activations",
-            help="Release tokens, rows of noise, or noise on the bottom's output. Repeatable. Default: text-to-text.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    cti: Annotated[
-        Literal["no", "yes", "both"],
-        typer.Option(help="Less noise on tokens that tell classes apart.", rich_help_panel=PRIVACY),
-    ] = "no",
-    evaluations: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Settings that are tried at most.", rich_help_panel=SEARCH)
-    ] = 12,
-    known: Annotated[
-        float,
-        typer.Option(
-            "--known",
-            metavar="SHARE",
-            help="Share of your records that the attacker knows in full.",
-            rich_help_panel=ATTACKER,
-        ),
-    ] = 0.2,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            "--public",
-            metavar="FILE",
-            help="Text that the attacker may have. Default: what the embedded language model writes.",
-            show_default=False,
-            rich_help_panel=ATTACKER,
-        ),
-    ] = None,
-    public_column: Annotated[
-        str, typer.Option("--public-column", metavar="NAME", help="Its column of the text.", rich_help_panel=ATTACKER)
-    ] = "text",
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.", rich_help_panel=TRAINING)] = EPOCHS,
-    learning_rate: Annotated[
-        float, typer.Option(min=0, help="AdamW's initial rate.", rich_help_panel=TRAINING)
-    ] = LEARNING_RATE,
-    seed: Annotated[int, typer.Option(min=0, help="Data order, and which records are known. Never noise.")] = 0,
-    home: Home = None,
+    searched: Search,
+    columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column", "label_column"))],
+    local: LocalModel,
+    attacker: Annotated[dict[str, Any], Part(AttackerSpec, ("auxiliary_fraction",))],
+    public: PublicText,
+    settings: Annotated[dict[str, Any], Part(FinetuneSpec, tuple(LOCAL), tuple(LOCAL.items()))],
+    folder: Annotated[dict[str, Any], Part(Connection, ("home",))],
     as_json: AsJson = False,
 ) -> None:
     """Find the setting with the best accuracy under which the strongest attack reads little enough.
@@ -125,13 +84,11 @@ def calibrate(
     is recommended was confirmed by every attack; the upper end of the 95 % interval must pass. Interrupt it, run it
     again, and it goes on. Exit code 12: no setting that was tried reaches the target.
     """
-    target = _target(at_most)
+    target = _target(searched.at_most)
     output = Output(as_json=as_json)
     require("audit")
     from cutlayer import customer
     from cutlayer.core import TargetError, checked
-    from cutlayer.customer import TrainSpec
-    from cutlayer.customer.evidence import AttackerSpec
     from cutlayer.data import read_dataset
     from cutlayer.reports import write_audit
     from cutlayer.reports.audit import HELD_OUT
@@ -139,35 +96,39 @@ def calibrate(
     from cutlayer.reports.calibrate import calibrate as search
     from cutlayer.reports.wording import per_cent
 
-    arms = _arms(bottom or ["0"], mechanism or ["text-to-text"], cti)
+    arms = _arms(searched)
+    seed = settings.get("seed", SEED)
+    given = settings["training"].model_dump(exclude_unset=True) if "training" in settings else {}
+    training = Training(**{"epochs": EPOCHS, "learning_rate": LEARNING_RATE, "dev_share": HELD_OUT} | given)
     with checked():
         spec = CalibrationSpec(
-            model=model,
+            model=local.model,
             arms=arms,
             target=target,
-            evaluations=evaluations,
-            training=TrainSpec(epochs=epochs, learning_rate=learning_rate, dev_share=HELD_OUT),
-            attacker=AttackerSpec(known=known, seed=seed),
+            evaluations=searched.evaluations,
+            training=training,
+            attacker=AttackerSpec(**attacker, seed=seed),
             seed=seed,
         )
         for arm in arms:
             _setting(arm, 1.0).privacy  # noqa: B018 - refuses what has no meaning together, before anything is run
-    texts = read_dataset(data, text_column=text_column, label_column=label_column)
+    where = DataSpec(**columns)
+    texts = read_dataset(searched.data, text_column=where.text_column, label_column=where.label_column)
     with output.progress() as progress:
         found = search(
             texts,
             spec,
-            public=public,
-            public_column=public_column,
-            home=customer.Home(home),
-            kept=out / "evaluations",
+            public=public.public,
+            public_column=public.public_column,
+            home=customer.Home(folder.get("home")),
+            kept=searched.out / "evaluations",
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
             progress=progress,
         )
     _show(output, found, target)
     line = None
     if found.chosen is not None and found.report is not None:
-        line = command(found.chosen.setting, data, text_column, label_column, epochs, learning_rate)
+        line = command(found.chosen.setting, searched.data, where, training)
         output.show(
             f"Recommended: the strongest attack, {found.chosen.found.attack}, read "
             f"{100 * found.chosen.found.recovered:.1f} % of tokens; accuracy {per_cent(found.chosen.found.utility)} %."
@@ -179,7 +140,7 @@ def calibrate(
                 f"{per_cent(found.majority)} % of your texts. Allow more with --at-most, give more texts, or train "
                 "longer with --epochs."
             )
-        for file in write_audit(out / "report", found.report):
+        for file in write_audit(searched.out / "report", found.report):
             output.show(f"- {file}")
     output.result({**_content(found), "target": {METRIC: target}, "command": line})
     if found.chosen is None:
@@ -193,13 +154,15 @@ def calibrate(
         raise typer.Exit(error.exit_code)
 
 
-def command(setting: Setting, data: str, text_column: str, label_column: str, epochs: int, learning_rate: float) -> str:
+def command(setting: Setting, data: str, where: DataSpec, training: Training) -> str:
     """The `finetune` command line of a setting; the vendor and the key are the environment's."""
     arm = setting.arm
-    words = ["cutlayer", "finetune", "--train", data, "--text-column", text_column, "--label-column", label_column]
+    words = ["cutlayer", "finetune", "--train", data]
+    words += ["--text-column", where.text_column, "--label-column", where.label_column]
     words += ["--eta", f"{setting.eta:g}", "--bottom", "text" if arm.bottom is None else str(arm.bottom)]
-    words += ["--mechanism", arm.mechanism, "--place", arm.place.value, *(["--cti"] if arm.cti else [])]
-    words += ["--epochs", str(epochs), "--learning-rate", f"{learning_rate:g}"]
+    words += ["--mechanism", arm.mechanism]
+    words += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
+    words += ["--epochs", str(training.epochs), "--learning-rate", f"{training.learning_rate:g}"]
     return shlex.join(words)
 
 
@@ -224,23 +187,14 @@ def _target(given: str) -> float:
     return target
 
 
-def _arms(bottoms: list[str], mechanisms: list[str], cti: str) -> tuple[Arm, ...]:
-    from cutlayer.core import Place
+def _arms(searched: Search) -> tuple[Arm, ...]:
     from cutlayer.reports.calibrate import Arm
 
-    kinds = {
-        "text-to-text": ("text-to-text", Place.TOKENS),
-        "vector": ("vector", Place.TOKENS),
-        "activations": ("vector", Place.ACTIVATIONS),
-    }
-    unknown = sorted(set(mechanisms) - set(kinds))
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(kinds)}", param_hint="--mechanism")
-    steered = {"no": (False,), "yes": (True,), "both": (False, True)}[cti]
+    steered = {"no": (False,), "yes": (True,), "both": (False, True)}[searched.cti]
     arms = (
-        Arm(mechanism=kinds[name][0], place=kinds[name][1], cti=each, bottom=parse_depth(depth))
-        for name in mechanisms
-        for depth in bottoms
+        Arm(mechanism=MECHANISMS[name][0], place=MECHANISMS[name][1], cti=each, bottom=depth)
+        for name in searched.mechanisms
+        for depth in searched.bottoms
         for each in steered
     )
     return tuple(dict.fromkeys(arms))

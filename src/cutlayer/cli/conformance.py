@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cutlayer.cli.options import DATA, DATA_HELP, AsJson, Home, TextColumn
+from cutlayer.cli.command import Part, settings_command
+from cutlayer.cli.options import DATA_HELP, AsJson, Connection, LocalModel
 from cutlayer.cli.output import Output
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+from cutlayer.customer.settings import TEXTS, DataSpec
 
 if TYPE_CHECKING:
     from cutlayer.customer import Progress
@@ -18,66 +22,42 @@ if TYPE_CHECKING:
 DRAWS, TABLE = "Draws", "Tokens replaced"
 
 
+class Draws(SettingsSpec):
+    """What is drawn of a mechanism, and held against what it states."""
+
+    etas: tuple[float, ...] = setting(
+        (),
+        help="Eta of some of the draws. Repeatable. Default: 3 and 50, which take turns.",
+        shown=Shown(DRAWS, flags=("--eta",), metavar="NUMBER"),
+    )
+    widths: tuple[int, ...] = setting(
+        (),
+        help="Coordinates of a row. Repeatable. Default: 1, 2, 3, 8 and 384; small ones see most.",
+        shown=Shown(DRAWS, flags=("--width",), metavar="N"),
+    )
+    samples: int = setting(
+        4000, help="Draws at each width; a hundred times as many for the privacy loss.", shown=Shown(DRAWS)
+    )
+    seed: int | None = setting(
+        None,
+        help="Repeat a check: the number it printed. What is drawn is not released.",
+        shown=Shown(DRAWS, metavar="N", default="a new one"),
+        ge=0,
+    )
+    replacement: bool = setting(True, help="Measure over eta how many tokens are replaced.", shown=Shown(TABLE))
+    data: str | None = setting(
+        None, help=f"Whose tokens. {DATA_HELP}", shown=Shown(TEXTS, metavar="FILE", default="the sample texts")
+    )
+    out: Path | None = setting(None, help="Write the result there too, as JSON.", shown=Shown(DRAWS, metavar="FILE"))
+
+
+@settings_command(config=False)
 def conformance(
     name: Annotated[str, typer.Argument(metavar="NAME", help="d-chi, or the name of an installed plug-in's.")],
-    etas: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--eta",
-            metavar="NUMBER",
-            help="Eta of some of the draws. Repeatable. Default: 3 and 50, which take turns.",
-            show_default=False,
-            rich_help_panel=DRAWS,
-        ),
-    ] = None,
-    widths: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--width",
-            metavar="N",
-            help="Coordinates of a row. Repeatable. Default: 1, 2, 3, 8 and 384; small ones see most.",
-            show_default=False,
-            rich_help_panel=DRAWS,
-        ),
-    ] = None,
-    samples: Annotated[
-        int,
-        typer.Option(help="Draws at each width; a hundred times as many for the privacy loss.", rich_help_panel=DRAWS),
-    ] = 4000,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Repeat a check: the number it printed. What is drawn is not released. Default: a new one.",
-            show_default=False,
-            rich_help_panel=DRAWS,
-        ),
-    ] = None,
-    replacement: Annotated[
-        bool, typer.Option(help="Measure over eta how many tokens are replaced.", rich_help_panel=TABLE)
-    ] = True,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE", help="In whose table: starter, a local folder or a hub id.", rich_help_panel=TABLE
-        ),
-    ] = "starter",
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="FILE",
-            help=f"Whose tokens. {DATA_HELP} Default: the sample texts.",
-            show_default=False,
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    text_column: TextColumn = "text",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the result there too, as JSON.", show_default=False),
-    ] = None,
-    home: Home = None,
+    drawn: Draws,
+    columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
+    local: LocalModel,
+    folder: Annotated[dict[str, Any], Part(Connection, ("home",))],
     as_json: AsJson = False,
 ) -> None:
     """Check whether a mechanism, your own included, does what it states.
@@ -94,25 +74,29 @@ def conformance(
     from cutlayer.reports.conformance import ETAS, WIDTHS
 
     mechanism = find_mechanism(name)
-    drawn = secrets.randbits(63) if seed is None else seed
+    seed = secrets.randbits(63) if drawn.seed is None else drawn.seed
     with output.progress() as progress:
-        tokens = _tokens(data, text_column, model, home, progress) if replacement else None
+        tokens = (
+            _tokens(drawn.data, DataSpec(**columns).text_column, local.model, folder.get("home"), progress)
+            if drawn.replacement
+            else None
+        )
         found = check_mechanism(
             mechanism,
-            rng=generator(drawn.to_bytes(KEY_BYTES, "little")),
-            etas=tuple(etas) if etas else ETAS,
-            widths=tuple(widths) if widths else WIDTHS,
-            samples=samples,
+            rng=generator(seed.to_bytes(KEY_BYTES, "little")),
+            etas=drawn.etas or ETAS,
+            widths=drawn.widths or WIDTHS,
+            samples=drawn.samples,
             tokens=tokens,
             progress=progress,
         )
-    content = {**found.model_dump(mode="json"), "failed": found.failed, "seed": drawn}
-    if out is not None:
-        write_json(out, content)
+    content = {**found.model_dump(mode="json"), "failed": found.failed, "seed": seed}
+    if drawn.out is not None:
+        write_json(drawn.out, content)
     _show(output, found)
-    output.show(f"- To repeat it: --seed {drawn}")
-    if out is not None:
-        output.show(f"- {out}")
+    output.show(f"- To repeat it: --seed {seed}")
+    if drawn.out is not None:
+        output.show(f"- {drawn.out}")
     output.result(content)
     try:
         found.require()

@@ -8,28 +8,34 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.ledger import show_summary
 from cutlayer.cli.options import AsJson
 from cutlayer.cli.output import Output, fields, percent
 from cutlayer.core.extras import require
+from cutlayer.customer.settings import FinetuneSpec, Training
 
 if TYPE_CHECKING:
     from cutlayer.customer import Client, FinetuneResult, Home, Progress
-    from cutlayer.customer.prepare import Corpora
+    from cutlayer.customer.corpora import Corpora
 
+ETA = 80.0
 SHOWN = 3
 SEED = 1
 
 
+@settings_command(config=False)
 def demo(
-    eta: Annotated[float, typer.Option(help="Noise per token in 1/embedding distance: smaller hides more.")] = 80,
+    settings: Annotated[dict[str, Any], Part(FinetuneSpec, ("privacy.eta",), (("privacy.eta", f"{ETA:g}"),))],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep both parties' folders here. Default: removed.", show_default=False),
+        typer.Option(
+            "--out", metavar="DIR", help="Keep both parties' folders here. Default: removed.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -37,6 +43,7 @@ def demo(
 
     Everything runs on this machine, with the embedded model, and needs no network.
     """
+    eta = settings["privacy"].eta if "privacy" in settings else ETA
     if not math.isfinite(eta):
         raise typer.BadParameter("give a number: the demo compares it with no privacy anyway", param_hint="--eta")
     started = time.monotonic()
@@ -92,7 +99,7 @@ def _unfinished(out: Path | None) -> Iterator[None]:
 
 def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> dict[str, object]:
     from cutlayer.customer import Client
-    from cutlayer.customer.prepare import Corpora
+    from cutlayer.customer.corpora import Corpora
     from cutlayer.data import read_dataset, sample_path
 
     train = read_dataset(sample_path("train"), text_column="text", label_column="label")
@@ -154,10 +161,8 @@ def _customer(url: str, key: str, home: Path, *, eta: float, output: Output) -> 
 
 
 def _finetune(client: Client, given: Corpora, *, eta: float, progress: Progress) -> FinetuneResult:
-    from cutlayer.customer import TrainSpec
-
     # A small model needs a larger rate than the paper's, and the demo few epochs.
-    training = TrainSpec(epochs=3, learning_rate=2e-3)
+    training = Training(epochs=3, learning_rate=2e-3)
     return client.finetune(
         given.train, eta=eta, dev=given.dev, test=given.test, training=training, seed=SEED, progress=progress
     )
@@ -184,10 +189,10 @@ def _side_by_side(
 def _guesses(run: Path, given: Corpora, home: Home) -> list[str]:
     """The attack's reading of the first texts; which record each of them is, the customer alone knows."""
     from cutlayer.attacks import ATTACKS, View
-    from cutlayer.customer.evidence import AttackerSpec
+    from cutlayer.customer.attacker import AttackerSpec
     from cutlayer.reports.audit import recorded_evidence
 
-    evidence = recorded_evidence(given, run, "starter", home, attacker=AttackerSpec(known=0))
+    evidence = recorded_evidence(given, run, "starter", home, attacker=AttackerSpec(auxiliary_fraction=0))
     view = View(evidence.transcript, evidence.knowledge)
     read = evidence.tokens.read(ATTACKS["nearest-neighbour"](view)).read.segments[0]
     tokenizer = evidence.archive.tokenizer

@@ -2,378 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
-from cutlayer.cli.options import (
-    CUT,
-    DATA,
-    DATA_HELP,
-    OWN_NOISE,
-    OWN_WINDOW,
-    PRIVACY,
-    TRAINING,
-    ApiKey,
-    AsJson,
-    CaCertificate,
-    Device,
-    Eta,
-    Home,
-    Noise,
-    NoiseWindow,
-    TextColumn,
-    TextPairColumn,
-    UnsafeNoiseSeed,
-    Vendor,
-    named_values,
-    parse_depth,
-    parse_window,
-    require_eta,
-    warn_unprotected,
-)
+from cutlayer.cli.options import AdapterId, AsJson, Connection, Customer, TableFiles, TrainingFiles, warn_unprotected
 from cutlayer.cli.output import Output, fields, percent
-
-FEW = 30
-"""Texts of dev below which a warning is due: their accuracy has a standard error of up to 9 points."""
+from cutlayer.customer.settings import DataSpec, FinetuneSpec, Objective
 
 LABEL, PROBABILITY = "predicted_label", "probability"
 """Columns that `predict` adds."""
 
 if TYPE_CHECKING:
     from cutlayer.core import Proportion
-    from cutlayer.customer import FinetuneResult, LanguageResult, RunResult
+    from cutlayer.customer import FinetuneResult, LanguageResult
     from cutlayer.data import Dataset
-    from cutlayer.privacy import CtiSpec
 
 
+SAMPLE = "sample"
+"""The embedded corpus, as public text."""
+
+
+@settings_command
 def finetune(
-    train: Annotated[
-        str, typer.Option("--train", metavar="FILE", help=DATA_HELP, show_default=False, rich_help_panel=DATA)
-    ],
-    dev: Annotated[
-        str | None,
-        typer.Option(
-            "--dev",
-            metavar="FILE",
-            help="For early stopping. Default: a share of train.",
-            show_default=False,
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            "--test",
-            metavar="FILE",
-            help="For the accuracy reported. Default: dev.",
-            show_default=False,
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    text_column: TextColumn = "text",
-    text_pair_column: TextPairColumn = None,
-    label_column: Annotated[
-        str,
-        typer.Option("--label-column", metavar="NAME", help="The column that holds the label.", rich_help_panel=DATA),
-    ] = "label",
-    target_column: Annotated[
-        str | None,
-        typer.Option(
-            "--target-column",
-            metavar="NAME",
-            help="Encoder-decoders: the column of the text to be written. Default: target.",
-            show_default=False,
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-    objective: Annotated[
-        Literal["classification", "lm", "seq2seq"],
-        typer.Option(
-            help="What is learnt: a label per text, (lm) to continue texts, or (seq2seq) to write a target text for "
-            "each; of the latter two the head is yours.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = "classification",
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    ca_cert: CaCertificate = None,
-    eta: Eta = None,
-    noise: Noise = OWN_NOISE,
-    noise_window: NoiseWindow = OWN_WINDOW,
-    cti: Annotated[
-        bool,
-        typer.Option(
-            "--cti", help="Less noise on tokens that tell classes apart. No finite guarantee.", rich_help_panel=PRIVACY
-        ),
-    ] = False,
-    cti_class_free: Annotated[
-        bool,
-        typer.Option(
-            "--cti-class-free",
-            help="CTI whose noise does not depend on a text's own label.",
-            rich_help_panel=PRIVACY,
-        ),
-    ] = False,
-    cti_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cti-option",
-            metavar="NAME=VALUE",
-            help="One of CTI's other choices; may be repeated. Defaults: frequency=tokens (or texts), smoothing=1, "
-            "c0=(max + min) / 2 of all scores (or a number), pair=both (or first, second), unlabelled=max (or mean).",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    mechanism: Annotated[
-        Literal["text-to-text", "vector"] | None,
-        typer.Option(
-            help="text-to-text: token ids leave. vector: noisy rows leave. Default: text-to-text.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    place: Annotated[
-        Literal["tokens", "activations"],
-        typer.Option(help="Noise on the tokens, or on the bottom's output.", rich_help_panel=PRIVACY),
-    ] = "tokens",
-    bottom: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K|text",
-            help="Blocks on your side. 0: the embedding table alone; text: no weights at all (eta inf only). "
-            "Default: 0, of a language model 1.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    tail: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            min=0,
-            help="Language models: blocks below the head on your side. 0: final norm and head alone. Default: 0.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    target_bottom: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            min=0,
-            help="Encoder-decoders: the decoder's first blocks on your side; with 0 a table lookup reads every target "
-            "token. Default: 1.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    train_bottom: Annotated[
-        Literal["frozen", "redraw", "memoised"] | None,
-        typer.Option(
-            help="redraw: a fresh, charged release each epoch. memoised: one release of the tokens. "
-            "Default: frozen, of a language model memoised where it can be.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            metavar="ETA",
-            help="Most eta that one text may be charged over all its releases.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    label_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="EPSILON",
-            help="Classifiers: randomised response of training labels, drawn once per text. Smaller hides more. "
-            "Default: none, and gradients show the labels.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    label_budget: Annotated[
-        float | None,
-        typer.Option(
-            metavar="EPSILON",
-            help="Most epsilon that one label may be charged over all its draws.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    public_first: Annotated[
-        str | None,
-        typer.Option(
-            "--public-first",
-            metavar="FILE|sample",
-            help="Language models: begin with public text, before any private text leaves: a file with the columns of "
-            "--train, or `sample`, the embedded corpus. Measured, it hides little: see docs/papers/unsplit.md.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    public_iterations: Annotated[
-        int | None,
-        typer.Option(
-            "--public-iterations",
-            min=1,
-            help="Steps on public text, a multiple of --accumulation; alone it means `--public-first sample`. "
-            "Default: 1.",
-            show_default=False,
-            rich_help_panel=PRIVACY,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="One of the vendor's models. Default: the vendor's.",
-            show_default=False,
-            rich_help_panel=CUT,
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["lora", "full"],
-        typer.Option(
-            help="Low-rank adapters, or (language models) all weights of both sides.", rich_help_panel=TRAINING
-        ),
-    ] = "lora",
-    epochs: Annotated[
-        int, typer.Option(help="Epochs at most; early stopping may end sooner.", rich_help_panel=TRAINING)
-    ] = 5,
-    patience: Annotated[
-        int, typer.Option(help="Epochs without a better dev value before stopping.", rich_help_panel=TRAINING)
-    ] = 2,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Texts per step. Default: 32, of a language model 4 blocks.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    accumulation: Annotated[
-        int, typer.Option(help="Steps whose gradients are added up before an update.", rich_help_panel=TRAINING)
-    ] = 1,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="AdamW's first rate, falling linearly to zero. Default: 3e-4; of a language model 2e-4, "
-            "with --method full 5e-6.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NORM",
-            help="Largest norm of both sides' gradients together; each side tells the other one number an update. "
-            "Default: none.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.", rich_help_panel=TRAINING)] = 0.01,
-    rank: Annotated[int, typer.Option(help="LoRA's rank.", rich_help_panel=TRAINING)] = 8,
-    alpha: Annotated[float, typer.Option(help="LoRA's scale, times 1/rank.", rich_help_panel=TRAINING)] = 16,
-    lora_dropout: Annotated[
-        float, typer.Option(help="Dropout before LoRA's first matrix.", rich_help_panel=TRAINING)
-    ] = 0,
-    targets: Annotated[
-        Literal["query-value", "all-linear"],
-        typer.Option(help="Which linear maps LoRA adapts.", rich_help_panel=TRAINING),
-    ] = "query-value",
-    dropout: Annotated[
-        bool | None,
-        typer.Option(
-            "--dropout/--no-dropout",
-            help="The blocks' own dropout while training. Default: on, but of encoder-decoders off.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    dev_share: Annotated[
-        float, typer.Option(help="Share of train held out where there is no --dev.", rich_help_panel=TRAINING)
-    ] = 0.01,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            "--max-length",
-            "--block-length",
-            help="Tokens per text, special tokens included; of a language model per block. Default: the model's limit, "
-            "of a block at most 1024.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    max_target_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Encoder-decoders: tokens per target text. Default: as --max-length.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    packing: Annotated[
-        bool | None,
-        typer.Option(
-            "--packing/--no-packing",
-            help="Language models: join texts and cut them into blocks (default), or keep each text by itself.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    group_by_length: Annotated[
-        bool, typer.Option(help="Batches of texts of about one length: less padding.", rich_help_panel=TRAINING)
-    ] = True,
-    precision: Annotated[
-        Literal["fp32", "bf16"],
-        typer.Option(
-            help="Of the vendor's training. bf16: faster where its device multiplies bf16.", rich_help_panel=TRAINING
-        ),
-    ] = "fp32",
-    gradient_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--gradient-checkpointing",
-            help="Compute blocks again in the backward pass, on both sides: less memory, more time.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = False,
-    wire_type: Annotated[
-        Literal["bf16", "fp32"], typer.Option(help="Element type of boundary rows on the wire.", rich_help_panel=CUT)
-    ] = "bf16",
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Repeats data order, initialisation, dropout; never noise.",
-            show_default=False,
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    unsafe_noise_seed: UnsafeNoiseSeed = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The run's folder; a stopped run in it goes on, a finished one is shown again.",
-            show_default=False,
-        ),
-    ] = None,
-    home: Home = None,
-    device: Device = "auto",
+    files: TrainingFiles,
+    columns: Annotated[dict[str, Any], Part(DataSpec)],
+    customer: Customer,
+    settings: Annotated[dict[str, Any], Part(FinetuneSpec)],
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune the vendor's model on your texts.
@@ -382,146 +42,38 @@ def finetune(
     them from gradients (97 to 100 % where it was measured), unless --label-epsilon draws them first; the result says
     how many. Interrupt it, run it again, and it goes on.
     """
-    chosen = require_eta(eta)
-    language = objective != "classification"
-    depth = parse_depth(bottom or ("1" if language else "0"))
-    choices = _choices(cti_option or (), cti=cti or cti_class_free)
-    from cutlayer import core, customer, wire
+    from cutlayer.customer import FinetuneResult
     from cutlayer.customer.run import Run
 
     output = Output(as_json=as_json)
-    warn_unprotected(output, eta=chosen, noise=noise, unsafe_noise_seed=unsafe_noise_seed)
-    given: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "dropout": dropout}
-    own = {name: value for name, value in given.items() if value is not None}
-    if language and packing is not None:
-        own |= {"packing": packing}
-    with core.checked():
-        settings = {"lm": customer.TrainSpec.language, "seq2seq": customer.TrainSpec.seq2seq}
-        training = settings.get(objective, customer.TrainSpec)(
-            method=customer.Method(method),
-            epochs=epochs,
-            patience=patience,
-            accumulation=accumulation,
-            clip_norm=clip_norm,
-            gradient_checkpointing=gradient_checkpointing,
-            weight_decay=weight_decay,
-            rank=rank,
-            alpha=alpha,
-            lora_dropout=lora_dropout,
-            targets=targets,
-            dev_share=dev_share,
-            max_length=max_length,
-            max_target_length=max_target_length,
-            group_by_length=group_by_length,
-            precision=wire.Precision(precision),
-            **own,
-        )
-    client = customer.Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
-    finished = out is not None and Run.is_finished(out)
-    common: dict[str, Any] = {
-        "eta": chosen,
-        "noise": noise,
-        "noise_window": parse_window(noise_window),
-        "text_column": text_column,
-        "dev": dev,
-        "test": test,
-        "mechanism": mechanism,
-        "place": core.Place(place),
-        "bottom": depth,
-        "model": model,
-        "wire_type": wire.WireType(wire_type),
-        "training": training,
-        "budget": budget,
-        "seed": seed,
-        "unsafe_noise_seed": unsafe_noise_seed,
-        "out": out,
-    }
-    seq2seq = {
-        "--target-column": target_column,
-        "--target-bottom": target_bottom,
-        "--max-target-length": max_target_length,
-    }
-    if objective != "seq2seq":
-        _check_left_out(seq2seq, "encoder-decoders", "seq2seq")
-    if language:
-        _check_language_options(
-            cti=cti or cti_class_free,
-            pair=text_pair_column,
-            labels={"--label-epsilon": label_epsilon, "--label-budget": label_budget},
-        )
-        common |= {
-            "tail": tail or 0,
-            "train_bottom": None if train_bottom is None else customer.TrainBottom(train_bottom),
-            "public_first": _public(public_first, public_iterations, pairs=objective == "seq2seq"),
-            "public_iterations": public_iterations or 1,
-        }
-        with output.progress() as progress:
-            if objective == "lm":
-                told = client.finetune_language_model(train, progress=progress, **common)
-            else:
-                if common.pop("place") is not core.Place.TOKENS:
-                    raise typer.BadParameter(
-                        "rows of target texts change with each step. Use tokens", param_hint="--place"
-                    )
-                if depth is None:
-                    raise typer.BadParameter(
-                        "an encoder-decoder needs weights on your side. Use 0 or more", param_hint="--bottom"
-                    )
-                told = client.finetune_seq2seq(
-                    train,
-                    target_column=target_column or "target",
-                    target_bottom=1 if target_bottom is None else target_bottom,
-                    progress=progress,
-                    **common,
-                )
-        _show(output, told, language_rows(told), again=out if finished else None)
-        for line in told.advice:
-            output.show(f"- {line}")
-        output.result(fields(told))
-        return
-    generating = {
-        "--tail": tail,
-        "--public-first": public_first,
-        "--public-iterations": public_iterations,
-        "--packing" if packing else "--no-packing": packing,
-    }
-    _check_left_out(generating, "language models", "lm")
+    privacy = settings["privacy"]
+    warn_unprotected(output, eta=privacy.eta, noise=privacy.noise, unsafe_noise_seed=settings.get("unsafe_noise_seed"))
+    client = customer.client()
+    finished = files.out is not None and Run.is_finished(files.out)
     with output.progress() as progress:
         result = client.finetune(
-            train,
-            text_pair_column=text_pair_column,
-            label_column=label_column,
-            cti=_cti_spec(choices) if choices else cti,
-            cti_class_free=cti_class_free,
-            train_bottom=customer.TrainBottom(train_bottom or "frozen"),
-            label_epsilon=label_epsilon,
-            label_budget=label_budget,
+            files.train,
+            dev=files.dev,
+            test=files.test,
+            public_first=_public(files.public_first, settings),
+            out=files.out,
             progress=progress,
-            **common,
+            **columns,
+            **settings,
         )
-    if result.n_dev < FEW:
-        output.warn(
-            f"{result.n_dev} texts of dev chose the epoch, which is close to chance. "
-            "Give --dev, or a larger --dev-share."
-        )
-    for line in result.advice:
-        output.warn(line)
-    caveats = result.label_guarantee.caveats
-    _show(output, result, classifier_rows(result), labels=caveats, again=out if finished else None)
+    if isinstance(result, FinetuneResult):
+        for line in result.advice:
+            output.warn(line)
+    _show(output, result, again=files.out if finished else None)
     output.result(fields(result))
 
 
+@settings_command
 def predict(
-    adapter: Annotated[str, typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False)],
-    input_file: Annotated[str, typer.Option("--input", metavar="FILE", help=DATA_HELP, show_default=False)],
-    output_file: Annotated[
-        Path,
-        typer.Option(
-            "--output", metavar="FILE", help="Texts, labels, probabilities: .csv, .tsv, .jsonl.", show_default=False
-        ),
-    ],
-    text_column: TextColumn = "text",
-    text_pair_column: TextPairColumn = None,
+    adapter: AdapterId,
+    files: TableFiles,
+    columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column", "text_pair_column"))],
+    customer: Customer,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -531,45 +83,42 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    ca_cert: CaCertificate = None,
-    home: Home = None,
-    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Label texts with an adapter, privatized in the way it was trained."""
-    check_kind(output_file)
-    names = [text_column, *([text_pair_column] if text_pair_column else [])]
+    check_kind(files.output)
+    read = DataSpec(**columns)
+    names = [name for name in (read.text_column, read.text_pair_column) if name]
     added = (LABEL, PROBABILITY, UNSAFE)
     kept = list(dict.fromkeys(keep or ()))
-    check_columns({"--text-column": [text_column], "--text-pair-column": names[1:]}, added)
+    check_columns({"--text-column": names[:1], "--text-pair-column": names[1:]}, added)
     check_columns({"--keep": kept}, (*names, *added))
-    check_not_input(input_file, output_file)
-    from cutlayer.customer import Client
+    check_not_input(files.input, files.output)
     from cutlayer.customer.profile import Profile
     from cutlayer.data import read_dataset
 
     output = Output(as_json=as_json)
-    client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
+    client = customer.client()
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, noise=spec.privacy.noise, unsafe_noise_seed=spec.unsafe_noise_seed)
-    texts = read_dataset(input_file, text_column=text_column, text_pair_column=text_pair_column, copied_columns=kept)
-    with rows_file(output_file) as write:
+    texts = read_dataset(
+        files.input, text_column=read.text_column, text_pair_column=read.text_pair_column, copied_columns=kept
+    )
+    with rows_file(files.output) as write:
         with output.progress() as progress:
             predictions = client.predict(adapter, texts, progress=progress)
-        columns: dict[str, Sequence[object]] = dict(texts.attributes)
-        columns |= dict(zip(names, zip(*texts.texts, strict=True), strict=True))
-        columns[LABEL] = [prediction.label for prediction in predictions]
-        columns[PROBABILITY] = [prediction.probability for prediction in predictions]
+        table: dict[str, Sequence[object]] = dict(texts.attributes)
+        table |= dict(zip(names, zip(*texts.texts, strict=True), strict=True))
+        table[LABEL] = [prediction.label for prediction in predictions]
+        table[PROBABILITY] = [prediction.probability for prediction in predictions]
         if spec.unsafe_noise_seed is not None:
-            columns[UNSAFE] = [spec.unsafe_noise_seed] * len(predictions)
-        write(list(columns), zip(*columns.values(), strict=True))
-    output.show(f"Labelled {len(predictions)} texts: {output_file}")
+            table[UNSAFE] = [spec.unsafe_noise_seed] * len(predictions)
+        write(list(table), zip(*table.values(), strict=True))
+    output.show(f"Labelled {len(predictions)} texts: {files.output}")
     output.result(
         {
             "adapter_id": adapter,
-            "output": str(output_file),
+            "output": str(files.output),
             "n": len(predictions),
             "eta": spec.privacy.eta,
             "no_privacy": math.isinf(spec.privacy.eta),
@@ -578,22 +127,18 @@ def predict(
     )
 
 
+@settings_command(config=False)
 def discard(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder, as --out named it.")],
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    ca_cert: CaCertificate = None,
-    home: Home = None,
+    connection: Connection,
     as_json: AsJson = False,
 ) -> None:
     """Give up an unfinished run: its job and records at the vendor go, and what it wrote here.
 
     Other files in its folder stay. What was released stays in the ledger, and stays charged.
     """
-    from cutlayer.customer import Client
-
     output = Output(as_json=as_json)
-    Client(vendor, api_key, home=home, ca_cert=ca_cert).discard(folder)
+    connection.client().discard(folder)
     output.show(f"The run in {folder} is given up.")
     output.result({"folder": str(folder)})
 
@@ -666,25 +211,24 @@ def _read(share: Proportion | None, note: str) -> str:
     return f"- ({note})" if share is None else f"{share} of tokens, by the vendor"
 
 
-def _show(
-    output: Output,
-    result: RunResult,
-    own: list[tuple[str, object]],
-    *,
-    labels: Sequence[str] = (),
-    again: Path | None,
-) -> None:
+def _show(output: Output, result: FinetuneResult | LanguageResult, *, again: Path | None) -> None:
     """A run's result for people.
 
     Args:
         output: Where to.
         result: The result.
-        own: What runs of its objective tell beside it.
-        labels: What the guarantee of labels does not cover.
         again: The folder of a run that was finished before.
     """
     if again is not None:
         output.say(f"{again} holds this run, finished; this is its result again. Another --out begins anew.")
+    from cutlayer.customer import FinetuneResult
+    from cutlayer.privacy import WorstCase
+
+    caveats, advice = result.guarantee.caveats, result.advice
+    if isinstance(result, FinetuneResult):  # whose advice was a warning
+        own, caveats, advice = classifier_rows(result), (*caveats, *result.label_guarantee.caveats), ()
+    else:
+        own = language_rows(result)
     claim = result.guarantee
     rows: list[tuple[str, object]] = [
         ("adapter", result.adapter_id),
@@ -699,11 +243,9 @@ def _show(
         ("time", f"{result.seconds:.0f} s"),
     ]
     output.facts("Fine-tuned", rows)
-    from cutlayer.privacy import WorstCase
-
     worst = "" if result.largest_distance is None else WorstCase(eta=claim.budget, distance=result.largest_distance)
     looks = "" if result.looks == 1 else f"Up to {result.looks} looks at one text, whose etas add up."
-    for line in (result.ep_note, looks, worst, *claim.caveats, *labels):
+    for line in (result.ep_note, looks, worst, *caveats):
         if line:
             output.show(f"- {line}")
     output.show(
@@ -711,15 +253,15 @@ def _show(
         "under `deviations`; the pages in docs/papers explain them."
     )
     output.show(f"The run's folder, with the transcript: {result.folder}")
+    for line in advice:
+        output.show(f"- {line}")
 
 
-def _public(source: str | None, iterations: int | None, *, pairs: bool) -> str | Dataset | None:
+def _public(source: str | None, settings: Mapping[str, Any]) -> str | Dataset | None:
     """The public text that was asked for: a file with the private one's columns, or the embedded sample."""
-    if source is None and iterations is None:
-        return None
-    if source not in (None, "sample"):
+    if source not in (None, SAMPLE) or (source is None and not settings.get("public_iterations")):
         return source
-    if pairs:
+    if settings.get("objective") == Objective.SEQ2SEQ:
         raise typer.BadParameter(
             "the embedded sample has single texts, and an encoder-decoder is trained on pairs. "
             "Give a file of public pairs with the columns of --train",
@@ -728,61 +270,3 @@ def _public(source: str | None, iterations: int | None, *, pairs: bool) -> str |
     from cutlayer.data import read_dataset, sample_path
 
     return read_dataset(sample_path("train"), text_column="text")
-
-
-def _check_left_out(options: Mapping[str, object], whose: str, objective: str) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise typer.BadParameter(
-                f"it is for {whose}. Leave it out, or add --objective {objective}", param_hint=option
-            )
-
-
-def _check_language_options(*, cti: bool, pair: str | None, labels: Mapping[str, object]) -> None:
-    for option, value in labels.items():
-        if value is not None:
-            raise typer.BadParameter(
-                "a language model's labels are its text, which leaves as --eta says. Leave it out", param_hint=option
-            )
-    if cti:
-        raise typer.BadParameter(
-            "contributing tokens are found by class labels, and a language model has none. Leave it out",
-            param_hint="--cti",
-        )
-    if pair is not None:
-        raise typer.BadParameter(
-            "a language model is trained on single texts, an encoder-decoder's second text is --target-column. "
-            "Leave it out",
-            param_hint="--text-pair-column",
-        )
-
-
-def _choices(options: Sequence[str], *, cti: bool) -> dict[str, str]:
-    """CTI's choices by name, as they were typed."""
-    if options and not cti:
-        raise typer.BadParameter(
-            f"{options[0]} means nothing without CTI. Add --cti or --cti-class-free", param_hint="--cti-option"
-        )
-    return named_values(options, "--cti-option")
-
-
-def _cti_spec(choices: dict[str, str]) -> CtiSpec:
-    from cutlayer.core import ConfigError, Fault
-    from cutlayer.privacy import CtiSpec
-
-    option = "--cti-option "
-
-    # class_free has a switch of its own, and the two could contradict each other
-    known = [name for name in CtiSpec.model_fields if name != "class_free"]
-    unknown = [
-        Fault(option + name, value, f"the name must be one of {', '.join(known)}")
-        for name, value in choices.items()
-        if name not in known
-    ]
-    if unknown:
-        raise ConfigError(unknown)
-    try:
-        return CtiSpec.model_validate(choices)
-    except ConfigError as error:
-        typed = [dataclasses.replace(fault, path=option + fault.path.removeprefix("cti.")) for fault in error.faults]
-        raise ConfigError(typed) from None

@@ -6,24 +6,15 @@ from typing import Annotated
 
 import typer
 
-from cutlayer.cli.options import (
-    DATA,
-    ApiKey,
-    AsJson,
-    CaCertificate,
-    Device,
-    Home,
-    Vendor,
-    warn_unprotected,
-)
+from cutlayer.cli.command import settings_command
+from cutlayer.cli.options import AdapterId, AsJson, Customer, warn_unprotected
 from cutlayer.cli.output import Output, fields
-
-SAMPLING = "Choosing tokens"
-"""Panel of the command's help."""
+from cutlayer.customer.settings import TEXTS, Sampling
 
 
+@settings_command
 def generate(
-    adapter: Annotated[str, typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False)],
+    adapter: AdapterId,
     prompt: Annotated[
         list[str],
         typer.Option(
@@ -31,61 +22,11 @@ def generate(
             metavar="TEXT",
             help="What to continue; may be repeated, and all are continued together.",
             show_default=False,
-            rich_help_panel=DATA,
+            rich_help_panel=TEXTS,
         ),
     ],
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens at most, for each prompt.", rich_help_panel=SAMPLING)
-    ] = 128,
-    greedy: Annotated[
-        bool, typer.Option("--greedy", help="Always the most probable token.", rich_help_panel=SAMPLING)
-    ] = False,
-    temperature: Annotated[
-        float, typer.Option(help="Below 1 sharper, above 1 wilder.", rich_help_panel=SAMPLING)
-    ] = 1.0,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            help="Only the so many most probable tokens. Default: all.", show_default=False, rich_help_panel=SAMPLING
-        ),
-    ] = None,
-    top_p: Annotated[
-        float, typer.Option(help="Only the most probable tokens that make up this share.", rich_help_panel=SAMPLING)
-    ] = 1.0,
-    beams: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Encoder-decoders: follow N continuations and take the most probable (beam search). The text then "
-            "comes at its end.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(help="Of beam search: above 1 longer texts, below 1 shorter.", rich_help_panel=SAMPLING)
-    ] = 1.0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            metavar="TEXT",
-            help="End before this text; may be repeated.",
-            show_default=False,
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Repeats the choice of tokens; never noise.", show_default=False, rich_help_panel=SAMPLING
-        ),
-    ] = None,
-    vendor: Vendor = None,
-    api_key: ApiKey = None,
-    ca_cert: CaCertificate = None,
-    home: Home = None,
-    device: Device = "auto",
+    sampling: Sampling,
+    customer: Customer,
     as_json: AsJson = False,
 ) -> None:
     """Continue texts with a language model's adapter, or answer them with an encoder-decoder's.
@@ -96,24 +37,10 @@ def generate(
     eta inf the true ones), but where it was measured the vendor read 97 to 100 % of the most probable next tokens from
     what its own blocks compute: see docs/explanation/sharp-edges.md.
     """
-    from cutlayer import core
-    from cutlayer.customer import Client, Sampling
     from cutlayer.customer.profile import Profile
 
     output = Output(as_json=as_json)
-    with core.checked():
-        sampling = Sampling(
-            max_new_tokens=max_new_tokens,
-            greedy=greedy,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            beams=beams,
-            length_penalty=length_penalty,
-            stop=tuple(stop or ()),
-            seed=seed,
-        )
-    client = Client(vendor, api_key, home=home, ca_cert=ca_cert, device=device)
+    client = customer.client()
     spec = Profile.load(client.home, adapter).spec
     warn_unprotected(output, eta=spec.privacy.eta, noise=spec.privacy.noise, unsafe_noise_seed=spec.unsafe_noise_seed)
     alone = len(prompt) == 1

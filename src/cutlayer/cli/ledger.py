@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutlayer.cli.options import AsJson, Home
+from cutlayer.cli.command import Part, settings_command
+from cutlayer.cli.options import AsJson, Connection
 from cutlayer.cli.output import Output, fields
 
 if TYPE_CHECKING:
@@ -22,18 +23,19 @@ def ledger() -> None:
 
 
 @app.command(epilog="Example: cutlayer ledger show --releases --limit 20")
+@settings_command(config=False)
 def show(
+    folder: Annotated[dict[str, Any], Part(Connection, ("home",))],
     frames: Annotated[bool, typer.Option("--frames", help="Every frame.")] = False,
     releases: Annotated[bool, typer.Option("--releases", help="Every text that was released, and how.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="The newest rows of --frames and --releases.")] = 50,
-    home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored."""
     from cutlayer.customer.home import existing_ledger
 
     output = Output(as_json=as_json)
-    book = existing_ledger(home)
+    book = existing_ledger(folder.get("home"))
     summary = book.summary()
     content: dict[str, object] = {"summary": fields(summary)}
     show_summary(output, summary)

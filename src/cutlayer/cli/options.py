@@ -5,212 +5,171 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import SecretStr
 
 from cutlayer.cli.output import Output
+from cutlayer.core.cut import CUT
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+from cutlayer.customer.settings import LOCAL_MODEL, TEXTS
+from cutlayer.privacy.spec import D_CHI, PRIVACY
 
-DATA, PARTIES, PRIVACY, CUT, TRAINING, WORK = "Texts", "Parties", "Privacy", "Model and cut", "Training", "Work"
-"""Panels of a command's help."""
-OWN_NOISE = "d-chi"
-OWN_WINDOW = "4"
-"""`DChi.name`, known before torch is imported."""
-EPOCHS, LEARNING_RATE = 3, 1e-3
-"""Of local runs whose accuracies are compared: short, and of some hundred texts."""
+if TYPE_CHECKING:
+    from cutlayer.core.executors import Executor
+    from cutlayer.customer import Account, Client
+
+PARTIES, WORK = "Parties", "Work"
+"""Topics of settings of a connection, and of work that is shared."""
 DATA_HELP = "CSV, TSV, JSONL or Parquet, each also .gz; or hub:OWNER/NAME:SPLIT."
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object, the last line of standard output.")
 ]
-Vendor = Annotated[
-    str | None,
-    typer.Option(
-        "--vendor",
-        envvar="CUTLAYER_VENDOR",
-        metavar="URL",
+AdapterId = Annotated[
+    str,
+    typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False, rich_help_panel=PARTIES),
+]
+
+
+class Connection(SettingsSpec):
+    """The vendor that is asked, and the folder of the customer who asks."""
+
+    vendor: str | None = setting(
+        None,
         help="The vendor's address.",
-        show_default=False,
-        rich_help_panel=PARTIES,
-    ),
-]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key",
-        envvar="CUTLAYER_API_KEY",
-        metavar="KEY",
+        shown=Shown(PARTIES, common=True, metavar="URL", env="CUTLAYER_VENDOR"),
+    )
+    api_key: SecretStr | None = setting(
+        None,
         help="Your key at the vendor. The variable keeps it out of the process list.",
-        show_default=False,
-        rich_help_panel=PARTIES,
-    ),
-]
-CaCertificate = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-cert",
-        envvar="CUTLAYER_CA_CERT",
-        metavar="FILE",
+        shown=Shown(PARTIES, metavar="KEY", env="CUTLAYER_API_KEY"),
+    )
+    ca_cert: Path | None = setting(
+        None,
         help="The certificate to trust, for a vendor that signed its own.",
-        show_default=False,
-        rich_help_panel=PARTIES,
-    ),
-]
-Home = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        envvar="CUTLAYER_HOME",
-        metavar="DIR",
-        help="Your folder: secret, ledger, runs. Default: ~/.cutlayer",
-        show_default=False,
-        rich_help_panel=PARTIES,
-    ),
-]
-TextColumn = Annotated[
-    str,
-    typer.Option("--text-column", metavar="NAME", help="The column that holds the text.", rich_help_panel=DATA),
-]
-TextPairColumn = Annotated[
-    str | None,
-    typer.Option(
-        "--text-pair-column",
-        metavar="NAME",
-        help="The column of the second text, for pairs.",
-        show_default=False,
-        rich_help_panel=DATA,
-    ),
-]
+        shown=Shown(PARTIES, metavar="FILE", env="CUTLAYER_CA_CERT"),
+    )
+    home: Path | None = setting(
+        None,
+        help="Your folder: secret, ledger, runs.",
+        shown=Shown(PARTIES, metavar="DIR", env="CUTLAYER_HOME", default="~/.cutlayer"),
+    )
+
+    def account(self) -> Account:
+        """What is needed to list and delete adapters, for which no model is loaded."""
+        from cutlayer.customer import Account
+
+        return Account(**self._access())
+
+    def client(self, **more: Any) -> Client:
+        """The SDK's client for it.
+
+        Args:
+            **more: What a client takes beside the connection.
+        """
+        from cutlayer.customer import Client
+
+        return Client(**self._access(), **more)
+
+    def _access(self) -> dict[str, Any]:
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        return {"vendor": self.vendor, "api_key": key, "home": self.home, "ca_cert": self.ca_cert}
 
 
-def parse_eta(given: str) -> float:
-    """A number, or the word that gives up privacy: a number too large to be one does not mean it."""
-    if given.strip().lower() == "inf":
-        return math.inf
-    try:
-        eta = float(given)
-    except ValueError:
-        eta = math.nan
-    # what is zero only because it is too small to be told from it is as little an amount of noise
-    if not 0 < eta < math.inf:
-        raise typer.BadParameter(
-            f"{given} is no number above 0. Smaller numbers hide more, for example `--eta 60`; "
-            "`--eta inf`, as a word, means no privacy"
-        )
-    return eta
+class Customer(Connection):
+    """A customer who computes a part of the model."""
+
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", help="Where your part is computed. auto: on CUDA where there is one.", shown=Shown(PARTIES)
+    )
+
+    def client(self, **more: Any) -> Client:
+        """The SDK's client for it."""
+        return super().client(device=self.device, **more)
 
 
-Eta = Annotated[
-    float | None,
-    typer.Option(
-        "--eta",
-        parser=parse_eta,
-        metavar="NUMBER|inf",
-        help="Noise per token in 1/embedding distance: smaller hides more. inf: no privacy. Must be given.",
-        show_default=False,
-        rich_help_panel=PRIVACY,
-    ),
-]
-Noise = Annotated[
-    str,
-    typer.Option(
-        "--noise",
-        metavar="NAME",
-        help="Whose noise is drawn: d-chi, or an installed plug-in's, whose promise cutlayer has not verified. "
-        "`cutlayer conformance NAME` looks into it.",
-        rich_help_panel=PRIVACY,
-    ),
-]
-PREFIX = "prefix"
-"""As a window: all of the text before a token."""
+class HeldOut(SettingsSpec):
+    """Texts beside those that are learnt from."""
+
+    dev: str | None = setting(
+        None, help="For early stopping.", shown=Shown(TEXTS, metavar="FILE", default="a share of train")
+    )
+    test: str | None = setting(
+        None,
+        help="For the accuracy that is reported.",
+        shown=Shown(TEXTS, common=True, metavar="FILE", default="dev"),
+    )
 
 
-def parse_window(text: str) -> int | None:
-    """A noise window: a number of tokens, or all of them.
+class TrainingFiles(HeldOut):
+    """Where a run's texts come from, and where its folder is."""
 
-    Raises:
-        typer.BadParameter: Neither.
-    """
-    if text == PREFIX:
-        return None
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise typer.BadParameter(f"{text!r} is no whole number above 0, and not {PREFIX!r}.")
-    return int(text)
+    train: str = setting(help=f"The texts to learn from: {DATA_HELP}", shown=Shown(TEXTS, common=True, metavar="FILE"))
+    public_first: str | None = setting(
+        None,
+        help="Language models: begin with public text, before any private text leaves: a file with the columns of "
+        "train, or `sample`, the embedded corpus. Measured, it hides little: see docs/papers/unsplit.md.",
+        shown=Shown(PRIVACY, metavar="FILE|sample", source="Yao & Li, §5"),
+    )
+    out: Path | None = setting(
+        None,
+        help="The run's folder; a stopped run in it goes on, a finished one is shown again.",
+        shown=Shown(TEXTS, metavar="DIR", default="a new folder in your own one"),
+    )
 
 
-NoiseWindow = Annotated[
-    str,
-    typer.Option(
-        "--noise-window",
-        metavar="N|prefix",
-        help="How many tokens before a token decide its noise, with the token itself. Passages that are repeated then "
-        "keep their noise: an edited copy shows little new. prefix: all tokens before it.",
-        rich_help_panel=PRIVACY,
-    ),
-]
-UnsafeNoiseSeed = Annotated[
-    int | None,
-    typer.Option(
-        "--unsafe-noise-seed",
-        metavar="N",
-        help="UNSAFE: draw privacy noise from this number, so that whoever knows it can undo it. Marks every output.",
-        show_default=False,
-        rich_help_panel=PRIVACY,
-    ),
-]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"],
-    typer.Option("--device", help="Where the bottom is computed. auto: on CUDA where there is one."),
-]
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        metavar="N",
+class TableFiles(SettingsSpec):
+    """A table that is read, and one that is written beside it."""
+
+    input: str = setting(help=f"The texts: {DATA_HELP}", shown=Shown(TEXTS, common=True, metavar="FILE"))
+    output: Path = setting(
+        help="The file that is written, in the order of the input: .csv, .tsv, .jsonl, each also .gz.",
+        shown=Shown(TEXTS, common=True, metavar="FILE"),
+    )
+
+
+class LocalModel(SettingsSpec):
+    """The model of a vendor in this process."""
+
+    model: str = setting(
+        LOCAL_MODEL,
+        help="The vendor's model: starter, starter-decoder, a local folder or a hub id.",
+        shown=Shown(CUT, metavar="SOURCE"),
+    )
+
+
+class Work(SettingsSpec):
+    """Where work is done that several processes can share."""
+
+    jobs: int = setting(
+        1,
         help="Processes that share the work; each has its part of the cores. 1: this one alone.",
-        rich_help_panel=WORK,
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
+        shown=Shown(WORK),
+        ge=1,
+    )
+    ray: str | None = setting(
+        None,
         help="Do the work on a Ray cluster of your own that runs already: auto, or HOST:PORT. Its machines must see "
-        "your --home under the same path.",
-        show_default=False,
-        rich_help_panel=WORK,
-    ),
-]
+        "the folders that are named here under the same paths.",
+        shown=Shown(WORK, metavar="ADDRESS"),
+    )
+
+    def executor(self) -> Executor:
+        """What does it.
+
+        Raises:
+            ConfigError: The settings have no meaning together.
+            MissingExtraError: Ray is not installed.
+        """
+        from cutlayer.core.executors import executor
+
+        return executor(jobs=self.jobs, ray=self.ray)
+
+
 DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The vendor's folder.", show_default=False)]
-
-
-def require_eta(eta: float | None) -> float:
-    """The eta given; how much leaves is never decided by a default.
-
-    Raises:
-        typer.BadParameter: None was given.
-    """
-    if eta is None:
-        raise typer.BadParameter(
-            "it has no default. Give a number (smaller hides more; `cutlayer privatize` shows what would leave),"
-            " or `--eta inf` for no privacy",
-            param_hint="--eta",
-        )
-    return eta
-
-
-def parse_depth(bottom: str) -> int | None:
-    """Blocks at the customer; `None` for the text cut.
-
-    Raises:
-        typer.BadParameter: It is neither.
-    """
-    if bottom == "text":
-        return None
-    if not bottom.isdecimal():
-        raise typer.BadParameter(f"{bottom} is neither a number of blocks nor `text`", param_hint="--bottom")
-    return int(bottom)
 
 
 def warn_unprotected(output: Output, *, eta: float, noise: str, unsafe_noise_seed: int | None) -> None:
@@ -219,7 +178,7 @@ def warn_unprotected(output: Output, *, eta: float, noise: str, unsafe_noise_see
     Raises:
         ConfigError: There is no such noise.
     """
-    if noise != OWN_NOISE:
+    if noise != D_CHI:
         from cutlayer.privacy import PluggedIn, find_mechanism
 
         mechanism = find_mechanism(noise)

@@ -19,9 +19,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cutlayer.customer.progress import Bars, bars
 from cutlayer.printable import printable
 
 
@@ -63,23 +63,6 @@ def percent(share: float | None, *, digits: int = 2) -> str:
 
 PIPE_WIDTH = 160
 QUIET_SECONDS = 60.0
-
-
-class Bars:
-    """Progress bars, one for each stage, in the order in which the stages begin."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._stages: dict[str, TaskID] = {}
-
-    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Says that `done` of `total` parts of a stage are done."""
-        if not self._stages:
-            self._bars.start()  # not before: a command that fails at once leaves no empty line
-        note = _shown(note)
-        if stage not in self._stages:
-            self._stages[stage] = self._bars.add_task(stage, total=total, note=note)
-        self._bars.update(self._stages[stage], completed=done, total=total, note=note)
 
 
 class Lines:
@@ -167,19 +150,8 @@ class Output:
         if not self._messages.is_terminal:
             yield Lines(self._messages)
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        bars = Progress(*columns, console=self._messages)
-        try:
-            yield Bars(bars)
-        finally:
-            if bars.live.is_started:
-                bars.stop()
+        with bars(self._messages) as drawn:
+            yield drawn
 
 
 def fail(message: str, *, remedy: str, exit_code: int, as_json: bool) -> int:

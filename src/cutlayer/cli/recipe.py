@@ -7,8 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from cutlayer.cli.options import AsJson, named_values
+from cutlayer.cli.command import settings_command
+from cutlayer.cli.options import AsJson, Work, named_values
 from cutlayer.cli.output import Output
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+
+EXPERIMENT = "Experiment"
+"""The topic of its settings."""
 
 app = typer.Typer(epilog="Example: cutlayer recipe show sap", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The recipe, for example sap.", show_default=False)]
@@ -43,79 +49,57 @@ def show(name: Name, as_json: AsJson = False) -> None:
     output.result(content)
 
 
+class Experiment(SettingsSpec):
+    """How much of a recipe is run, on what, and where its results go."""
+
+    size: Literal["tiny", "small", "full"] = setting("small", help="How much of it is run.", shown=Shown(EXPERIMENT))
+    seeds: int = setting(1, help="Runs of each cell, with seeds 0 to N-1.", shown=Shown(EXPERIMENT), ge=1)
+    model: str | None = setting(
+        None,
+        help="The vendor's model: an embedded one's name, a local folder or a hub id.",
+        shown=Shown(EXPERIMENT, metavar="SOURCE", default="the recipe's"),
+    )
+    only: str | None = setting(
+        None,
+        help="These parts alone; `recipe show` lists them.",
+        shown=Shown(EXPERIMENT, metavar="PART,…", default="all"),
+    )
+    settings: tuple[str, ...] = setting(
+        (),
+        help="Another setting than `recipe show` lists, by its dotted name; may be repeated.",
+        shown=Shown(EXPERIMENT, flags=("--set",), metavar="NAME=VALUE"),
+    )
+    data: Path | None = setting(
+        None,
+        help="The folder of public data sets: NAME/SPLIT.jsonl.gz.",
+        shown=Shown(EXPERIMENT, metavar="DIR", env="CUTLAYER_DATA"),
+    )
+    out: Path | None = setting(
+        None, help="Cells and report.", shown=Shown(EXPERIMENT, metavar="DIR", default="runs/NAME-SIZE")
+    )
+
+
 @app.command(epilog="Example: cutlayer recipe run sap --size small --seeds 1 --data DIR --out runs/sap")
-def run(
-    name: Name,
-    size: Annotated[Literal["tiny", "small", "full"], typer.Option(help="How much of it is run.")] = "small",
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each cell, with seeds 0 to N-1.")] = 1,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="The vendor's model: an embedded one's name, a local folder or a hub id. Default: the recipe's.",
-            show_default=False,
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PART,…", help="These parts alone; `recipe show` lists them. Default: all.", show_default=False
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Another setting than `recipe show` lists, by its dotted name; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="CUTLAYER_DATA",
-            metavar="DIR",
-            help="The folder of public data sets: NAME/SPLIT.jsonl.gz.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Cells and report. Default: runs/NAME-SIZE.", show_default=False),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Worker processes that run cells beside each other.")
-    ] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run cells on an existing Ray cluster: auto, or HOST:PORT. Its machines must see --data and --out.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@settings_command(config=False)
+def run(name: Name, experiment: Experiment, work: Work, as_json: AsJson = False) -> None:
     """Run a recipe cell by cell. Finished cells are kept: interrupt it, run it again, and it goes on."""
     from cutlayer.core import IncompleteError, checked
-    from cutlayer.core.executors import executor
     from cutlayer.recipes import RECIPES, RecipeOptions, Size, data_folder
 
     output = Output(as_json=as_json)
     chosen = RECIPES[name]
     with checked():
         options = RecipeOptions(
-            size=Size(size),
-            seeds=seeds,
-            model=model or chosen.default_model,
-            data=data_folder(data).resolve(),
-            out=(out or Path("runs") / f"{name}-{size}").resolve(),
-            only=tuple(part.strip() for part in only.split(",")) if only else (),
-            settings=dict(named_values(settings or (), "--set")),
+            size=Size(experiment.size),
+            seeds=experiment.seeds,
+            model=experiment.model or chosen.default_model,
+            data=data_folder(experiment.data).resolve(),
+            out=(experiment.out or Path("runs") / f"{name}-{experiment.size}").resolve(),
+            only=tuple(part.strip() for part in experiment.only.split(",")) if experiment.only else (),
+            settings=dict(named_values(experiment.settings, "--set")),
         )
     with output.progress() as progress:
-        report = chosen.run(options, progress, executor(jobs=jobs, ray=ray))
+        report = chosen.run(options, progress, work.executor())
     for table in report.tables:
         output.table(table.title, table.columns, table.rows)
         for note in table.notes:

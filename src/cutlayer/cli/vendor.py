@@ -7,12 +7,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
+from cutlayer.vendor.settings import VendorSettings
 
 app = typer.Typer(
     help="Run the side that owns the model.",
@@ -28,8 +30,10 @@ app.add_typer(keys, name="key")
 
 
 @app.command(epilog="Example: cutlayer vendor init --data-dir /srv/cutlayer --model starter")
+@settings_command(config=False)
 def init(
     data_dir: DataDir,
+    settings: Annotated[dict[str, Any], Part(VendorSettings, ("database_url", "max_bottom", "max_tail", "threads"))],
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,12 +42,6 @@ def init(
             help="starter, starter-decoder, a local folder or a hub id; may be repeated. Default: starter. "
             "In a folder that is set up already: added, or in place of the model of that name.",
             show_default=False,
-        ),
-    ] = None,
-    db_url: Annotated[
-        str | None,
-        typer.Option(
-            "--db-url", metavar="URL", help="SQLAlchemy URL. Default: SQLite in the folder.", show_default=False
         ),
     ] = None,
     tls_host: Annotated[
@@ -55,21 +53,6 @@ def init(
             show_default=False,
         ),
     ] = None,
-    max_bottom: Annotated[
-        int | None,
-        typer.Option(min=0, help="Deepest cut that is handed out. Default: half of the blocks.", show_default=False),
-    ] = None,
-    max_tail: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Deepest tail of a decoder that is handed out. Default: a quarter of the blocks, at most 2.",
-            show_default=False,
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Compute threads. Default: all cores.", show_default=False)
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the vendor's folder: settings, tables, a card for each model, and a certificate if asked for.
@@ -80,25 +63,19 @@ def init(
 
     output = Output(as_json=as_json)
     done = "Updated" if (data_dir / "vendor.json").exists() else "Made"
-    settings = vendor.init(
-        data_dir,
-        models=model,
-        db_url=db_url,
-        tls_host=tls_host,
-        max_bottom=max_bottom,
-        max_tail=max_tail,
-        threads=threads,
-    )
+    made = vendor.init(data_dir, models=model, tls_host=tls_host, **settings)
     if tls_host is not None:
-        output.show(f"Customers reach it as {tls_host} and pass --ca-cert with this file: {settings.certificate}")
+        output.show(f"Customers reach it as {tls_host} and pass --ca-cert with this file: {made.certificate}")
     output.show(f"{done} {data_dir}. Next: cutlayer vendor key create NAME --data-dir {data_dir}")
     # a database's address may hold its password
-    output.result({"data_dir": str(data_dir), "settings": settings.model_dump(mode="json", exclude={"database_url"})})
+    output.result({"data_dir": str(data_dir), "settings": made.model_dump(mode="json", exclude={"database_url"})})
 
 
 @app.command(epilog="Example: cutlayer vendor serve --data-dir /srv/cutlayer --port 8377")
+@settings_command(config=False)
 def serve(
     data_dir: DataDir,
+    settings: Annotated[dict[str, Any], Part(VendorSettings, ("threads",), (("threads", "as set"),))],
     host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8377,
     tls_cert: Annotated[
@@ -107,9 +84,6 @@ def serve(
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate's private key.", show_default=False)
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Compute threads, instead of those set.", show_default=False)
     ] = None,
     until_stdin_closes: Annotated[
         bool, typer.Option("--until-stdin-closes", hidden=True, help="End with the process that started this one.")
@@ -131,7 +105,7 @@ def serve(
         port=port,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        threads=threads,
+        threads=settings.get("threads"),
         on_listening=lambda url: output.result({"url": url, "data_dir": str(data_dir)}),
     )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ConfigError,
         ConformanceError,
         CutlayerError,
+        CutlayerWarning,
         DataError,
         Fault,
         IncompleteError,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from cutlayer.core.perplexity import Perplexity
     from cutlayer.core.proportion import Proportion
     from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
-    from cutlayer.core.spec import Registry, Spec, checked
+    from cutlayer.core.setting import Shown
+    from cutlayer.core.spec import Registry, SettingsSpec, Spec, SpecFamily, checked
 
 __all__ = [
     "AuthError",
@@ -40,6 +42,7 @@ __all__ = [
     "ConformanceError",
     "Cut",
     "CutlayerError",
+    "CutlayerWarning",
     "DataError",
     "Deviation",
     "Fault",
@@ -55,7 +58,10 @@ __all__ = [
     "Ragged",
     "Registry",
     "Rows",
+    "SettingsSpec",
+    "Shown",
     "Spec",
+    "SpecFamily",
     "Stopped",
     "StorageError",
     "TargetError",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
+
+from cutlayer.core.setting import Shown, setting
+
+CUT = "Model and cut"
+"""The topic of these settings."""
 
 
 class Place(StrEnum):
@@ -17,22 +22,34 @@ class Place(StrEnum):
 class Cut(BaseModel):
     """Where a model is cut in two or three.
 
-    Attributes:
-        bottom: Number of blocks below the cut, at the customer. 0 is the token-embedding table
-            alone: the boundary is its rows, and positions, token types and normalisation stay in
-            the top. `None` is the *text cut*: the customer holds no weights and sends token ids.
-        tail: Number of blocks above the upper cut, at the customer. 0 is the final norm and the
-            head alone. `None`: there is no tail, the head stays in the top. In an encoder-decoder these are blocks
-            of the decoder.
-        target: Encoder-decoders alone: number of decoder blocks below the cut, at the customer. 0 is the
-            decoder's embeddings alone.
+    At `bottom` 0 the boundary is the rows of the token-embedding table, and positions, token types and normalisation
+    stay in the top. At the *text cut*, `bottom=None`, the customer holds no weights and sends token ids. At `tail` 0
+    it holds the final norm and the head alone; without a tail the head stays in the top.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bottom: int | None = Field(default=0, ge=0)
-    tail: int | None = Field(default=None, ge=0)
-    target: int = Field(default=0, ge=0)
+    bottom: int | None = setting(
+        0,
+        help="Blocks on your side, below the cut. 0: the embedding table alone; text (in Python None): no weights at "
+        "all, without noise only.",
+        shown=Shown(CUT, unit="blocks", none="text", default="0; of language models and encoder-decoders 1"),
+        ge=0,
+    )
+    tail: int | None = setting(
+        None,
+        help="Language models and encoder-decoders: blocks on your side above the upper cut, below the head; of an "
+        "encoder-decoder those of the decoder. 0: the final norm and the head alone.",
+        shown=Shown(CUT, unit="blocks", source="Yao & Li, §3.2", default="0 where the head is yours"),
+        ge=0,
+    )
+    target: int = setting(
+        0,
+        help="Encoder-decoders: the decoder's first blocks on your side; with 0 a table lookup reads every target "
+        "token.",
+        shown=Shown(CUT, unit="blocks", flags=("--target-bottom",), default="1"),
+        ge=0,
+    )
 
     @property
     def is_text(self) -> bool:

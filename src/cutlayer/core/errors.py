@@ -36,6 +36,10 @@ class CutlayerError(Exception):
         return f"{self.message}{end} {self.remedy}".strip()
 
 
+class CutlayerWarning(UserWarning):
+    """Something that a user may want to change, said before anything leaves; the call goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing wrong with a configuration: where it stands, what stands there, what may stand there."""

@@ -106,7 +106,7 @@ def executor(*, jobs: int = 1, ray: str | None = None, packages: Sequence[str] =
         raise ConfigError([Fault("jobs", jobs, "must be at least 1")])
     if ray is not None:
         if jobs > 1:
-            raise ConfigError([Fault("jobs", jobs, "must be left out with ray: its cluster knows its own size")])
+            raise ConfigError([Fault("jobs", jobs, "must be left out with `ray`: its cluster knows its own size")])
         _import_ray()
         return RayCluster(ray, packages=packages)
     return Processes(jobs, packages=packages) if jobs > 1 else InProcess(packages=packages)

@@ -13,6 +13,8 @@ from importlib.abc import InspectLoader
 from types import ModuleType
 from typing import Any, cast
 
+from cutlayer.core.extras import require
+
 
 class _LazyPackage(ModuleType):
     """A package whose names are loaded on first use (PEP 562)."""
@@ -20,9 +22,13 @@ class _LazyPackage(ModuleType):
     _sources: dict[str, tuple[str, str | None]]
     """By name, the module that it is in, and its name there; `None` where it is that module."""
 
+    _extra: str | None
+
     def __getattr__(self, name: str) -> Any:
         if name not in self._sources:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if self._extra is not None:
+            require(self._extra)
         module, attribute = self._sources[name]
         loaded = import_module(module)
         value = self.__dict__[name] = loaded if attribute is None else getattr(loaded, attribute)
@@ -37,11 +43,13 @@ class _LazyPackage(ModuleType):
         return sorted({*super().__dir__(), *self._sources})
 
 
-def on_first_use(package: str) -> None:
+def on_first_use(package: str, *, extra: str | None = None) -> None:
     """Makes the imports under a package's `if TYPE_CHECKING:` happen one by one, when their names are asked for.
 
     Args:
         package: Its name; called from its `__init__`.
+        extra: What must be installed for its names. Its modules of settings can be imported without: `--help` shows
+            what there is to set where an extra is missing, too.
     """
     module = sys.modules[package]
     source = cast(InspectLoader, module.__loader__).get_source(package) or ""
@@ -55,4 +63,5 @@ def on_first_use(package: str) -> None:
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
+    module.__dict__["_extra"] = extra
     module.__class__ = _LazyPackage

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from cutlayer.core.errors import ConfigError, Fault
 
@@ -26,6 +27,73 @@ class Spec(BaseModel):
     """A frozen, closed description of something that can be built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+class SettingsSpec(Spec):
+    """A spec that users write: what it refuses when it is made is a `ConfigError` with every fault.
+
+    Inside another spec its faults are collected with those of the others.
+    """
+
+    # infinity is a value here, and JSON has no other word for it
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    def __init__(self, **values: Any) -> None:
+        with checked():
+            super().__init__(**values)
+
+    # else it is called inside another spec, too
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+class SpecFamily(SettingsSpec):
+    """A spec of which there are several kinds, told apart by the value of one field, such as `mechanism`.
+
+    A family names that field in `tag`. Each subclass of it that gives the field a default
+    is a kind, known by that name from when it is defined. A field annotated with the family takes any kind.
+    """
+
+    tag: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Any]]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "tag" in vars(cls):
+            cls.kinds = {}
+        elif (field := cls.model_fields.get(cls.tag)) is not None:
+            if field.default in cls.kinds:
+                raise TypeError(f"There are two kinds with {cls.tag} {field.default!r}.")
+            cls.kinds[field.default] = cls
+
+    @classmethod
+    def read(cls, data: Any) -> Any:
+        """A spec of the kind that a mapping names; what is no mapping is left as it is."""
+        if not isinstance(data, Mapping):
+            return data
+        name = data.get(cls.tag)
+        if name not in cls.kinds:
+            close = difflib.get_close_matches(str(name), cls.kinds, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(cls.kinds)}"
+            raise ValueError(f"there is no {cls.tag} {name!r}: {hint}")
+        return cls.kinds[name].model_validate(data)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        if "tag" not in vars(cls):
+            return handler(source)
+        return core_schema.no_info_before_validator_function(
+            cls.read,
+            core_schema.is_instance_schema(cls),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda spec, info: spec.model_dump(mode=info.mode), info_arg=True
+            ),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        if "tag" not in vars(cls):
+            return handler(schema)
+        return {"oneOf": [handler(kind.__pydantic_core_schema__) for kind in cls.kinds.values()]}
 
 
 @contextmanager
@@ -39,10 +107,40 @@ def checked() -> Iterator[None]:
         yield
     except ValidationError as error:
         faults = [
-            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], fault["msg"])
+            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], allowed(fault))
             for fault in error.errors(include_url=False)
         ]
         raise ConfigError(faults) from error
+
+
+_BOUNDS: Final = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+"""What pydantic's faults of a bound mean."""
+
+
+def allowed(fault: ErrorDetails) -> str:
+    """What is allowed, in a few words.
+
+    Args:
+        fault: What pydantic says of a value.
+    """
+    if fault["type"] in _BOUNDS:
+        bounds = {name: f"{bound:g}" for name, bound in fault["ctx"].items()}
+        return _BOUNDS[fault["type"]].format(**bounds)
+    if fault["type"] != "extra_forbidden":
+        return fault["msg"].removeprefix("Value error, ")
+    name = fault["loc"][-1]
+    kinds = {
+        kind.__name__
+        for family in SpecFamily.__subclasses__()
+        for kind in family.kinds.values()
+        if name in kind.model_fields
+    }
+    return f"is no setting here, but of {' and '.join(sorted(kinds))}" if kinds else "is no setting here"
 
 
 class Registry(Generic[T]):

@@ -6,7 +6,7 @@ from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from cutlayer.customer.account import Account
-    from cutlayer.customer.client import Client, Mechanism, Source
+    from cutlayer.customer.client import Client
     from cutlayer.customer.gate import Gate
     from cutlayer.customer.home import Home, default_home
     from cutlayer.customer.preview import Draw, Preview, PreviewStream
@@ -19,21 +19,35 @@ if TYPE_CHECKING:
         PrivatizedText,
         RunResult,
     )
-    from cutlayer.customer.sampling import Sampling
     from cutlayer.customer.session import Session, Texts
-    from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom, TrainSpec
+    from cutlayer.customer.settings import (
+        DataSpec,
+        FinetuneSpec,
+        FullTuning,
+        Lora,
+        Objective,
+        RunSpec,
+        Sampling,
+        TrainBottom,
+        Training,
+        TrainSpec,
+        TuningSpec,
+    )
+    from cutlayer.customer.sources import Source
 
 __all__ = [
     "Account",
     "Client",
+    "DataSpec",
     "Draw",
     "FinetuneResult",
+    "FinetuneSpec",
+    "FullTuning",
     "Gate",
     "Generation",
     "Home",
     "LanguageResult",
-    "Mechanism",
-    "Method",
+    "Lora",
     "Objective",
     "Prediction",
     "Preview",
@@ -49,6 +63,8 @@ __all__ = [
     "Texts",
     "TrainBottom",
     "TrainSpec",
+    "Training",
+    "TuningSpec",
     "default_home",
 ]
 

@@ -45,8 +45,12 @@ class Account:
         self._opened = transport
 
     @property
-    def _transport(self) -> Transport:
-        """The way to the vendor, opened on first use."""
+    def transport(self) -> Transport:
+        """The way to the vendor, opened on first use.
+
+        Raises:
+            ConfigError: There is no address, or no key.
+        """
         if self._opened is None:
             if not self._vendor:
                 raise ConfigError("No vendor is named.", remedy="Pass --vendor URL or set CUTLAYER_VENDOR.")
@@ -55,8 +59,9 @@ class Account:
             self._opened = HttpTransport(self._vendor, self._api_key, ca_cert=self._ca_cert)
         return self._opened
 
-    def _gate(self) -> Gate:
-        return Gate(self._transport, self.home.ledger)
+    def gate(self) -> Gate:
+        """A door for messages that belong to no run and carry no text."""
+        return Gate(self.transport, self.home.ledger)
 
     @property
     def ledger(self) -> Ledger:
@@ -70,7 +75,7 @@ class Account:
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         """The tenant's adapters at the vendor."""
-        return self._gate().send(routes.ADAPTERS).expect(AdapterList).adapters
+        return self.gate().send(routes.ADAPTERS).expect(AdapterList).adapters
 
     def adapter(self, adapter: str) -> AdapterInfo:
         """One adapter, with the digest of its weights.
@@ -79,7 +84,7 @@ class Account:
             ConfigError: This is no adapter's identifier.
         """
         where = {"adapter": adapter_identifier(adapter)}
-        return self._gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
+        return self.gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
 
     def delete_adapter(self, adapter: str) -> None:
         """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.
@@ -89,7 +94,7 @@ class Account:
         """
         profile = self.home.adapter(adapter)
         begun = profile / "deletion-begun"
-        gate = self._gate()
+        gate = self.gate()
         if profile.exists() and not begun.exists():
             where = {"adapter": adapter}
             check_is_here(gate, routes.ADAPTER_GET, where, f"adapter {adapter}", lost=f"remove {profile} yourself")

@@ -10,8 +10,8 @@ from transformers import DynamicCache, GenerationConfig, GenerationMixin, Pretra
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from cutlayer.core import Ragged
-from cutlayer.customer.sampling import Sampling
 from cutlayer.customer.session import Growing, Session
+from cutlayer.customer.settings import Sampling
 
 
 class _Parents(DynamicCache):
@@ -72,14 +72,14 @@ def best_texts(session: Session, texts: Growing, sampling: Sampling) -> list[lis
     tokenizer = session.archive.tokenizer
     config = GenerationConfig(
         max_new_tokens=sampling.max_new_tokens,
-        num_beams=sampling.beams,
+        num_beams=sampling.num_beams,
         length_penalty=sampling.length_penalty,
         do_sample=False,
         bos_token_id=start,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.eos_token_id,  # what fills texts that have ended; padding is the start token of some
     )
-    prompts = torch.full((texts.link.spec.sequences // sampling.beams, 1), start)
+    prompts = torch.full((texts.link.spec.sequences // sampling.num_beams, 1), start)
     model = _Elsewhere(session, texts)
     model.generation_config = config
     inputs: dict[str, Any] = {"attention_mask": torch.ones_like(prompts), "past_key_values": _Parents()}

@@ -56,7 +56,7 @@ def split_order(spec: RunSpec, secret: CustomerSecret) -> Order:
 
 def run_order(seed: int, privacy: PrivacySpec, secret: CustomerSecret) -> Order:
     """In which texts leave, and are trained on. Runs with other noise have another: no order aligns their texts."""
-    return Order(secret, f"run/{seed}/{privacy.model_dump_json()}")
+    return Order(secret, f"run/{seed}/{privacy.identity}")
 
 
 def run_privatizer(
@@ -76,7 +76,7 @@ def run_privatizer(
         table=None if archive.table is None else archive.table.detach().cpu().clone(),
         candidates=archive.candidates,
         table_fingerprint=table_fingerprint(archive.table),
-        boundary=f"{archive.fingerprint}/{Cut(bottom=spec.bottom).slug}",
+        boundary=f"{archive.fingerprint}/{Cut(bottom=spec.cut.bottom).slug}",
         spellings=Spellings(archive.spellings),
         importance=importance,
     )

@@ -1,19 +1,16 @@
-"""What a run's transcript was about: who measures it holds the texts, an attack does not.
+"""What an audit asks of a run: each attack the truth of its question, scored on texts that the attacker does not know.
 
-A run's folder holds the transcript and the settings. The texts are the customer's, and are given again. Which
-record holds which text, and which texts each step took, follows from both.
+The texts are the customer's, and are given again. What the traffic was about is read by `cutlayer.customer.recorded`.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cutlayer.attacks import (
@@ -32,42 +29,22 @@ from cutlayer.attacks import (
     Transcript,
     Truth,
 )
-from cutlayer.core import ConfigError, DataError, Fault, Ragged, Spec, Tokens
-from cutlayer.customer.derived import noise_secret, run_order, run_privatizer
+from cutlayer.core import ConfigError, DataError, Fault, Ragged, Tokens
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.corpora import Corpora, split_rows
+from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.home import Home
-from cutlayer.customer.order import Order
-from cutlayer.customer.prepare import Corpora, Labelled, Prepared, prepare, split_rows
+from cutlayer.customer.prepare import prepare
+from cutlayer.customer.recorded import RecordedRun, Stream
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run, check_version
-from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
-from cutlayer.customer.trainer import Examples, best_step, training_order
-from cutlayer.customer.tuning import AnyTail, put_back, trained_parameters, tune
-from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset
 from cutlayer.models import Archive
-from cutlayer.privacy import Privatizer, UtilityImportance
-from cutlayer.wire import Form
+from cutlayer.privacy import UtilityImportance
 
 _BY_STEP = (SignalSource.GRADIENTS, SignalSource.NEIGHBOURS, SignalSource.REPORTS)
 """Where training shows labels, step by step."""
-
-
-class AttackerSpec(Spec):
-    """What the attacker is taken to know of the customer's records, and what it asks of them.
-
-    Attributes:
-        known: The share of records that it knows in full: text, label and private attributes. It learns from them, and
-            is scored on the others.
-        group: The column of what must be known of all or of none: who wrote the text.
-        secret: Columns of private attributes, which it asks for.
-        seed: Which records it knows.
-    """
-
-    known: float = Field(default=0.2, ge=0, lt=1)
-    group: str | None = None
-    secret: tuple[str, ...] = ()
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +70,8 @@ class Evidence:
         spec: The run's settings.
         transcript: What the vendor saw.
         knowledge: What the vendor knows beside it: the parts that it handed out, and how releases are privatized.
-        tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released.
+        tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released; of an
+            encoder-decoder the source texts'.
         trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
             that predict no tokens.
         said: What the adapter's next tokens were where it was asked; `None` for runs that predict none.
@@ -111,6 +89,7 @@ class Evidence:
             their numbers.
         archive: What the vendor handed out.
         result: What the run found.
+        targets: Of an encoder-decoder what crossed of its target texts, which gradients and answers are about.
         joined: What several runs of this customer showed together; `None` where there is one run.
     """
 
@@ -132,6 +111,7 @@ class Evidence:
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
+    targets: Stream | None = None
     joined: Joined | None = None
 
     @property
@@ -158,10 +138,14 @@ class Evidence:
 
     def seen_by(self, attack: Attack) -> Transcript:
         """What an attack reads: of several runs all, if it can."""
+        if self.targets is not None and _of_targets(attack):
+            return self.targets.transcript
         return self.joined.transcript if attack.joint and self.joined else self.transcript
 
     def known_to(self, attack: Attack) -> Knowledge:
         """What it is granted beside that."""
+        if self.targets is not None and _of_targets(attack):
+            return self.targets.knowledge
         return replace(self.knowledge, noises=self.joined.noises) if attack.joint and self.joined else self.knowledge
 
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
@@ -195,7 +179,7 @@ class Evidence:
         archive: Archive,
         *,
         home: Home,
-        attacker: AttackerSpec = AttackerSpec(known=0),  # noqa: B008 - frozen
+        attacker: AttackerSpec = AttackerSpec(auxiliary_fraction=0),  # noqa: B008 - frozen
     ) -> Evidence:
         """The evidence of a run.
 
@@ -207,17 +191,11 @@ class Evidence:
             attacker: What the attacker is taken to know of the records.
 
         Raises:
-            ConfigError: The folder holds no finished run, or one of an encoder-decoder; or the data has no column that
-                the attacker asks for.
+            ConfigError: The folder holds no finished run; or the data has no column that the attacker asks for.
             DataError: The data is not the run's.
         """
         run, spec = _finished(folder), cls.settings(folder)
-        if spec.objective is Objective.SEQ2SEQ:
-            raise ConfigError(
-                "Runs of encoder-decoders are not audited yet.",
-                remedy="Their result says what the vendor read of them: cutlayer finetune shows it again.",
-            )
-        if spec.objective.generates and (attacker.secret or attacker.group is not None):
+        if spec.objective is Objective.LM and (attacker.secret or attacker.group is not None):
             raise ConfigError(
                 "A language model's texts are joined and cut into blocks, which have no attributes of their own.",
                 remedy="Leave --secret-column and --group-column out.",
@@ -228,30 +206,24 @@ class Evidence:
                 f"The run in {folder} was over other data, or another customer's.",
                 remedy="Give the same files and columns (and --home) as to `cutlayer finetune`.",
             )
-        secret = noise_secret(home, spec.unsafe_noise_seed)
-        rows = split_rows(given, spec, secret)
+        rows = split_rows(given, spec, noise_secret(home, spec.unsafe_noise_seed))
         data = prepare(rows, spec, archive, vocab_size=archive.manifest.vocab_size)
-        steps = _steps(run, data, run_order(spec.seed, spec.privacy, secret))
-        if spec.stores:
-            privatizer = run_privatizer(archive, spec, secret, data.importance)
-            records = {run.identifier("train"): record_numbers(privatizer, data.train)}
-            truth = TokenTruth(data.tokens, records=records)
-        else:
-            truth = TokenTruth(data.tokens, steps=steps)
-        labels = (
-            LabelTruth(rows.labels, len(rows.names), steps, epsilon=spec.label_epsilon)
-            if isinstance(rows, Labelled)
-            else None
-        )
-        knowledge = granted(spec, archive)
-        truth = replace(truth, search=knowledge.search)
+        recorded = RecordedRun(run, rows, data, archive, home)
+        knowledge, labels = recorded.released.knowledge, recorded.labels
+        truth = replace(recorded.words, search=knowledge.search)
         texts = equal_texts(data.tokens)
         known = _known(rows.train, texts, attacker)
         # who knows a text has read every equal one
         hidden = ~torch.isin(texts, texts[known])
         if not bool(hidden.any()):
             raise ConfigError(
-                [Fault("known", attacker.known, f"leaves none of {len(known)} texts to ask for")],
+                [
+                    Fault(
+                        "auxiliary_fraction",
+                        attacker.auxiliary_fraction,
+                        f"leaves none of {len(known)} texts to ask for",
+                    )
+                ],
                 remedy="Have the attacker know a smaller share, or give more texts.",
             )
         where: dict[str, Any] = {"records": truth.records, "steps": truth.steps}
@@ -259,69 +231,48 @@ class Evidence:
         classes = None
         if labels is not None:
             classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
+            etas = _estimated_etas(spec, data.tokens, labels, known, vocab_size=archive.manifest.vocab_size)
+            knowledge = replace(knowledge, noise=Noise(spec.privacy, etas=etas))
         if spec.objective.generates:
             places, listed = tuple(range(len(data.tokens))), None
         else:
             places = _places(rows.train, given.train)
             listed = RowTruth(torch.tensor(places), len(given.train), **where)
-        transcript = Transcript.recorded(run.transcript)
-        trained = said = None
-        if spec.objective.generates:
-            skipped = 0 if archive.template.opening else 1
-            trained = TrainedTruth(data.tokens, steps=steps, skipped=skipped).only(hidden)
-            said = _said(run, archive, transcript, knowledge, texts=len(data.train), skipped=skipped)
         attributes = {}
         for column in attacker.secret:
             values, names = _numbered(rows.train, column)
             attributes[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
-        if labels is not None:
-            etas = _estimated_etas(spec, data.tokens, labels, known, vocab_size=archive.manifest.vocab_size)
-            knowledge = replace(knowledge, noise=Noise(spec.privacy, etas=etas))
-        if spec.train_bottom is TrainBottom.REDRAW:
-            links = {(f"job/{job}", step): texts for (job, step), texts in steps.items()}
+        if spec.train_bottom is TrainBottom.RESAMPLE:
+            links = {(f"job/{job}", step): texts for (job, step), texts in recorded.released.steps.items()}
             knowledge = replace(knowledge, links=links)
+        released = recorded.released.tokens
         return cls(
             spec=spec,
-            transcript=transcript,
+            transcript=recorded.released.transcript,
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
-            trained=trained,
-            said=said,
+            trained=recorded.trained.only(hidden) if spec.objective.generates else None,
+            said=recorded.said if spec.objective.generates else None,
             labels=labels,
             classes=classes,
             attributes=attributes,
-            lengths=LengthTruth(torch.stack([side.lengths for side in data.tokens.segments]).sum(0), **where),
+            lengths=LengthTruth(torch.stack([side.lengths for side in released.segments]).sum(0), **where),
             listed=listed,
-            known=_singles(data.tokens.select(known.nonzero()[:, 0])),
+            known=_singles(released.select(known.nonzero()[:, 0])),
             known_records=int(known.sum()),
             label_names=data.label_names,
             texts=None if spec.objective.generates else rows.train,
             rows=places,
             archive=archive,
             result=run.result(),
+            targets=recorded.predicted if spec.objective is Objective.SEQ2SEQ else None,
         )
 
 
-def _said(
-    run: Run, archive: Archive, transcript: Transcript, knowledge: Knowledge, *, texts: int, skipped: int
-) -> GreedyTruth:
-    """What the customer's own tail made of the answers to the queries of the run's adapter."""
-    source = f"adapter/{run.state.adapter}/infer"
-    answers = (answer for answer in transcript.answers() if answer.source == source)
-    tail = _trained_tail(run, archive, best_step(run.state, texts))
-    return GreedyTruth.of(tail, answers, knowledge, skipped=skipped)
-
-
-def _trained_tail(run: Run, archive: Archive, step: int) -> AnyTail:
-    """The customer's tail after a step; what was handed out stays as it is, for that is what the vendor knows."""
-    bottom, tail = copy.deepcopy((archive.bottom, archive.tail))  # together: weights may be tied
-    parts = tune(replace(archive, bottom=bottom, tail=tail), run.state.spec)
-    parameters = trained_parameters(parts.bottom, parts.tail)
-    if parameters:
-        put_back(parameters, run.read_trained(step))
-    if parts.tail is None:
-        raise TypeError("a language model's customer holds the tail")
-    return parts.tail.eval()
+def _of_targets(attack: Attack) -> bool:
+    """Whether an attack reads what is predicted, where that is another text than the one that is released."""
+    by_gradient = attack.question is Question.WORDS and attack.signal is SignalSource.GRADIENTS
+    return by_gradient or attack.question is Question.ANSWERS
 
 
 def _estimated_etas(
@@ -348,47 +299,6 @@ def _finished(folder: Path) -> Run:
     raise ConfigError(f"{folder} holds no finished run.", remedy="Name the folder of a finished `cutlayer finetune`.")
 
 
-def granted(spec: RunSpec, archive: Archive) -> Knowledge:
-    """What the vendor knows of a run's releases: what it handed out, and how they are privatized.
-
-    Args:
-        spec: The run's settings.
-        archive: What was handed out, not as the customer trained it.
-    """
-    cut = spec.cut
-    if spec.form is Form.IDS:
-        cut = cut.model_copy(update={"bottom": None})
-    return Knowledge(
-        cut=cut,
-        table=archive.table,
-        # without noise a row of any token may have left, one for unknown words too
-        candidates=None if spec.privacy.mechanism == "none" else archive.candidates,
-        template=archive.template,
-        bottom=archive.bottom,
-        tail=archive.tail,
-        noise=Noise(spec.privacy),
-    )
-
-
-def record_numbers(privatizer: Privatizer, examples: Examples) -> Tensor:
-    """`[n]` int64: the number of the record that holds each text; texts of one release share one.
-
-    Args:
-        privatizer: Names releases.
-        examples: Texts in the order in which they are uploaded.
-    """
-    texts = examples.texts
-    if not isinstance(texts, Texts):
-        raise TypeError("stored texts have numbers already")
-    numbers: dict[bytes, int] = {}
-    found = []
-    for chosen in blocks(texts.tokens, BLOCK_TOKENS):
-        some = texts.select(chosen)
-        named = privatizer.named(some.tokens, labels=some.cti_classes, excerpts=some.excerpts)
-        found += [numbers.setdefault(identity, len(numbers)) for identity in named.identities]
-    return torch.tensor(found)
-
-
 def equal_texts(tokens: Tokens) -> Tensor:
     """`[n]` int64: a number for each different text."""
     numbers: dict[tuple[object, ...], int] = {}
@@ -401,7 +311,8 @@ def _known(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
     unit = records if attacker.group is None else _numbered(texts, attacker.group)[0]
     order = torch.randperm(int(unit.max()) + 1, generator=torch.Generator().manual_seed(attacker.seed))
     sizes = torch.bincount(unit)[order]
-    drawn = order[sizes.cumsum(0) - sizes < attacker.known * len(unit)] if attacker.known else order[:0]
+    share = attacker.auxiliary_fraction
+    drawn = order[sizes.cumsum(0) - sizes < share * len(unit)] if share else order[:0]
     return torch.isin(unit, drawn)
 
 
@@ -423,16 +334,3 @@ def _singles(tokens: Tokens) -> Tokens:
 def _places(texts: Dataset, given: Dataset) -> tuple[int, ...]:
     first = {text: row for row, text in reversed(list(enumerate(given.texts)))}
     return tuple(first[text] for text in texts.texts)
-
-
-def _steps(run: Run, data: Prepared, order: Order) -> dict[tuple[str, int], Tensor]:
-    """By job and step, the texts that it was about."""
-    spec, job = run.state.spec, run.identifier("job")
-    lengths = data.train.lengths
-    steps: dict[tuple[str, int], Tensor] = {}
-    number = spec.public_iterations
-    for epoch in range(len(run.state.dev)):
-        for batch in training_order(spec, order, lengths, epoch):
-            number += 1
-            steps[job, number] = batch
-    return steps

@@ -70,11 +70,11 @@ class Forecast:
         labels = self._data.reported
         if self._spec.label_budget is not None and labels is not None:
             self._ledger.check_budget([labels.charges], unit=LABEL_UNIT, budget=self._spec.label_budget, what="labels")
-        if self._spec.budget is not None:
+        if self._spec.privacy_budget is not None:
             total = sum(map(len, self._texts)) + (self._looks - 1) * len(self._data.train)
             unit = self._session.privatizer.unit
             charges = charges_of(self._releases(), total=total, progress=progress)
-            self._ledger.check_budget(charges, unit=unit, budget=self._spec.budget)
+            self._ledger.check_budget(charges, unit=unit, budget=self._spec.privacy_budget)
 
     def label_guarantee(self) -> Guarantee | None:
         """What is promised of each label, all that was drawn of it so far taken together; `None` without labels."""
@@ -85,7 +85,7 @@ class Forecast:
 
     def overspent(self) -> tuple[str, ...]:
         """Says that texts exceed the budget, if they do: a release that costs nothing is not refused for it."""
-        budget = self._spec.budget
+        budget = self._spec.privacy_budget
         if budget is None:
             return ()
         charges = (release.charges for texts in self._texts for release in self._named(texts))
@@ -107,12 +107,12 @@ class Forecast:
     @property
     def _looks(self) -> int:
         """Draws of a training text, at most."""
-        return self._spec.train.epochs if self._spec.train_bottom is TrainBottom.REDRAW else 1
+        return self._spec.training.epochs if self._spec.train_bottom is TrainBottom.RESAMPLE else 1
 
     def _releases(self) -> Iterator[Release]:
         """All that the run would release, block by block, by name."""
         train, *others = self._texts
-        if self._spec.train_bottom is TrainBottom.REDRAW:
+        if self._spec.train_bottom is TrainBottom.RESAMPLE:
             for epoch in range(self._looks):
                 yield from self._named(train, look=epoch)
         else:

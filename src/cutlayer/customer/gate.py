@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cutlayer import wire
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
     from cutlayer.privacy import Ledger, Release, ReportedLabels, RunBytes
 
 
-class Gate:
-    """Releases frames to one vendor and writes the ledger first.
+@dataclass(frozen=True)
+class Terms:
+    """What a gate writes on its frames, and what it holds them to.
 
-    Args:
-        transport: The way to the vendor; nobody else holds it.
-        ledger: The customer's record of what left.
+    Attributes:
         run: The run that the frames belong to, for the ledger.
         vocab_size: Size of the model's vocabulary, which sets the width of token ids.
         width: Elements of a row of the upper boundary; 0 where the gate sends nothing that is answered with rows.
@@ -39,30 +39,66 @@ class Gate:
         model: What the vendor calls the model, for the ledger.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        ledger: Ledger,
-        *,
-        run: str = "",
-        vocab_size: int = 0,
-        width: int = 0,
-        wire_type: WireType = WireType.BF16,
-        budget: float | None = None,
-        label_budget: float | None = None,
-        unsafe: bool = False,
-        model: str = "",
-    ) -> None:
+    run: str = ""
+    vocab_size: int = 0
+    width: int = 0
+    wire_type: WireType = WireType.BF16
+    budget: float | None = None
+    label_budget: float | None = None
+    unsafe: bool = False
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What goes up of a step beside a release: numbers of what the vendor holds, and gradients.
+
+    Attributes:
+        records: `[texts]`, numbers of records that the vendor holds.
+        gradient: d loss / d output of the step before, in the output's shape and element type.
+        gradient_stats: What an update that both parties take together needs of the customer's gradients, by role.
+        parents: `[sequences]`, which sequence each one goes on from.
+    """
+
+    records: Tensor | None = None
+    gradient: Tensor | None = None
+    gradient_stats: Mapping[str, Tensor] | None = None
+    parents: Tensor | None = None
+
+    def by_role(self) -> dict[str, Tensor]:
+        """The tensors of a frame."""
+        tensors: dict[str, Tensor] = {}
+        if self.records is not None:
+            tensors["records"] = self.records.to(wire.smallest_index(int(self.records.max())))
+        if self.gradient is not None:
+            tensors["gradient"] = self.gradient
+        tensors |= self.gradient_stats or {}
+        if self.parents is not None:
+            tensors["parents"] = self.parents.to(wire.smallest_index(len(self.parents)))
+        return tensors
+
+
+NO_TENSORS = StepTensors()
+
+
+class Gate:
+    """Releases frames to one vendor and writes the ledger first.
+
+    Args:
+        transport: The way to the vendor; nobody else holds it.
+        ledger: The customer's record of what left.
+        terms: What the frames belong to, and their limits.
+    """
+
+    def __init__(self, transport: Transport, ledger: Ledger, terms: Terms | None = None) -> None:
         self._transport = transport
         self._ledger = ledger
-        self._run = run
-        self._vocab_size = vocab_size
-        self.width = width
-        self._wire_type = wire_type
-        self._budget = budget
-        self._label_budget = label_budget
-        self._unsafe = unsafe
-        self._model = model
+        self._terms = terms or Terms()
+
+    @property
+    def width(self) -> int:
+        """Elements of a row of the upper boundary."""
+        return self._terms.width
 
     def send(
         self,
@@ -71,10 +107,7 @@ class Gate:
         *,
         control: Message | None = None,
         release: Release | None = None,
-        records: Tensor | None = None,
-        gradient: Tensor | None = None,
-        told: Mapping[str, Tensor] | None = None,
-        parents: Tensor | None = None,
+        tensors: StepTensors = NO_TENSORS,
         labels: ReportedLabels | None = None,
         shapes: Mapping[str, Shape] | None = None,
         size: int | None = None,
@@ -86,10 +119,7 @@ class Gate:
             where: Values of the route's placeholders.
             control: The JSON body, for routes that have one.
             release: What a privatizer returned, to be sent whole.
-            records: `[texts]`, numbers of records that the vendor holds.
-            gradient: d loss / d output of the step before, in the output's shape and element type.
-            told: What an update that both parties take together needs of the customer's gradients, by role.
-            parents: `[sequences]`, which sequence each one goes on from.
+            tensors: What goes up beside it.
             labels: What gradients are computed from in frames after this one. For the ledger: no frame has a field
                 for a label.
             shapes: What is told of the answer's tensors, as in `Frame`.
@@ -103,24 +133,24 @@ class Gate:
             route,
             where or {},
             control,
-            self._tensors(release, records, gradient, told, parents),
+            self._tensors(release, tensors),
             shapes=shapes or {},
             size=size,
         )
         entry = self._ledger.open_frame(
             NewFrame(
-                run=self._run,
+                run=self._terms.run,
                 vendor=self._transport.peer,
                 route=route.name,
                 where=frame.where,
                 payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
-                unsafe=self._unsafe,
-                model=self._model,
+                unsafe=self._terms.unsafe,
+                model=self._terms.model,
             ),
             release=release,
-            budget=None if release is not None and release.public else self._budget,
+            budget=None if release is not None and release.public else self._terms.budget,
             labels=labels,
-            label_budget=self._label_budget,
+            label_budget=self._terms.label_budget,
         )
         try:
             reply = self._transport.send(frame)
@@ -146,33 +176,21 @@ class Gate:
         """SHA-256 of the body that `release` would travel in; nothing is sent."""
         return hashlib.sha256(wire.encode_tensors(self._tensors(release))).hexdigest()
 
-    def _tensors(
-        self,
-        release: Release | None,
-        records: Tensor | None = None,
-        gradient: Tensor | None = None,
-        told: Mapping[str, Tensor] | None = None,
-        parents: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def _tensors(self, release: Release | None, beside: StepTensors = NO_TENSORS) -> dict[str, Tensor]:
+        """All tensors of a frame, by role."""
         tensors: dict[str, Tensor] = {}
         if release is not None:
-            tensors |= wire.pack(release.payload, vocab_size=self._vocab_size, wire_type=self._wire_type)
-        if records is not None:
-            tensors["records"] = records.to(wire.smallest_index(int(records.max())))
-        if gradient is not None:
-            tensors["gradient"] = gradient
-        tensors |= told or {}
-        if parents is not None:
-            tensors["parents"] = parents.to(wire.smallest_index(len(parents)))
-        return tensors
+            terms = self._terms
+            tensors |= wire.pack(release.payload, vocab_size=terms.vocab_size, wire_type=terms.wire_type)
+        return tensors | beside.by_role()
 
     def spent(self) -> RunBytes:
         """What this run sent and received so far, over all its tries."""
-        return self._ledger.spent(self._run)
+        return self._ledger.spent(self._terms.run)
 
     def looks(self) -> int:
         """The largest number of draws of one text that this run sent so far, over all its tries."""
-        return self._ledger.looks(self._run)
+        return self._ledger.looks(self._terms.run)
 
     def close(self) -> None:
         """Gives the transport's connections back."""

@@ -14,9 +14,10 @@ from cutlayer.customer.beams import best_texts
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.link import GenerationLink
 from cutlayer.customer.results import Generation
-from cutlayer.customer.sampling import Chooser, Sampling, check_sampling
+from cutlayer.customer.sampling import Chooser, check_sampling
 from cutlayer.customer.seq2seq import GrowingTarget, Seq2SeqSession
 from cutlayer.customer.session import Growing, Session
+from cutlayer.customer.settings import Sampling
 from cutlayer.wire.messages import GenerationSpec
 
 OnText = Callable[[int, str], None]
@@ -159,7 +160,7 @@ def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling:
     """
     seq2seq = isinstance(session, Seq2SeqSession)
     check_sampling(sampling, seq2seq=seq2seq, vocabulary=len(session.archive.candidates))
-    template, sequences, source_positions = session.archive.template, len(prompts) * sampling.beams, 0
+    template, sequences, source_positions = session.archive.template, len(prompts) * sampling.num_beams, 0
     if seq2seq:
         positions = check_targets(prompts, limit=limit, new_tokens=sampling.max_new_tokens)
         source_positions = int(prompts.lengths.max()) + template.special_count(1)
@@ -225,14 +226,14 @@ def generate(
     writers = [
         Writer(
             session.archive.tokenizer,
-            sampling.stop,
+            sampling.stop_strings,
             lambda piece, number=number: on_text(number, piece),  # type: ignore[misc]
             before=begun.new[number][-1:].tolist(),
         )
         for number in range(len(prompts))
     ]
     try:
-        if sampling.beams == 1:
+        if sampling.num_beams == 1:
             _choose_all(session, begun, choose, writers, most=sampling.max_new_tokens)
         else:
             for writer, ids in zip(writers, best_texts(session, texts, sampling), strict=True):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError, Rows, VendorError
-from cutlayer.customer.gate import Gate
+from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.privacy import Release
 from cutlayer.wire import Reply, Route, Shape, WireType, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
@@ -99,7 +99,8 @@ class Link:
     Attributes:
         gradient_type: Element type of gradients on the wire.
         step: The last step whose forward pass was taken.
-        vendor_told: What the vendor told of its gradients for the next update, by role; empty where none is joint.
+        peer_gradient_stats: What the next update needs of the vendor's gradients, by role; empty where none is
+            joint.
     """
 
     def __init__(self, gate: Gate, job: JobInfo) -> None:
@@ -113,8 +114,8 @@ class Link:
         self._labels = job.spec.num_labels
         self._boundary: Shape = (0, None)
         # only a customer without gradients of its own goes on with a job that waits for their norm
-        self._told = {"norm": torch.zeros(1)} if job.update_waits else None
-        self.vendor_told: Mapping[str, Tensor] = {}
+        self._gradient_stats = {"norm": torch.zeros(1)} if job.update_waits else None
+        self.peer_gradient_stats: Mapping[str, Tensor] = {}
         self.step = job.step if job.gradient_applied or job.step == 0 else job.step - 1
 
     @property
@@ -139,17 +140,21 @@ class Link:
             reply = self.gate.send(
                 routes.STEP,
                 self._where(),
-                records=sent.records,
-                gradient=self._gradient,
-                told=self._told,
+                tensors=StepTensors(sent.records, self._gradient, self._gradient_stats),
                 shapes=shapes,
             )
         else:
-            reply = self.gate.send(routes.STEP, self._where(), release=sent, told=self._told, shapes=shapes)
+            reply = self.gate.send(
+                routes.STEP,
+                self._where(),
+                release=sent,
+                tensors=StepTensors(gradient_stats=self._gradient_stats),
+                shapes=shapes,
+            )
         self._boundary = (0, None)  # what is stored, and ids, get no gradient
         if isinstance(sent, Release) and isinstance(sent.payload, Rows):
             self._boundary = tuple(sent.payload.packed.values.shape)
-        self._gradient = self._told = None
+        self._gradient = self._gradient_stats = None
         return reply.tensors["output"].float()
 
     def backward(self, gradient: Tensor) -> Tensor | None:
@@ -158,29 +163,30 @@ class Link:
         if not self.two_trips:
             return None
         reply = self._send_gradient()
-        self.vendor_told = _told(reply)
+        self.peer_gradient_stats = _gradient_stats(reply)
         boundary = reply.tensors["boundary_gradient"].float()
         return boundary if len(boundary) else None
 
-    def tell(self, told: Mapping[str, Tensor]) -> None:
+    def send_gradient_stats(self, stats: Mapping[str, Tensor]) -> None:
         """Has the vendor take its update with the next frame.
 
         Args:
-            told: What it needs of the customer's own gradients, by role.
+            stats: What it needs of the customer's own gradients, by role.
         """
-        self._told = dict(told)
+        self._gradient_stats = dict(stats)
 
     def flush(self) -> None:
         """Sends what no further step will carry: the end of an epoch."""
         if self._gradient is not None:
             self._send_gradient()
-        if self._told is not None:
-            self.gate.send(routes.UPDATE, self._where(), told=self._told)
-            self._told = None
+        if self._gradient_stats is not None:
+            self.gate.send(routes.UPDATE, self._where(), tensors=StepTensors(gradient_stats=self._gradient_stats))
+            self._gradient_stats = None
 
     def _send_gradient(self) -> Reply:
         shapes = {"boundary_gradient": self._boundary}
-        reply = self.gate.send(routes.GRADIENT, self._where(), gradient=self._gradient, shapes=shapes)
+        gradient = StepTensors(gradient=self._gradient)
+        reply = self.gate.send(routes.GRADIENT, self._where(), tensors=gradient, shapes=shapes)
         self._gradient = None
         return reply
 
@@ -188,7 +194,9 @@ class Link:
         """The top's output in evaluation mode, with the job's weights as they are."""
         shapes = _output(self.gate, sent, self._labels)
         if isinstance(sent, Stored):
-            reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, records=sent.records, shapes=shapes)
+            reply = self.gate.send(
+                routes.JOB_INFER, {"job": self.job}, tensors=StepTensors(sent.records), shapes=shapes
+            )
         else:
             reply = self.gate.send(routes.JOB_INFER, {"job": self.job}, release=sent, shapes=shapes)
         return reply.tensors["output"].float()
@@ -229,7 +237,7 @@ class _Half:
         where: dict[str, str | int] = {"job": self.link.job, "step": self.link.step}
         # a boundary's rows are as many and as wide below the vendor's blocks as above
         shapes: dict[str, Shape] = {"boundary_gradient": tuple(gradient.shape)}
-        return self.link.gate.send(route, where, gradient=gradient, shapes=shapes)
+        return self.link.gate.send(route, where, tensors=StepTensors(gradient=gradient), shapes=shapes)
 
 
 class _Source(_Half):
@@ -242,7 +250,7 @@ class _Source(_Half):
     def backward(self, gradient: Tensor) -> Tensor:
         """Takes what the customer's decoder blocks add to d loss / d encoder's output; ends the step."""
         reply = self._down(routes.SOURCE_GRADIENT, gradient)
-        self.link.vendor_told = _told(reply)
+        self.link.peer_gradient_stats = _gradient_stats(reply)
         return reply.tensors["boundary_gradient"].float()
 
 
@@ -256,7 +264,7 @@ class _Target(_Half):
         return self._down(routes.GRADIENT, gradient).tensors["boundary_gradient"].float()
 
 
-def _told(reply: Reply) -> dict[str, Tensor]:
+def _gradient_stats(reply: Reply) -> dict[str, Tensor]:
     """What an answer tells for an update that both parties take together."""
     return {role: tensor for role, tensor in reply.tensors.items() if role in ("norm", "shared_gradient")}
 
@@ -376,7 +384,8 @@ class GenerationLink:
             source = self.spec.source_positions > 0 and step == 1
             if self._last_only and not source:
                 shapes = {"output": (_growing(release), self.gate.width)}
-            reply = self.gate.send(routes.GENERATION_STEP, where, release=release, parents=parents, shapes=shapes)
+            beside = StepTensors(parents=parents)
+            reply = self.gate.send(routes.GENERATION_STEP, where, release=release, tensors=beside, shapes=shapes)
             output = reply.tensors["output"].float()
         return output
 

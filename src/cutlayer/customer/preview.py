@@ -18,7 +18,7 @@ class Draw:
     Attributes:
         privacy: How texts are privatized.
         model: `starter`, a local folder or a hub id; it must be the vendor's model.
-        max_length: Tokens of a text, special tokens included, as in `TrainSpec`; the model's limit where it is left
+        max_length: Tokens of a text, special tokens included, as in `Training`; the model's limit where it is left
             out.
         unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
     """

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from cutlayer.core import Deviation, Guarantee, Proportion
+from cutlayer.customer import earlier
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.privacy import LABELS_SHOWN
-
-_FORMER_NAMES = {
-    former + note: f"token_recovery_{name}{note}"
-    for former, name in (
-        ("read_in_training", "first_steps"),
-        ("read_at_end", "last_steps"),
-        ("read_from_answers", "from_answers"),
-        ("read_from_rows", "from_boundary"),
-        ("read_without_blocks", "without_blocks"),
-    )
-    for note in ("", "_note")
-}
-"""Of numbers in `result.json`, as earlier versions wrote them."""
 
 
 class RunResult(BaseModel):
@@ -44,7 +33,7 @@ class RunResult(BaseModel):
         downlink_bytes: What was received.
         tokens_released: Content tokens in distinct releases of this run.
         eta: The privacy parameter, per token, in 1/distance of the model's embedding table.
-        looks: Largest number of draws of one text that were sent: one, with `redraw` one in each epoch for each place
+        looks: Largest number of draws of one text that were sent: one, with `resample` one in each epoch for each place
             where the text stands in train, and with CTI another where it also stands in dev or test.
         guarantee: What is promised for all looks together, and what is not. Its caveats tell, too, how many
             texts other releases have charged beyond the run's budget.
@@ -53,11 +42,17 @@ class RunResult(BaseModel):
         no_privacy: Whether texts were released as they are.
         unsafe_noise: Whether the noise came from a seed that was given, which protects nothing.
         deviations: Where the run differs from the paper.
-        dev: Dev accuracy or perplexity after each epoch.
+        dev: Dev accuracy or perplexity after each epoch, on `n_dev` texts.
+        train_loss: Mean training loss of each epoch; empty for a run of a version that did not tell it.
         advice: What to do about what was found, what it costs, and what does not help.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, data: Any) -> Any:
+        return earlier.result(data)
 
     adapter_id: str
     adapter_sha256: str
@@ -77,6 +72,7 @@ class RunResult(BaseModel):
     epochs: int
     best_epoch: int
     dev: tuple[float, ...]
+    train_loss: tuple[float, ...] = ()
     eta: float
     no_privacy: bool
     unsafe_noise: bool
@@ -124,8 +120,8 @@ class LanguageResult(RunResult):
         perplexity_n: How many tokens were predicted.
         perplexity_standard_error: Its standard error, clustered by block.
         dev_before: Dev perplexity before the first step on private text; after those on public text, if there are any.
-        token_recovery_first_steps: Share of tokens of the first training steps that the vendor reads from the gradients
-            that go up, by means of the tail that it handed out; `None` with the reason in the note.
+        token_recovery_first_steps: Share of tokens of the first training steps that the vendor reads from the
+            gradients that go up, by means of the tail that it handed out; `None` with the reason in the note.
         token_recovery_first_steps_note: Why there is no number.
         token_recovery_last_steps: The same of the last training steps, when the customer's tail has moved from the one
             handed out.
@@ -155,14 +151,6 @@ class LanguageResult(RunResult):
     token_recovery_from_boundary: Proportion | None
     token_recovery_from_boundary_note: str
     token_recovery_without_blocks: Proportion | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_former_names(cls, told: object) -> object:
-        """Runs of versions that named these numbers otherwise are read, too."""
-        if not isinstance(told, Mapping):
-            return told
-        return {_FORMER_NAMES.get(name, name): value for name, value in told.items()}
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

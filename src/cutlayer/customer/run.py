@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -140,6 +141,14 @@ def check_version(state: RunState, folder: Path) -> None:
     )
 
 
+def _by_path(settings: Mapping[str, Any], within: str = "") -> dict[str, Any]:
+    """Settings by their paths, such as `training.epochs`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _by_path(value, f"{within}{name}.") if isinstance(value, Mapping) else {f"{within}{name}": value}
+    return found
+
+
 class Run:
     """A run's folder.
 
@@ -216,8 +225,8 @@ class Run:
             what = "the same texts with other labels" if state.texts_digest == data.texts else "other data"
             raise ConfigError(f"{folder} holds a run over {what}.", remedy="Choose another folder with --out.")
         # a budget says how far a run may go, not which run it is: it may be raised
-        before, now = (json.loads(each.model_dump_json(exclude=set(BUDGETS))) for each in (state.spec, spec))
-        differing = sorted(key for key in now if now[key] != before[key])
+        before, now = (_by_path(each.model_dump(mode="json", exclude=set(BUDGETS))) for each in (state.spec, spec))
+        differing = sorted(key for key in before | now if now.get(key) != before.get(key))
         if differing:
             raise ConfigError(
                 f"{folder} holds a run with other settings: {', '.join(differing)}.",
@@ -369,7 +378,7 @@ class Run:
         The vendor can go back to steps at regular distances alone: those of an epoch's end must not displace them.
         """
         write_bytes(self._checkpoint(step), safetensors.torch.save(tensors))
-        every = self.state.spec.train.checkpoint_steps
+        every = self.state.spec.training.checkpoint_steps
         regular = [at for at in self.checkpoints() if at % every == 0]
         for old in self.checkpoints():
             if old and old not in (*regular[-KEPT_CHECKPOINTS:], keep, step):

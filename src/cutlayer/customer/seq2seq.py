@@ -62,7 +62,7 @@ class Seq2SeqSession(Session):
 
         Args:
             texts: `n` pairs of source and target.
-            look: The epoch of a fresh release; `None` takes the memoised one.
+            look: The epoch of a fresh release; `None` takes the cached one.
         """
         if isinstance(texts, Stored):
             raise ConfigError("An encoder-decoder's steps carry their own texts.", remedy="Pass the texts.")

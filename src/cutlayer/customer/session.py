@@ -159,18 +159,33 @@ def token_losses(logits: Tensor, followers: Ragged) -> Ragged:
     return Ragged(losses[(targets != _NOTHING).to(losses.device)], followers.lengths)
 
 
+@dataclass(frozen=True)
+class Releasing:
+    """How texts become releases.
+
+    Attributes:
+        privatizer: Where and how releases are privatized.
+        public: The same for public texts, which leave as they are.
+        form: What a release is made of on the wire.
+        wire_type: Element type of boundary rows on the wire.
+        vault: Where released rows are kept, so that the same identity gives the same bytes.
+    """
+
+    privatizer: Privatizer
+    public: Privatizer
+    form: Form
+    wire_type: WireType
+    vault: Vault
+
+
 class Session(nn.Module):
     """Bottom, privatizer, gate and tail of one customer, as a module.
 
     Args:
         archive: What the vendor handed out: tokenizer, template.
         parts: The bottom and tail that came with it, made ready for training.
-        privatizer: Where and how releases are privatized.
-        public: The same for public texts, which leave as they are.
+        releasing: How texts become releases.
         link: A job's steps, or a published adapter.
-        form: What a release is made of on the wire.
-        wire_type: Element type of boundary rows on the wire.
-        vault: Where released rows are kept, so that the same identity gives the same bytes.
         seed: Seed of the parts' dropout, which the vendor must not know.
         precision: Element type of matrix products of parts that are trained, while they are.
         device: Where they are computed.
@@ -181,24 +196,20 @@ class Session(nn.Module):
         *,
         archive: Archive,
         parts: Tuned,
-        privatizer: Privatizer,
-        public: Privatizer,
+        releasing: Releasing,
         link: Link | AdapterLink | None,
-        form: Form,
-        wire_type: WireType,
-        vault: Vault,
         seed: int,
         precision: Precision = Precision.FP32,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.archive = archive
-        self.privatizer = privatizer
-        self._public = public
+        self.privatizer = releasing.privatizer
+        self._public = releasing.public
         self.link = link
-        self.form = form
-        self.wire_type = wire_type
-        self.vault = vault
+        self.form = releasing.form
+        self.wire_type = releasing.wire_type
+        self.vault = releasing.vault
         self.train_bottom = parts.trains_bottom
         self.device = device or torch.device("cpu")
         self.bottom = None if parts.bottom is None else parts.bottom.to(self.device)
@@ -219,7 +230,7 @@ class Session(nn.Module):
 
         Args:
             texts: `n` texts.
-            look: The epoch of a fresh release; `None` takes the memoised one.
+            look: The epoch of a fresh release; `None` takes the cached one.
 
         Returns:
             Logits `[n, labels]`, or `[n, positions, vocabulary]` where the customer holds the tail.

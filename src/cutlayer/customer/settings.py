@@ -1,28 +1,38 @@
-"""What a fine-tuning run is: its privacy, its training, its machine, apart from one another.
+"""What a fine-tuning run is: its privacy, its cut, what is tuned and how it is trained, apart from one another.
 
-A reviewer compares two runs' `PrivacySpec`s, and whether either redraws its releases or takes its noise from a seed.
+Each setting is declared here once, or in `cutlayer.privacy.spec` and `cutlayer.core.cut`: name, type, default, bounds,
+unit, help and source. `FinetuneSpec` is what a user says of a run, `RunSpec` the same with nothing left open. What is
+filled in is in `cutlayer.customer.defaults`, rules across settings are in `cutlayer.customer.validate`.
+
+A reviewer compares two runs' `PrivacySpec`s, and whether either resamples its releases or takes its noise from a seed.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field, model_validator
 
-from cutlayer.core import Cut, Deviation, Spec
-from cutlayer.privacy import LARGEST_EPSILON, PrivacySpec
-from cutlayer.wire import Form, Precision, WireType
+from cutlayer.core.cut import CUT, Cut
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec, SpecFamily
+from cutlayer.customer import earlier
+from cutlayer.privacy.spec import LARGEST_EPSILON, PRIVACY, PrivacySpec
+from cutlayer.wire.messages import Form, Precision, WireType
 
-if TYPE_CHECKING:
-    from cutlayer.models import Family
+TEXTS: Final = "Texts"
+TUNING: Final = "Tuning"
+TRAINING: Final = "Training"
+SAMPLING: Final = "Sampling"
+"""Topics of these settings, beside those of privacy and the cut."""
 
-BLOCK_LENGTH = 1024
-"""Tokens of a block of packed texts (Yao & Li, §3.3.2)."""
+LOCAL_MODEL: Final = "starter"
+"""The model of a vendor in this process, where none is named."""
 
-
-BUDGETS = ("budget", "label_budget")
+BUDGETS: Final = ("privacy_budget", "label_budget")
 """Settings that say how far a run may go, not which run it is."""
 
 
@@ -31,10 +41,10 @@ class TrainBottom(StrEnum):
 
     FROZEN = "frozen"
     """Not at all: every text is released once."""
-    REDRAW = "redraw"
+    RESAMPLE = "resample"
     """A fresh release for each epoch and step, each one charged."""
-    MEMOISED = "memoised"
-    """Trainable blocks above one memoised token release: no second look at the text."""
+    CACHED = "cached"
+    """Trainable blocks above one cached token release: no second look at the text."""
 
 
 class Objective(StrEnum):
@@ -57,207 +67,320 @@ class Objective(StrEnum):
         return min(values) if self.generates else max(values)
 
 
-class Method(StrEnum):
-    """Which weights are trained."""
+class DataSpec(SettingsSpec):
+    """Where texts and labels stand in a table, and what a label column may look like."""
 
-    LORA = "lora"
-    """Low-rank adapters on each party's blocks."""
-    FULL = "full"
-    """Each party's own weights."""
+    text_column: str = setting(
+        "text",
+        help="The column that holds the text; of an encoder-decoder, the source text.",
+        shown=Shown(TEXTS, common=True, metavar="NAME"),
+    )
+    text_pair_column: str | None = setting(
+        None,
+        help="Classifiers: the column of the second text, for pairs.",
+        shown=Shown(TEXTS, metavar="NAME"),
+    )
+    label_column: str = setting(
+        "label",
+        help="Classifiers: the column that holds the label.",
+        shown=Shown(TEXTS, common=True, metavar="NAME"),
+    )
+    target_column: str = setting(
+        "target",
+        help="Encoder-decoders: the column of the text to be written.",
+        shown=Shown(TEXTS, metavar="NAME"),
+    )
+    many_labels: bool = setting(
+        False,
+        help="Classifiers: take a label column that looks like no label, with more than 200 values or another one in "
+        "each row.",
+        shown=Shown(TEXTS),
+    )
 
 
-class TrainSpec(Spec):
-    """How the model is tuned.
+class TuningSpec(SpecFamily):
+    """Which weights are trained: one kind for each method."""
 
-    Attributes:
-        method: Low-rank adapters, or all weights.
-        epochs: Epochs at most.
-        patience: Epochs without a better dev value after which training stops.
-        batch_size: Texts per step.
-        learning_rate: AdamW's initial rate, falling linearly to zero.
-        weight_decay: AdamW's decoupled weight decay.
-        rank: LoRA's rank.
-        alpha: LoRA's scale, times 1/rank.
-        lora_dropout: Dropout before LoRA's first matrix.
-        targets: Which linear maps LoRA adapts.
-        dropout: Whether the blocks' own dropout is on while training.
-        dev_share: Share of train held out for early stopping where there is no dev file.
-        max_length: Tokens of a text, special tokens included; `None` takes the model's limit. With `packing`, of a
-            block; `None` takes 1,024 of the model's limit.
-        max_target_length: The same of a target text; `None` takes `max_length`'s.
-        packing: Whether texts are joined and cut into blocks of `max_length`, as language models are trained.
-        accumulation: Steps whose gradients are averaged for an update. The loss is a mean over each step's texts or
-            tokens, so where batches differ in size it is the mean of their means, and no larger batch's loss.
-        clip_norm: Largest norm of both parties' gradients together, or `None`. For it each tells the other one number
-            an update.
-        gradient_checkpointing: Computes blocks again in the backward pass, on both sides: less memory, more time.
-        group_by_length: Batches of texts of about one length: less padding.
-        precision: Element type of matrix products while training, in what is trained on either side; weights,
-            optimiser, losses and answers stay fp32.
-        checkpoint_every: Steps between two checkpoints.
+    tag = "method"
+
+    train_bottom: TrainBottom | None = setting(
+        None,
+        help="Whether and how your bottom is trained. resample: with a fresh, charged release each epoch. cached: the "
+        "blocks above one release of the tokens.",
+        shown=Shown(TUNING, source="SAP, Appendix A", default="frozen; of language models cached where it can be"),
+    )
+
+    if TYPE_CHECKING:
+
+        @property
+        @abstractmethod
+        def method(self) -> str:
+            """The name of the kind."""
+
+
+class Lora(TuningSpec):
+    """Low-rank adapters on each party's blocks, by PEFT's names.
+
+    Ref: Hu et al. 2021, arXiv:2106.09685.
     """
 
-    method: Method = Method.LORA
-    epochs: int = Field(default=5, ge=1)
-    patience: int = Field(default=2, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0, allow_inf_nan=False)
-    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    rank: int = Field(default=8, ge=1, le=1024)
-    alpha: float = Field(default=16, gt=0, allow_inf_nan=False)
-    lora_dropout: float = Field(default=0, ge=0, lt=1)
-    targets: Literal["query-value", "all-linear"] = "query-value"
-    dropout: bool = True
-    dev_share: float = Field(default=0.01, gt=0, lt=1)
-    max_length: int | None = Field(default=None, ge=1)
-    max_target_length: int | None = Field(default=None, ge=1)
-    packing: bool = False
-    accumulation: int = Field(default=1, ge=1)
-    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    gradient_checkpointing: bool = False
-    group_by_length: bool = True
-    precision: Precision = Precision.FP32
-    checkpoint_every: int = Field(default=50, ge=1)
+    method: Literal["lora"] = "lora"
+    r: int = setting(
+        8,
+        help="LoRA's rank.",
+        shown=Shown(TUNING, source="Yao & Li, Table 3", flags=("--lora-r",)),
+        ge=1,
+        le=1024,
+    )
+    lora_alpha: float = setting(16, help="LoRA's scale, times 1/r.", shown=Shown(TUNING), gt=0, allow_inf_nan=False)
+    lora_dropout: float = setting(
+        0, help="Dropout before LoRA's first matrix.", shown=Shown(TUNING, unit="probability"), ge=0, lt=1
+    )
+    target_modules: Literal["query-value", "all-linear"] = setting(
+        "query-value", help="Which linear maps LoRA adapts.", shown=Shown(TUNING)
+    )
 
-    @classmethod
-    def language(cls, *, method: Method = Method.LORA, **changes: Any) -> TrainSpec:
-        """Settings for a language model: those of the split fine-tuning study where it states them.
 
-        Ref: Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA, batches of 4, blocks of 1,024.
+class FullTuning(TuningSpec):
+    """Each party's own weights. Language models and encoder-decoders alone."""
 
-        Args:
-            method: Which weights are trained.
-            **changes: Other settings.
-        """
-        stated: dict[str, Any] = {
-            "method": method,
-            "learning_rate": 2e-4 if method is Method.LORA else 5e-6,
-            "batch_size": 4,
-            "packing": True,
-        }
-        return cls(**(stated | changes))
+    method: Literal["full"] = "full"
 
-    @classmethod
-    def seq2seq(cls, *, method: Method = Method.LORA, **changes: Any) -> TrainSpec:
-        """Settings for an encoder-decoder: those of a language model, each text by itself.
 
-        The blocks' own dropout is off: a cut T5 cannot drop out in its parts as the whole one does.
+class Training(SettingsSpec):
+    """How the model is trained, by the names of Hugging Face's `TrainingArguments` where they exist.
 
-        Args:
-            method: Which weights are trained.
-            **changes: Other settings.
-        """
-        return cls.language(method=method, **({"packing": False, "dropout": False, "batch_size": 8} | changes))
+    What is `None` here and has a default follows from what is learnt and what is tuned (`cutlayer.customer.defaults`).
+    """
+
+    epochs: int = setting(
+        5,
+        help="Epochs at most; early stopping may end sooner.",
+        shown=Shown(TRAINING, unit="epochs", common=True),
+        ge=1,
+    )
+    patience: int = setting(
+        2,
+        help="Epochs without a better dev value after which training stops.",
+        shown=Shown(TRAINING, unit="epochs"),
+        ge=1,
+    )
+    batch_size: int | None = setting(
+        None,
+        help="Texts per step; of a language model blocks, of an encoder-decoder pairs.",
+        shown=Shown(
+            TRAINING,
+            unit="texts",
+            source="Yao & Li, §3.3.1, for language models",
+            default="32; of a language model 4, of an encoder-decoder 8",
+        ),
+        ge=1,
+    )
+    learning_rate: float | None = setting(
+        None,
+        help="AdamW's first rate, falling linearly to zero.",
+        shown=Shown(
+            TRAINING,
+            source="SAP §5.1; Yao & Li, §3.3.1",
+            common=True,
+            default="3e-4; of language models and encoder-decoders 2e-4, where all weights are tuned 5e-6",
+        ),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    weight_decay: float = setting(
+        0.01, help="AdamW's decoupled weight decay.", shown=Shown(TRAINING), ge=0, allow_inf_nan=False
+    )
+    gradient_accumulation_steps: int = setting(
+        1,
+        help="Steps whose gradients are averaged for an update. A step's loss is a mean over its texts or tokens, so "
+        "where steps differ in size this is a mean of means.",
+        shown=Shown(TRAINING, unit="steps"),
+        ge=1,
+    )
+    max_grad_norm: float | None = setting(
+        None,
+        help="Largest norm of both sides' gradients together; for it each side tells the other one number an update.",
+        shown=Shown(TRAINING, default="none"),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    dropout: bool | None = setting(
+        None,
+        help="The blocks' own dropout while training; a frozen bottom never drops out.",
+        shown=Shown(TRAINING, default="on; of encoder-decoders off"),
+    )
+    dev_share: float | None = setting(
+        None,
+        help="Share of train that is held out where there is no dev set.",
+        shown=Shown(
+            TRAINING, unit="share", default="a tenth, but 50 texts at least where those are no more than a fifth"
+        ),
+        gt=0,
+        lt=1,
+    )
+    max_length: int | None = setting(
+        None,
+        help="Tokens per text, special tokens included; with packing per block.",
+        shown=Shown(
+            TRAINING,
+            unit="tokens",
+            source="Yao & Li, §3.3.2, for blocks",
+            flags=("--max-length", "--block-length"),
+            default="the model's limit; of a block 1024 at most",
+        ),
+        ge=1,
+    )
+    max_target_length: int | None = setting(
+        None,
+        help="Encoder-decoders: tokens per target text.",
+        shown=Shown(TRAINING, unit="tokens", default="as max_length"),
+        ge=1,
+    )
+    packing: bool | None = setting(
+        None,
+        help="Language models: join texts and cut them into blocks, or keep each text by itself.",
+        shown=Shown(TRAINING, source="Yao & Li, §3.3.2", default="on for language models"),
+    )
+    group_by_length: bool = setting(
+        True, help="Batches of texts of about one length: less padding.", shown=Shown(TRAINING)
+    )
+    gradient_checkpointing: bool = setting(
+        False,
+        help="Compute blocks again in the backward pass, on both sides: less memory, more time.",
+        shown=Shown(TRAINING),
+    )
+    precision: Precision = setting(
+        Precision.FP32,
+        help="Of matrix products while training, on both sides. bf16: faster where devices multiply bf16. Weights, "
+        "optimiser, losses and answers stay fp32.",
+        shown=Shown(TRAINING),
+    )
+    save_steps: int = setting(50, help="Steps between two checkpoints.", shown=Shown(TRAINING, unit="steps"), ge=1)
 
     @property
     def checkpoint_steps(self) -> int:
         """Steps between two checkpoints, at which no gradient waits for its update."""
-        return -(-self.checkpoint_every // self.accumulation) * self.accumulation
-
-    def deviations(self, family: Family, objective: Objective = Objective.CLASSIFICATION) -> tuple[Deviation, ...]:
-        """Where these settings differ from the paper or fill in what it leaves open.
-
-        Args:
-            family: The model's, which names what is adapted.
-            objective: Classifiers are compared with SAP §5.1, the others with Yao & Li §3.3.1.
-        """
-        maps = "all linear maps of the blocks" if self.targets == "all-linear" else ", ".join(family.query_value)
-        better = "perplexity" if objective.generates else "accuracy"
-        settings = {
-            **(self._lora(maps) if self.method is Method.LORA else {}),
-            "batch size": f"{self.batch_size}",
-            "learning rate": f"{self.learning_rate:g}",
-            "epochs": f"at most {self.epochs}, stopped after {self.patience} without a better dev {better}",
-            "weight decay": f"{self.weight_decay:g}",
-            "dropout of frozen blocks": "on" if self.dropout else "off",
-            "order of texts": "batches of about one length" if self.group_by_length else "random",
-            "precision of training": str(self.precision),
-        }
-        if self.packing:
-            settings["tokens of a block"] = str(self.max_length or f"{BLOCK_LENGTH}, or the model's limit")
-        elif self.max_length is not None:
-            settings["tokens per text"] = f"{self.max_length} at most, special tokens included; the rest is cut"
-        if self.accumulation > 1:
-            settings["steps of an update"] = str(self.accumulation)
-        if self.clip_norm is not None:
-            settings["largest norm of gradients"] = f"{self.clip_norm:g}"
-        classifiers = {"learning rate": ("3e-4 (RoBERTa-large)", "0.0003")}
-        stated = self._stated_for_language() if objective.generates else classifiers
-        found = []
-        for what, ours in settings.items():
-            paper, same = stated.get(what, ("not stated", None))
-            if ours != same:
-                why = "the paper leaves it open" if what not in stated else "chosen for this run"
-                found.append(Deviation(what=what, value_in_paper=paper, ours=ours, why=why))
-        return tuple(found)
-
-    def _lora(self, maps: str) -> dict[str, str]:
-        return {
-            "LoRA rank": f"{self.rank}",
-            "LoRA alpha": f"{self.alpha:g}",
-            "LoRA dropout": f"{self.lora_dropout:g}",
-            "LoRA targets": f"{self.targets}: {maps}",
-        }
-
-    def _stated_for_language(self) -> dict[str, tuple[str, str]]:
-        """What Yao & Li print (§3.3.1, §3.3.2; the rank by Table 3's column), as it is told and as it is set here."""
-        rate = "2e-4" if self.method is Method.LORA else "5e-6"
-        return {
-            "LoRA rank": ("8", "8"),
-            "batch size": ("4", "4"),
-            "learning rate": (rate, f"{float(rate):g}"),
-            "tokens of a block": ("1,024", str(BLOCK_LENGTH)),
-        }
+        accumulated = self.gradient_accumulation_steps
+        return -(-self.save_steps // accumulated) * accumulated
 
 
-class RunSpec(Spec):
-    """A fine-tuning run, all of it; equal specs on equal data resume one another.
+class TrainSpec(Training):
+    """`Training` with nothing left open."""
 
-    Attributes:
-        privacy: What is promised.
-        train: How the model is tuned.
-        objective: What is learnt.
-        model: The vendor's model.
-        bottom: Blocks at the customer; `None` is the text cut.
-        tail: Blocks below the head at the customer; `None` leaves the head at the vendor.
-        target: Of an encoder-decoder, the decoder's first blocks at the customer.
-        train_bottom: Whether and how the bottom is trained.
-        wire_type: Element type of boundary rows.
-        budget: Largest sum of eta per text, or `None`.
-        label_epsilon: Randomised response of a classifier's labels; `None` computes losses from them as they are.
-        label_budget: Largest sum of epsilon per label, or `None`.
-        public_iterations: Steps on public text before any private text leaves (Yao & Li, §5).
-        seed: Data order, initialisation, dropout. Never privacy noise.
-        unsafe_noise_seed: What noise was drawn from instead of the customer's secret; protects nothing.
-    """
+    if TYPE_CHECKING:
+        batch_size: int
+        learning_rate: float
+        dropout: bool
+        packing: bool
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if open_ := [
+            name for name in ("batch_size", "learning_rate", "dropout", "packing") if getattr(self, name) is None
+        ]:
+            raise ValueError(f"{', '.join(open_)} must be filled in by `cutlayer.customer.defaults`")
+        return self
 
+
+class FinetuneSpec(SettingsSpec):
+    """What a user says of a fine-tuning run."""
+
+    objective: Objective = setting(
+        Objective.CLASSIFICATION,
+        help="What is learnt: a label per text, (lm) to continue texts, or (seq2seq) to write a target text for each. "
+        "Of the latter two the head is yours.",
+        shown=Shown(TRAINING, common=True),
+    )
+    model: str | None = setting(
+        None,
+        help="One of the vendor's models.",
+        shown=Shown(CUT, common=True, metavar="NAME", default="the vendor's"),
+    )
     privacy: PrivacySpec
-    train: TrainSpec
-    objective: Objective = Objective.CLASSIFICATION
-    model: str
-    bottom: int | None
-    tail: int | None = None
-    target: int = 0
-    train_bottom: TrainBottom
-    wire_type: WireType
-    budget: float | None = Field(gt=0, allow_inf_nan=False)
-    label_epsilon: float | None = Field(default=None, gt=0, le=LARGEST_EPSILON)
-    label_budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    public_iterations: int = Field(default=0, ge=0)
-    seed: int = Field(ge=0, lt=2**63)
-    unsafe_noise_seed: int | None = None
+    cut: Cut | None = None
+    tuning: TuningSpec = Lora()
+    training: Training = Training()
+    wire_type: WireType = setting(WireType.BF16, help="Element type of boundary rows on the wire.", shown=Shown(CUT))
+    privacy_budget: float | None = setting(
+        None,
+        help="Most eta that one text may be charged over all its releases.",
+        shown=Shown(PRIVACY, unit="1/distance", metavar="ETA"),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    label_epsilon: float | None = setting(
+        None,
+        help="Classifiers: randomised response of training labels. Each is reported as it is with probability "
+        "e^ε / (e^ε + K - 1), else as one of the others, drawn once per text. Smaller hides more.",
+        shown=Shown(PRIVACY, unit="epsilon", metavar="EPSILON", default="none, and gradients show the labels"),
+        gt=0,
+        le=LARGEST_EPSILON,
+    )
+    label_budget: float | None = setting(
+        None,
+        help="Most epsilon that one label may be charged over all its draws; needs label_epsilon.",
+        shown=Shown(PRIVACY, unit="epsilon", metavar="EPSILON"),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    public_iterations: int | None = setting(
+        None,
+        help="Language models: steps on public text before any private text leaves, a multiple of "
+        "gradient_accumulation_steps. Measured, it hides little: see docs/papers/unsplit.md.",
+        shown=Shown(PRIVACY, unit="steps", source="Yao & Li, §5", default="1 where public text is given"),
+        ge=0,
+    )
+    seed: int | None = setting(
+        None,
+        help="Repeats data order, initialisation and dropout; never noise.",
+        shown=Shown(TRAINING, metavar="N", default="drawn"),
+        ge=0,
+        lt=2**63,
+    )
+    unsafe_noise_seed: int | None = setting(
+        None,
+        help="UNSAFE: draw privacy noise from this number, so that whoever knows it can undo it. Marks every output. "
+        "For tests.",
+        shown=Shown(PRIVACY, metavar="N"),
+    )
+
+
+class RunSpec(FinetuneSpec):
+    """A fine-tuning run, all of it; equal specs on equal data resume one another."""
+
+    training: TrainSpec
+
+    if TYPE_CHECKING:
+        model: str
+        cut: Cut
+        public_iterations: int
+        seed: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, data: Any) -> Any:
+        return earlier.settings(data)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        values = {name: getattr(self, name) for name in ("model", "cut", "public_iterations", "seed")}
+        values["tuning.train_bottom"] = self.tuning.train_bottom
+        if open_ := [name for name, value in values.items() if value is None]:
+            raise ValueError(f"{', '.join(open_)} must be filled in by `cutlayer.customer.defaults`")
+        return self
 
     @property
-    def cut(self) -> Cut:
-        """Where the customer's parts end."""
-        return Cut(bottom=self.bottom, tail=self.tail, target=self.target)
+    def train_bottom(self) -> TrainBottom:
+        """Whether and how the bottom is trained."""
+        if self.tuning.train_bottom is None:
+            raise TypeError("nothing of a run's settings is open")
+        return self.tuning.train_bottom
 
     @property
     def form(self) -> Form:
         """What texts leave as: ids where all below the cut is a frozen lookup of drawn tokens, else rows."""
-        ids = not self.bottom and self.stores and self.privacy.mechanism != "vector"
+        ids = not self.cut.bottom and self.stores and self.privacy.mechanism != "vector"
         return Form.IDS if ids else Form.ROWS
 
     @property
@@ -268,22 +391,53 @@ class RunSpec(Spec):
         """
         return self.train_bottom is TrainBottom.FROZEN and self.objective is not Objective.SEQ2SEQ
 
-    def deviations(self, family: Family) -> tuple[Deviation, ...]:
-        """Where these settings differ from the paper, beside the privatizer's own."""
-        found = self.train.deviations(family, self.objective)
-        if self.train_bottom is TrainBottom.FROZEN:
-            return found
-        bottom = Deviation(
-            what="what of the bottom is trained",
-            value_in_paper="the embedding layer; not stated for deeper bottoms",
-            ours="the token table" if not self.bottom else "the blocks; the table stays as it was handed out",
-            why="Released tokens then stay tokens of one table.",
-        )
-        drawn = Deviation(
-            what="which table noise is added to and searched, eq. (3) and (4), once the table is trained",
-            value_in_paper="not stated",
-            ours="the initial one; the row that is sent is the trained table's",
-            why="Distances of a table that private texts have trained would be no public metric, and budgets over "
-            "changing metrics could not be added.",
-        )
-        return (*found, bottom, drawn) if not self.bottom else (*found, bottom)
+
+class Sampling(SettingsSpec):
+    """How tokens are chosen, by the names of Hugging Face's `GenerationConfig` where they exist."""
+
+    max_new_tokens: int = setting(
+        128, help="Tokens of a text at most, its prompt left out.", shown=Shown(SAMPLING, unit="tokens"), ge=1
+    )
+    greedy: bool = setting(
+        False,
+        help="Always the most probable token; temperature, top-k and top-p then mean nothing.",
+        shown=Shown(SAMPLING),
+    )
+    temperature: float = setting(
+        1.0, help="Logits are divided by it.", shown=Shown(SAMPLING), gt=0, allow_inf_nan=False
+    )
+    top_k: int | None = setting(
+        None, help="Only the so many most probable tokens.", shown=Shown(SAMPLING, unit="tokens", default="all"), ge=1
+    )
+    top_p: float = setting(
+        1.0,
+        help="Only the most probable tokens that make up this share; 1 for all.",
+        shown=Shown(SAMPLING, unit="probability"),
+        gt=0,
+        le=1,
+    )
+    num_beams: int = setting(
+        1,
+        help="Encoder-decoders: how many continuations beam search follows, of which the most probable is taken; "
+        "tokens are then not drawn. 1: no beam search.",
+        shown=Shown(SAMPLING, unit="beams"),
+        ge=1,
+    )
+    length_penalty: float = setting(
+        1.0,
+        help="Of beam search: a text's log-probability is divided by its length to this power.",
+        shown=Shown(SAMPLING),
+        allow_inf_nan=False,
+    )
+    stop_strings: tuple[Annotated[str, Field(min_length=1)], ...] = setting(
+        (),
+        help="A text ends before the first of these that appears in it.",
+        shown=Shown(SAMPLING, flags=("--stop",), metavar="TEXT"),
+    )
+    seed: int | None = setting(
+        None,
+        help="Repeats the draws of tokens; never noise.",
+        shown=Shown(SAMPLING, metavar="N", default="drawn"),
+        ge=0,
+        lt=2**63,
+    )

@@ -105,16 +105,30 @@ def evaluate(session: Session, examples: Examples, *, positions: int, progress: 
     return Perplexity.of(torch.cat(losses), torch.cat(counts))
 
 
+@dataclass(frozen=True)
+class TrainingTexts:
+    """What a job learns from.
+
+    Attributes:
+        train: What to train on.
+        dev: What to stop on.
+        public: What to begin with, before any of it leaves; `None` begins with `train`.
+        order: In which order texts are trained on.
+    """
+
+    train: Examples
+    dev: Examples
+    public: Examples | None
+    order: Order
+
+
 class Trainer:
     """Trains one job to its best dev value.
 
     Args:
         session: The road, with the job's link.
         link: The job's steps.
-        train: What to train on.
-        dev: What to stop on.
-        order: In which order texts are trained on.
-        public: What to begin with, before any of it leaves; `None` begins with `train`.
+        texts: What it learns from.
         run: The run's state and folder.
         optimiser: The customer's own, where it has weights to train.
         positions: Of one frame at most, as the vendor says.
@@ -125,22 +139,16 @@ class Trainer:
         self,
         session: Session,
         link: Link,
-        train: Examples,
-        dev: Examples,
+        texts: TrainingTexts,
         run: Run,
         *,
-        order: Order,
-        public: Examples | None,
         optimiser: Optimiser | None,
         positions: int,
         progress: Progress,
     ) -> None:
         self.session = session
         self.link = link
-        self.train = train
-        self.dev = dev
-        self.order = order
-        self.public = public
+        self.train, self.dev, self.public, self.order = texts.train, texts.dev, texts.public, texts.order
         self.run = run
         self.spec = run.state.spec
         self.optimiser = optimiser
@@ -169,7 +177,7 @@ class Trainer:
 
         Epochs that end after the link's step are forgotten: they will be trained again.
         """
-        state, settings = self.run.state, self.spec.train
+        state, settings = self.run.state, self.spec.training
         self._begin_with_public()
         del state.dev[(self.link.step - self.spec.public_iterations) // self.steps_per_epoch :]
         if not isinstance(self.dev.labels, Tensor) and state.untrained is None:
@@ -193,15 +201,15 @@ class Trainer:
         return training_order(self.spec, self.order, self.train.lengths, epoch)
 
     def look(self, epoch: int) -> int | None:
-        """Which fresh release an epoch takes; `None` for the memoised one."""
-        return epoch if self.spec.train_bottom is TrainBottom.REDRAW else None
+        """Which fresh release an epoch takes; `None` for the cached one."""
+        return epoch if self.spec.train_bottom is TrainBottom.RESAMPLE else None
 
     def _begin_with_public(self) -> None:
         """The steps on public text, as far as they were not taken."""
         if self.public is None:
             return
         self.session.train()
-        iterations, size = self.spec.public_iterations, min(self.spec.train.batch_size, len(self.public))
+        iterations, size = self.spec.public_iterations, min(self.spec.training.batch_size, len(self.public))
         for number in range(self.link.step, iterations):
             batch = torch.arange(number * size, (number + 1) * size) % len(self.public)
             value = self._step(*self.public.batch(batch), look=None)
@@ -209,7 +217,7 @@ class Trainer:
         self.link.flush()
 
     def _epoch(self, epoch: int) -> None:
-        batches, epochs = self.batches(epoch), self.spec.train.epochs
+        batches, epochs = self.batches(epoch), self.spec.training.epochs
         self.session.train()
         for number in range(self.link.step - self._steps_before(epoch), len(batches)):
             texts, labels = self.train.batch(batches[number])
@@ -218,18 +226,18 @@ class Trainer:
         self.link.flush()
 
     def _step(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: int | None) -> float:
-        settings = self.spec.train
+        settings = self.spec.training
         loss = self.session.loss(texts, labels, look=look)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise ConfigError(
                 f"Training diverged: the loss of step {self.link.step} is {value}, at learning rate "
                 f"{settings.learning_rate:g}.",
-                remedy="Begin again with another --out and a lower --learning-rate, or with --clip-norm 1.",
+                remedy="Begin again with another --out and a lower --learning-rate, or with --max-grad-norm 1.",
             )
         self.run.log_loss(self.link.step, value)  # before the vendor has its gradient, after which nobody repeats it
-        (loss / settings.accumulation).backward()
-        if is_update(self.link.step, settings.accumulation, self._steps_before(settings.epochs)):
+        (loss / settings.gradient_accumulation_steps).backward()
+        if is_update(self.link.step, settings.gradient_accumulation_steps, self._steps_before(settings.epochs)):
             self._update()
         if self.optimiser is not None and self.link.step % settings.checkpoint_steps == 0:
             self._checkpoint()
@@ -237,14 +245,14 @@ class Trainer:
 
     def _update(self) -> None:
         """The customer's part of an update, with what both parties must do alike in it."""
-        limit, theirs = self.spec.train.clip_norm, self.link.vendor_told
+        limit, theirs = self.spec.training.max_grad_norm, self.link.peer_gradient_stats
         gradients = JointGradients(self.session.trained().values(), self.session.copies())
-        told = {} if limit is None else {"norm": gradients.norm()}
+        stats = {} if limit is None else {"norm": gradients.norm()}
         if gradients.numbers:
-            told["shared_gradient"] = gradients.copied()
-        if told:
+            stats["shared_gradient"] = gradients.copied()
+        if stats:
             gradients.join(norm=theirs.get("norm"), copied=theirs.get("shared_gradient"), limit=limit)
-            self.link.tell(told)
+            self.link.send_gradient_stats(stats)
         if self.optimiser is not None:
             self.optimiser.step()
 
@@ -265,7 +273,7 @@ class Trainer:
 
 def steps_per_epoch(spec: RunSpec, texts: int) -> int:
     """Steps in which each of so many texts is seen once."""
-    return -(-texts // spec.train.batch_size)
+    return -(-texts // spec.training.batch_size)
 
 
 def steps_before(spec: RunSpec, texts: int, epoch: int) -> int:
@@ -287,7 +295,7 @@ def training_order(spec: RunSpec, order: Order, lengths: Tensor, epoch: int) -> 
         lengths: `[n]` int64, positions of each training text.
         epoch: Counted from 0.
     """
-    settings = spec.train
+    settings = spec.training
     return epoch_batches(
         lengths,
         batch_size=settings.batch_size,

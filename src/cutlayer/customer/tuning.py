@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from cutlayer.customer.settings import Method, Objective, RunSpec, TrainBottom
+from cutlayer.customer.settings import FullTuning, Lora, Objective, RunSpec, TrainBottom
 from cutlayer.models import (
     FAMILIES,
     Archive,
@@ -82,16 +82,17 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
     """
     trains_bottom = spec.train_bottom is not TrainBottom.FROZEN
     bottom, tail = archive.bottom, archive.tail
-    if spec.objective.generates and spec.train.method is Method.LORA:
-        bottom = cast("AnyBottom | None", _adapted(bottom, spec)) if trains_bottom else bottom
-        tail = cast("AnyTail | None", _adapted(tail, spec))
+    if spec.objective.generates and isinstance(spec.tuning, Lora):
+        if trains_bottom:
+            bottom = cast("AnyBottom | None", _adapted(bottom, spec.tuning, seed=spec.seed))
+        tail = cast("AnyTail | None", _adapted(tail, spec.tuning, seed=spec.seed))
     else:
         for parameter in _own(archive, spec):
             parameter.requires_grad_(True)
     for part in (bottom, tail):
         if part is not None:
-            set_dropout(part, spec.train.dropout)
-            set_checkpointing(part, spec.train.gradient_checkpointing)
+            set_dropout(part, spec.training.dropout)
+            set_checkpointing(part, spec.training.gradient_checkpointing)
     return Tuned(bottom, tail, trains_bottom)
 
 
@@ -101,20 +102,19 @@ def trains_shared(spec: RunSpec, family: Family) -> bool:
     In the whole model it stands in a stack's first block, so it is frozen with the bottom.
     """
     frozen = spec.train_bottom is TrainBottom.FROZEN
-    return family.shares and spec.train.method is Method.FULL and not frozen
+    return family.shares and isinstance(spec.tuning, FullTuning) and not frozen
 
 
-def _adapted(part: P | None, spec: RunSpec) -> P | None:
+def _adapted(part: P | None, lora: Lora, *, seed: int) -> P | None:
     if part is None or not any(True for _ in part.block_parameters()):
         return part
-    settings = spec.train
     return attach_lora(
         part,
-        rank=settings.rank,
-        alpha=settings.alpha,
-        dropout=settings.lora_dropout,
-        targets=settings.targets,
-        seed=spec.seed,
+        rank=lora.r,
+        alpha=lora.lora_alpha,
+        dropout=lora.lora_dropout,
+        targets=lora.target_modules,
+        seed=seed,
     )
 
 
@@ -123,7 +123,7 @@ def _own(archive: Archive, spec: RunSpec) -> Iterator[nn.Parameter]:
     bottom, table = archive.bottom, archive.table
     trains_bottom = bottom is not None and spec.train_bottom is not TrainBottom.FROZEN
     noisy = spec.privacy.mechanism != "none"
-    embeds = not spec.bottom and spec.objective is not Objective.SEQ2SEQ
+    embeds = not spec.cut.bottom and spec.objective is not Objective.SEQ2SEQ
     trains_table = trains_bottom and (embeds or (spec.objective.generates and not noisy))
     kept: set[int] = set()
     if not trains_shared(spec, FAMILIES[archive.family]):

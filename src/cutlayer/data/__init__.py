@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from cutlayer.data.labels import LabelNames
     from cutlayer.data.read import TextFile, has_column, read_dataset
     from cutlayer.data.sample import sample_path
+    from cutlayer.data.tables import Table, is_table
     from cutlayer.data.tokenise import UNCUT, tokenise
     from cutlayer.data.words import NO_TAG, tokenise_words
 
@@ -17,8 +18,10 @@ __all__ = [
     "UNCUT",
     "Dataset",
     "LabelNames",
+    "Table",
     "TextFile",
     "has_column",
+    "is_table",
     "read_dataset",
     "sample_path",
     "tokenise",

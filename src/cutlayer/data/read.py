@@ -21,6 +21,7 @@ from typing import IO, Any, cast
 from cutlayer.core import DataError
 from cutlayer.core.extras import require
 from cutlayer.data.dataset import Dataset, check_characters
+from cutlayer.data.tables import Row, Table, is_table, named_classes, table_rows
 
 HUB_PREFIX = "hub:"
 _HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(?:/(?P<name>[\w.-]+))?:(?P<split>[\w.+-]+)")
@@ -28,12 +29,11 @@ _HUB_SYNTAX = "hub:OWNER/NAME:SPLIT, or hub:OWNER/NAME/CONFIGURATION:SPLIT, for 
 
 _LONGEST_NAME = 255
 
-Row = Mapping[str, Any]
 Reader = Callable[[Path, IO[bytes]], Iterator[Row]]
 
 
 def read_dataset(
-    source: str | Path,
+    source: str | Path | Table,
     *,
     text_column: str,
     text_pair_column: str | None = None,
@@ -47,7 +47,8 @@ def read_dataset(
         source: A file `.csv`, `.tsv`, `.jsonl` (or `.ndjson`) or `.parquet`, each also with `.gz`
             behind it, or a data set of the Hugging Face hub written as `hub:OWNER/NAME:SPLIT` or
             `hub:OWNER/NAME/CONFIGURATION:SPLIT` (needs the extra `cutlayer[datasets]`).
-            Files are UTF-8; CSV and TSV have a header line and CSV's quoting rules.
+            Files are UTF-8; CSV and TSV have a header line and CSV's quoting rules. Or a table in memory: a
+            DataFrame of pandas or polars, a pyarrow Table, a `datasets.Dataset`, a list of dicts.
         text_column: Column of the text.
         text_pair_column: Column of the second text of a pair.
         label_column: Column of the label. Numbers and truth values become their usual names, classes
@@ -60,17 +61,18 @@ def read_dataset(
         DataError: The file is missing, empty, of another kind or damaged; a column is missing; a row
             has no text, no label or no value of an attribute, or holds half of a surrogate pair.
     """
+    called = source_name(source)
     columns = [text_column, *([text_pair_column] if text_pair_column else [])]
     rows: list[tuple[str, ...]] = []
     labels: list[str] = []
     attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
     wanted = [*columns, *([label_column] if label_column else []), *attributes]
     for number, row in enumerate(_rows_with(source, wanted), start=1):
-        rows.append(tuple(_text(source, row, column, number) for column in columns))
+        rows.append(tuple(_text(called, row, column, number) for column in columns))
         if label_column:
-            labels.append(_value(source, row, label_column, number))
+            labels.append(_value(called, row, label_column, number))
         for name in attribute_columns:
-            attributes[name].append(_value(source, row, name, number))
+            attributes[name].append(_value(called, row, name, number))
         for name in copied_columns:
             attributes[name].append(_copied(row.get(name)))
     try:
@@ -80,7 +82,7 @@ def read_dataset(
             {name: tuple(values) for name, values in attributes.items()},
         )
     except DataError as error:
-        raise DataError(f"{source}: {error.message[0].lower()}{error.message[1:]}", remedy=error.remedy) from None
+        raise DataError(f"{called}: {error.message[0].lower()}{error.message[1:]}", remedy=error.remedy) from None
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TextFile:
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         columns = [self.text_column, *([self.text_pair_column] if self.text_pair_column else [])]
         for number, row in enumerate(_rows_with(self.source, columns), start=1):
-            texts = tuple(_text(self.source, row, column, number) for column in columns)
+            texts = tuple(_text(source_name(self.source), row, column, number) for column in columns)
             for text in texts:
                 check_characters(text, f"{self.source}: row {number}")
             yield texts
@@ -114,8 +116,17 @@ class TextFile:
         return self._count
 
 
-def has_column(source: str | Path, column: str) -> bool:
-    """Whether the rows of a file or hub data set have a column.
+def source_name(source: str | Path | Table) -> str:
+    """What errors call a source: a table in memory has no name.
+
+    Args:
+        source: As for `read_dataset`.
+    """
+    return str(source) if isinstance(source, str | Path) else "The table"
+
+
+def has_column(source: str | Path | Table, column: str) -> bool:
+    """Whether the rows of a file, a hub data set or a table have a column.
 
     Args:
         source: As for `read_dataset`.
@@ -127,19 +138,26 @@ def has_column(source: str | Path, column: str) -> bool:
     return column in next(iter(_rows(source)), {})
 
 
-def _rows_with(source: str | Path, columns: Iterable[str]) -> Iterator[Row]:
+def _rows_with(source: str | Path | Table, columns: Iterable[str]) -> Iterator[Row]:
     """Rows that have these columns, one at least."""
     empty = True
     for row in _rows(source):
         if empty:
-            _check_columns(source, row, columns)
+            _check_columns(source_name(source), row, columns)
             empty = False
         yield row
     if empty:
-        raise DataError(f"{source} holds no rows.", remedy="Give a file with at least one row of data.")
+        raise DataError(f"{source_name(source)} holds no rows.", remedy="Give a file with at least one row of data.")
 
 
-def _rows(source: str | Path) -> Iterator[Row]:
+def _rows(source: str | Path | Table) -> Iterator[Row]:
+    if not isinstance(source, str | Path):
+        if not is_table(source):
+            raise DataError(
+                f"A {type(source).__name__} is no table of texts, or an empty one.",
+                remedy="Pass a file, a DataFrame, a pyarrow Table, a datasets.Dataset or a list of dicts.",
+            )
+        return table_rows(source)
     if isinstance(source, str) and source.startswith(HUB_PREFIX):
         return _hub_rows(source)
     path = Path(source)
@@ -292,23 +310,13 @@ def _hub_rows(source: str) -> Iterator[Row]:
             f"{source} could not be loaded ({type(error).__name__}: {error}).",
             remedy="Check name, configuration and split, and that the hub can be reached; or give a file.",
         ) from error
-    return _named_classes(table)
-
-
-def _named_classes(table: Any) -> Iterator[Row]:
-    classes = {name: feature.names for name, feature in table.features.items() if hasattr(feature, "names")}
-    for row in table:
-        for column, names in classes.items():
-            number = row[column]
-            # the hub writes -1, or nothing, where the label is withheld
-            row[column] = None if number is None or number < 0 else names[number]
-        yield row
+    return named_classes(table)
 
 
 # ---------------------------------------------------------------- values
 
 
-def _check_columns(source: str | Path, row: Row, wanted: Iterable[str]) -> None:
+def _check_columns(source: str, row: Row, wanted: Iterable[str]) -> None:
     for column in wanted:
         if column not in row:
             # a file without a header line has private text where names should stand
@@ -320,7 +328,7 @@ def _check_columns(source: str | Path, row: Row, wanted: Iterable[str]) -> None:
             )
 
 
-def _text(source: str | Path, row: Row, column: str, number: int) -> str:
+def _text(source: str, row: Row, column: str, number: int) -> str:
     value = row.get(column)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"a value of type {type(value).__name__}"
@@ -331,7 +339,7 @@ def _text(source: str | Path, row: Row, column: str, number: int) -> str:
     return value
 
 
-def _value(source: str | Path, row: Row, column: str, number: int) -> str:
+def _value(source: str, row: Row, column: str, number: int) -> str:
     value = row.get(column)
     if value is None or value == "":
         raise DataError(

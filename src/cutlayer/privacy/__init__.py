@@ -23,24 +23,29 @@ if TYPE_CHECKING:
         RunBytes,
         VendorSummary,
     )
-    from cutlayer.privacy.labels import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
+    from cutlayer.privacy.labels import (
+        LABELS_SHOWN,
+        LabelResponse,
+        ReportedLabels,
+        keep_probability,
+    )
     from cutlayer.privacy.ledger import Ledger
     from cutlayer.privacy.mechanisms import LATTICE, MECHANISMS, DChi, Mechanism, PluggedIn, find_mechanism
     from cutlayer.privacy.neighbours import NeighbourSearch, SearchCounts
-    from cutlayer.privacy.privatizers import (
-        PRIVATIZERS,
-        NoPrivacy,
-        Privatizer,
-        Space,
-        TextToText,
-        Vector,
-        build_privatizer,
-    )
+    from cutlayer.privacy.privatizers import PRIVATIZERS, Privatizer, Space, build_privatizer
     from cutlayer.privacy.randomness import generator
     from cutlayer.privacy.release import Release
     from cutlayer.privacy.seal import BrokenSeal, Seal
     from cutlayer.privacy.secret import CustomerSecret
-    from cutlayer.privacy.spec import LARGEST_EPSILON, NOISE_WINDOW, CtiSpec, PrivacySpec
+    from cutlayer.privacy.spec import (
+        LARGEST_EPSILON,
+        NOISE_WINDOW,
+        CtiSpec,
+        NoPrivacy,
+        PrivacySpec,
+        TextToText,
+        Vector,
+    )
     from cutlayer.privacy.vault import Vault
 
 __all__ = [

@@ -3,136 +3,252 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from cutlayer.core import ConfigError, Fault, Place, Spec
-from cutlayer.privacy.mechanisms import DChi
+from cutlayer.core.cut import Place
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec, Spec, SpecFamily
 
-NOISE_WINDOW = 4
+D_CHI: Final = "d-chi"
+"""The name of the papers' noise among the mechanisms."""
+NOISE_WINDOW: Final = 4
 """So many tokens: edited copies, or a signature under many texts, then show hardly more than one of them (measured)."""
-LARGEST_EPSILON = 20.0
-"""Beyond it a label is changed less than once in 10^8 draws: rounding would begin to show, and nothing is hidden."""
-NO_PRIVACY_REMEDY = 'For a release without privacy say so: mechanism="none" and eta=inf.'
-ROWS_REMEDY = 'For noise on rows add --mechanism vector (in Python mechanism="vector").'
+LARGEST_EPSILON: Final = 20.0
+"""Of labels. Beyond it one is changed less than once in 10^8 draws: rounding would show, and nothing is hidden."""
+NO_PRIVACY_REMEDY: Final = "for a release without privacy say so: NoPrivacy() or eta=math.inf, --eta inf"
+
+PRIVACY: Final = "Privacy"
+"""The topic of these settings."""
 
 
-class _Closed(Spec):
-    """A spec whose faults are `ConfigError`s that list every path, value and what is allowed."""
+class CtiSpec(SettingsSpec):
+    """Contributing-token identification: less noise on tokens that tell classes apart.
 
-    # infinity is a value here, and JSON has no other word for it
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+    Its fields are the choices that the paper's eq. (5) and (6) leave open. With it no finite guarantee is claimed.
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _as_config_error(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(data)
-        except ValidationError as error:
-            faults = [
-                Fault(".".join(map(str, entry["loc"])) or cls.__name__, entry["input"], entry["msg"])
-                for entry in error.errors()
-            ]
-            raise ConfigError(faults) from None
-
-
-class CtiSpec(_Closed):
-    """Contributing-token identification: which choices the paper's eq. (5) and (6) leave open.
-
-    Ref: SAP §4.4.
-
-    Attributes:
-        frequency: What p(t | c) counts. `tokens`: the token's share of the class's tokens.
-            `texts`: the share of the class's texts that hold the token.
-        smoothing: Added to each count, so that the logarithms are finite; above 0.
-        c0: The constant of eq. (6). `None`: (max UI + min UI) / 2 over all tokens and classes.
-        pair: Which texts of a pair are counted.
-        unlabelled: The score of a token in a text without label: over classes.
-        class_free: Uses the unlabelled score in training too, so that a text's noise does not depend on
-            its own label. The scores are still fitted on all labels.
+    Ref: SAP §4.4, arXiv:2312.15603.
     """
 
-    frequency: Literal["tokens", "texts"] = "tokens"
-    smoothing: float = 1.0
-    c0: float | None = None
-    pair: Literal["both", "first", "second"] = "both"
-    unlabelled: Literal["max", "mean"] = "max"
-    class_free: bool = False
+    frequency: Literal["tokens", "texts"] = setting(
+        "tokens",
+        help="What p(t | c) counts: the token's share of the class's tokens, or the share of the class's texts that "
+        "hold it.",
+        shown=Shown(PRIVACY, source="SAP §4.4, eq. (5), leaves it open", flags=("--cti-frequency",)),
+    )
+    smoothing: float = setting(
+        1.0,
+        help="Added to each count, so that logarithms are finite.",
+        shown=Shown(PRIVACY, unit="count", source="SAP §4.4 leaves it open", flags=("--cti-smoothing",)),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    c0: float | None = setting(
+        None,
+        help="The constant of eq. (6).",
+        shown=Shown(
+            PRIVACY,
+            default="(max + min) / 2 of the scores of all tokens and classes",
+            source="SAP §4.4, eq. (6), leaves it open",
+            flags=("--cti-c0",),
+        ),
+        allow_inf_nan=False,
+    )
+    pair: Literal["both", "first", "second"] = setting(
+        "both",
+        help="Which texts of a pair are counted.",
+        shown=Shown(PRIVACY, source="SAP §4.4 leaves it open", flags=("--cti-pair",)),
+    )
+    unlabelled: Literal["max", "mean"] = setting(
+        "max",
+        help="The score of a token in a text without a label: the maximum or the mean over classes.",
+        shown=Shown(PRIVACY, source="SAP §4.4 leaves it open", flags=("--cti-unlabelled",)),
+    )
+    class_free: bool = setting(
+        False,
+        help="Use the score of texts without a label in training too, so that a text's noise does not depend on its "
+        "own label. The scores are still fitted on all labels.",
+        shown=Shown(PRIVACY, flags=("--cti-class-free",)),
+    )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        if not (0 < self.smoothing < math.inf):
-            faults.append(Fault("cti.smoothing", self.smoothing, "must be above 0 and finite"))
-        if self.c0 is not None and not math.isfinite(self.c0):
-            faults.append(Fault("cti.c0", self.c0, "must be finite, or left out for (max + min) / 2"))
-        if faults:
-            raise ConfigError(faults)
-        return self
 
+class PrivacySpec(SpecFamily):
+    """How texts are privatized before they leave: one kind for each mechanism.
 
-class PrivacySpec(_Closed):
-    """How texts are privatized before they leave.
-
-    Attributes:
-        mechanism: `text-to-text`: noise on the token's embedding, then the nearest row's token.
-            `vector`: the noisy rows themselves. `none`: nothing is done, and everything says so.
-        eta: Privacy parameter of d_chi noise, 1/distance, per token; smaller is more private.
-            Infinite exactly when `mechanism` is `none`. There is no default.
-        place: Where noise is added when the bottom has blocks: at the tokens, before the blocks, or
-            at the blocks' output.
-        cti: Makes eta depend on the token. With it no finite guarantee is claimed.
-        noise: The noise, by its name among the mechanisms. Any other than d_chi noise is a plug-in's, and so
-            is what it promises. Not written down where it is d_chi noise.
-        noise_window: How many tokens before it a token's noise follows from; `None`: from all of them, back to the
-            text's beginning. Where these are equal, noise is equal. Not written down where it is `NOISE_WINDOW`.
+    A kind is built by the privatizer that is registered for its mechanism. What generic code asks of all kinds is
+    listed here; a kind has it as a setting where there is a choice, else as a property.
     """
 
-    mechanism: Literal["none", "text-to-text", "vector"] = "text-to-text"
+    tag = "mechanism"
+
+    if TYPE_CHECKING:
+
+        @property
+        @abstractmethod
+        def mechanism(self) -> str:
+            """The name of the kind."""
+
+        @property
+        @abstractmethod
+        def eta(self) -> float:
+            """Privacy parameter per token, in 1/distance of the embedding table; infinite without noise."""
+
+        @property
+        @abstractmethod
+        def place(self) -> Place:
+            """Where noise is added."""
+
+        @property
+        @abstractmethod
+        def cti(self) -> CtiSpec | None:
+            """What makes eta depend on the token."""
+
+        @property
+        @abstractmethod
+        def noise(self) -> str:
+            """Whose noise is drawn, by its name among the mechanisms."""
+
+        @property
+        @abstractmethod
+        def noise_window(self) -> int | None:
+            """How many tokens a token's noise follows from; `None`: from all tokens up to it."""
+
+    @property
+    def identity(self) -> str:
+        """What runs are told apart by: the order in which texts leave is derived from it."""
+        return self.model_dump_json()
+
+
+class _FirstForm(Spec):
+    """The kinds of before there were kinds, as they were written then: orders are derived from this text."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    mechanism: str
     eta: float
-    place: Place = Place.TOKENS
-    cti: CtiSpec | None = None
-    # what runs and profiles are known by stays what it was before there was a choice
-    noise: str = Field(default=DChi.name, exclude_if=lambda noise: bool(noise == DChi.name))
-    noise_window: int | None = Field(default=NOISE_WINDOW, ge=1, exclude_if=lambda window: bool(window == NOISE_WINDOW))
+    place: Place
+    cti: CtiSpec | None
+    noise: str = Field(exclude_if=lambda noise: bool(noise == D_CHI))
+    noise_window: int | None = Field(exclude_if=lambda window: bool(window == NOISE_WINDOW))
 
     @classmethod
-    def no_privacy(cls) -> PrivacySpec:
-        """The explicit decision to release without privacy."""
-        return cls(mechanism="none", eta=math.inf)
+    def of(cls, spec: PrivacySpec) -> str:
+        return cls(**{name: getattr(spec, name) for name in cls.model_fields}).model_dump_json()
+
+
+class NoPrivacy(PrivacySpec):
+    """The explicit decision to release texts as they are."""
+
+    mechanism: Literal["none"] = "none"
+
+    @property
+    def eta(self) -> float:
+        """Infinite: nothing is hidden."""
+        return math.inf
+
+    @property
+    def place(self) -> Place:
+        """Where noise would be."""
+        return Place.TOKENS
+
+    @property
+    def cti(self) -> None:
+        """There is no noise to steer."""
+
+    @property
+    def noise(self) -> str:
+        """What is not drawn."""
+        return D_CHI
+
+    @property
+    def noise_window(self) -> int:
+        """What nothing follows from."""
+        return NOISE_WINDOW
+
+    @property
+    def identity(self) -> str:
+        """As it was first written."""
+        return _FirstForm.of(self)
+
+
+class _Noise(PrivacySpec):
+    """What mechanisms that add noise to embeddings have in common."""
+
+    eta: float = setting(
+        help="Noise per token, in 1/distance of the model's embedding table: smaller hides more. It has no default; "
+        "inf means no privacy.",
+        shown=Shown(PRIVACY, unit="1/distance", source="SAP §4.3, eq. (3)", common=True, metavar="NUMBER|inf"),
+        gt=0,
+        allow_inf_nan=False,
+    )
+    cti: CtiSpec | None = setting(
+        None,
+        help="Less noise on tokens that tell classes apart, by contributing-token identification. No finite guarantee "
+        "is then claimed.",
+        shown=Shown(PRIVACY, source="SAP §4.4"),
+    )
+    noise: str = setting(
+        D_CHI,
+        help="Whose noise is drawn: d-chi, or that of an installed plug-in, whose promise cutlayer has not verified. "
+        "`cutlayer conformance NAME` tests it.",
+        shown=Shown(PRIVACY, metavar="NAME"),
+    )
+    noise_window: int | None = setting(
+        NOISE_WINDOW,
+        help="How many tokens before a token decide its noise, with the token itself. Passages that are repeated then "
+        "keep their noise: an edited copy shows little new. prefix: all tokens before it.",
+        shown=Shown(PRIVACY, unit="tokens", none="prefix"),
+        ge=1,
+    )
+
+    @field_validator("eta", mode="before")
+    @classmethod
+    def _name_no_privacy(cls, eta: Any) -> Any:
+        if eta in (math.inf, "inf", "Infinity"):
+            raise ValueError(f"must be a finite number above 0; {NO_PRIVACY_REMEDY}")
+        return eta
+
+    @property
+    def identity(self) -> str:
+        """As it was first written."""
+        return _FirstForm.of(self)
+
+
+class TextToText(_Noise):
+    """Noise on each token's embedding, then the token of the nearest row: token ids leave.
+
+    d_χ privacy of each token with respect to the Euclidean distance of embeddings, eta per token.
+
+    Ref: SAP §4.3, eq. (3) and (4), arXiv:2312.15603.
+    """
+
+    mechanism: Literal["text-to-text"] = "text-to-text"
+
+    @property
+    def place(self) -> Place:
+        """At the tokens: rows above a block are no tokens' rows."""
+        return Place.TOKENS
+
+
+class Vector(_Noise):
+    """The noisy embeddings themselves leave, or the bottom's output with noise on it.
+
+    Ref: SAP §4.3, eq. (3), arXiv:2312.15603.
+    """
+
+    mechanism: Literal["vector"] = "vector"
+    place: Place = setting(
+        Place.TOKENS,
+        help="Where noise is added: at the tokens' embeddings, or at the bottom's output (activations).",
+        shown=Shown(PRIVACY),
+    )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        faults = []
-        if math.isnan(self.eta) or self.eta <= 0:
-            faults.append(Fault("eta", self.eta, "must be above 0"))
-        elif self.mechanism == "none" and math.isfinite(self.eta):
-            faults.append(Fault("eta", self.eta, 'must be inf with mechanism "none"'))
-        elif self.mechanism != "none" and math.isinf(self.eta):
-            faults.append(Fault("eta", self.eta, f'must be finite with mechanism "{self.mechanism}"'))
-        if self.mechanism == "none" and self.cti is not None:
-            faults.append(Fault("cti", "set", 'must be left out with mechanism "none": there is no noise to steer'))
-        if self.mechanism == "none" and self.noise != DChi.name:
-            faults.append(Fault("noise", self.noise, 'must be left out with mechanism "none": nothing is drawn'))
-        if self.mechanism == "text-to-text" and self.place is Place.ACTIVATIONS:
-            faults.append(
-                Fault(
-                    "place",
-                    self.place.value,
-                    'must be "tokens" with mechanism "text-to-text": rows above a block are no tokens\' rows',
-                )
-            )
+    def _check_cti(self) -> Self:
         if self.cti is not None and self.place is Place.ACTIVATIONS:
-            faults.append(
-                Fault(
-                    "cti",
-                    "set",
-                    'must be left out at place "activations": above a block each row depends on every token',
-                )
+            raise ValueError(
+                'cti must be left out at place "activations": above a block each row depends on every token'
             )
-        if faults:
-            remedies = {"eta": NO_PRIVACY_REMEDY, "place": ROWS_REMEDY}
-            named = {fault.path for fault in faults}
-            raise ConfigError(faults, remedy=" ".join(remedies[path] for path in remedies if path in named))
         return self

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -12,5 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "Recipe", "RecipeOptions", "Report", "Size", "data_folder"]
 
-require("recipes")
-on_first_use(__name__)
+on_first_use(__name__, extra="recipes")

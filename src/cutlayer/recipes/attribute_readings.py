@@ -35,7 +35,7 @@ from cutlayer.attacks import (
 from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.core import DataError, Spec, Tokens
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import NoPrivacy, TextToText
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.releases import Released, identifier, release
@@ -294,7 +294,7 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
 def _release(cell: InferenceCell, corpus: Corpus, lab: Lab) -> Released:
     return release(
         corpus.sets(),
-        PrivacySpec.no_privacy() if math.isinf(cell.eta) else PrivacySpec(eta=cell.eta),
+        NoPrivacy() if math.isinf(cell.eta) else TextToText(eta=cell.eta),
         model=lab.options.model,
         home=lab.home(str(cell.seed)),
         folder=lab.workspace / f"eta{cell.eta:g}-s{cell.seed}",

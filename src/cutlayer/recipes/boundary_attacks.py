@@ -30,8 +30,8 @@ from cutlayer.attacks.evaluation.statistics import chance_of_match
 from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, fit_inverter
 from cutlayer.attacks.inversion.inverter_refinement import RefineSpec, refine
 from cutlayer.core import DataError, Ragged, Rows, Tokens
-from cutlayer.customer import Method
-from cutlayer.customer.client import choose_device
+from cutlayer.customer import Lora
+from cutlayer.customer.connection import choose_device
 from cutlayer.customer.home import write_bytes
 from cutlayer.models import Bottom, Inputs, Template, attach_lora, seeded, set_dropout
 from cutlayer.recipes.lab import Cell, Lab
@@ -427,16 +427,16 @@ def guessed_bottom(cell: UnsplitCell, bottom: Bottom, weights: Mapping[str, Tens
         bottom: The public one. Not changed.
         weights: What the customer had trained by then, by whole-model name; used for `start="customer"` alone.
     """
-    training = cell.split.training
+    tuning = cell.split.tuning
     guess = copy.deepcopy(bottom)
-    if training.method is Method.LORA and (cell.spec.optimised == "adapter" or cell.start == "customer"):
+    if isinstance(tuning, Lora) and (cell.spec.optimised == "adapter" or cell.start == "customer"):
         # where the customer's own adapter starts: the vendor is told the run's seed
         guess = attach_lora(
             guess,
-            rank=training.rank,
-            alpha=training.alpha,
-            dropout=training.lora_dropout,
-            targets=training.targets,
+            rank=tuning.r,
+            alpha=tuning.lora_alpha,
+            dropout=tuning.lora_dropout,
+            targets=tuning.target_modules,
             seed=cell.split.seed,
         )
     if cell.start == "customer":

@@ -116,8 +116,8 @@ class Figure:
             StorageError: A file cannot be written.
         """
         rows = self.rows(results)
-        if rows.empty:
-            return []
+        if not (rows[_SOURCE] == "here").any():
+            return []  # a paper's points alone are no picture of ours
         pictures = [folder / f"{self.name}.png", folder / f"{self.name}.csv"]
         save_picture(self._drawn(rows, results, self.about or model), pictures[0])
         write_csv(rows, pictures[1])

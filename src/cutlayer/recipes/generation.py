@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from cutlayer.core import DataError, ModelError, Perplexity, Proportion, Spec
-from cutlayer.customer import Client, Sampling, TrainSpec
+from cutlayer.core import Cut, DataError, ModelError, Perplexity, Proportion, Spec
+from cutlayer.customer import Client, Objective, Sampling, TrainSpec, TuningSpec
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import STARTER_DECODER, Kind
 from cutlayer.recipes.figures import Figure, Reference
@@ -24,12 +24,12 @@ from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure, Number
 from cutlayer.recipes.options import RecipeConfig, shipped
 from cutlayer.recipes.recipe import Recipe
-from cutlayer.recipes.reference.classifier import order_without_privacy
+from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.reference.language import train_centralised_language_model
 from cutlayer.recipes.study import Part, Results, Scenario, Verdict
 from cutlayer.recipes.tables import DASH, Axis, Column, Pivot, eta_text, plain, share
 from cutlayer.recipes.tasks import TextFile
-from cutlayer.recipes.training import discard
+from cutlayer.recipes.training import discard, settled
 from cutlayer.reports import Table, percent
 
 
@@ -40,11 +40,6 @@ class Scale(Spec):
     test: int = Field(ge=1)
     training: Mapping[str, Any]
 
-    @property
-    def tuning(self) -> TrainSpec:
-        """How the model is tuned."""
-        return TrainSpec.language(**self.training)
-
 
 class GenerationConfig(RecipeConfig[Scale]):
     """`configs/generation.yaml`; that file says what each field is for."""
@@ -53,6 +48,7 @@ class GenerationConfig(RecipeConfig[Scale]):
     train: str
     test: str
     column: str
+    tuning: TuningSpec
     shares: tuple[float, ...] = Field(min_length=1)
     bottom: int = Field(ge=1)
     prompts: int = Field(ge=1)
@@ -100,7 +96,8 @@ class GenerationCell(Cell):
         model: Fingerprint of the model's weights.
         train: Texts to train on, dev among them; so many, drawn at random.
         test: Texts to measure on, likewise.
-        training: How it is tuned.
+        training: How it is trained.
+        tuning: Which weights are.
         bottom: Blocks at the customer; `None` tunes the whole model in one process, without a vendor.
         eta: Privacy parameter per token; infinite without noise.
         prompts: Of the page of text.
@@ -111,6 +108,7 @@ class GenerationCell(Cell):
     train: TextFile
     test: TextFile
     training: TrainSpec
+    tuning: TuningSpec
     bottom: int | None = None
     eta: float = math.inf
     prompts: tuple[str, ...]
@@ -130,6 +128,8 @@ class GenerationCell(Cell):
         """Tunes the model; over the road it also writes."""
         # dev is held out here, so that the whole model and the split runs stop on the same texts
         texts, test = drawn(lab, self.train), drawn(lab, self.test)
+        if self.training.dev_share is None:
+            raise TypeError("the recipe says how many texts are held out")
         held = max(1, round(self.training.dev_share * len(texts)))
         order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(self.seed)).tolist()
         dev, train = texts.select(sorted(order[:held])), texts.select(sorted(order[held:]))
@@ -137,20 +137,19 @@ class GenerationCell(Cell):
 
     def _whole(self, lab: Lab, train: Dataset, dev: Dataset, test: Dataset) -> Tuned:
         order = order_without_privacy(lab.home(str(self.seed)).path, self.seed)
-        run = train_centralised_language_model(
-            train, dev, test, model=lab.options.model, training=self.training, seed=self.seed, order=order,
-            progress=lab.progress,
-        )  # fmt: skip
+        whole = ReferenceRun(train, dev, test, lab.options.model, self.training, self.tuning, self.seed, order)
+        run = train_centralised_language_model(whole, progress=lab.progress)
         return Tuned(perplexity=run.perplexity, before=run.before, dev=run.dev, seconds=run.seconds)
 
     def _split(self, lab: Lab, train: Dataset, dev: Dataset, test: Dataset) -> Tuned:
         with closing(self._client(lab)) as client:
-            result = client.finetune_language_model(
-                train, dev=dev, test=test, eta=self.eta, bottom=self.bottom, tail=0, training=self.training,
-                seed=self.seed, out=lab.scratch(self), progress=lab.progress,
+            result = client.finetune(
+                train, objective="lm", dev=dev, test=test, eta=self.eta, cut=Cut(bottom=self.bottom, tail=0),
+                tuning=self.tuning, training=self.training, seed=self.seed, out=lab.scratch(self),
+                progress=lab.progress,
             )  # fmt: skip
             sampling = Sampling(max_new_tokens=self.new_tokens, temperature=0.8, top_p=0.9, seed=self.seed)
-            told = client.generate(result.adapter_id, self.prompts, sampling=sampling)
+            told = client.generate(result.adapter_id, self.prompts, sampling=sampling, progress=lab.progress)
         if result.perplexity_standard_error is None:
             raise DataError("The test texts make no block, so there is nothing to measure.")
         return Tuned(
@@ -226,7 +225,13 @@ def over_eta(c: GenerationConfig, lab: Lab) -> Part:
     calibrated = lab.etas(private, c.shares, about=train.model_dump_json(), model=model)
     prompts = _prompts(c, lab, test)
     whole = GenerationCell(
-        model=model.fingerprint, train=train, test=test, training=scale.tuning, prompts=prompts, new_tokens=c.new_tokens
+        model=model.fingerprint,
+        train=train,
+        test=test,
+        training=settled(Objective.LM, c.tuning, scale.training),
+        tuning=c.tuning,
+        prompts=prompts,
+        new_tokens=c.new_tokens,
     )
     scenarios = Scenario.each(lab.options.seeds, whole, trained="whole")
     for eta in (math.inf, *sorted((point.eta for point in calibrated), reverse=True)):

@@ -28,8 +28,8 @@ from cutlayer.recipes.recorded_steps import (
     solved,
     step_of,
 )
-from cutlayer.recipes.reference.classifier import order_without_privacy, train_centralised
-from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run, splits
+from cutlayer.recipes.reference.classifier import train_centralised
+from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run
 
 
 class ClassifierCell(OptionCell, TrainingCell):
@@ -90,20 +90,10 @@ class HeadCell(ClassifierCell):
 
     def run(self, lab: Lab) -> Attacked:
         """Trains, and attacks what went into the head and its gradient."""
-        data, seen = splits(lab, self.task, self.limits), _HeadWatcher()
-        run = train_centralised(
-            data.train,
-            data.dev,
-            data.test,
-            model=lab.options.model,
-            training=self.training,
-            seed=self.seed,
-            order=order_without_privacy(lab.home(self.name).path, self.seed),
-            progress=lab.progress,
-            watcher=seen,
-        )
-        names = LabelNames.of(data.train.labels or ())
-        labels = names.encode(data.train.labels or (), source="train")
+        whole, seen = self.reference(lab, self.name), _HeadWatcher()
+        run = train_centralised(whole, progress=lab.progress, watcher=seen)
+        names = LabelNames.of(whole.train.labels or ())
+        labels = names.encode(whole.train.labels or (), source="train")
         truth = LabelTruth(labels, len(names), {(JOB, step.number): rows for step, rows in seen.steps})
         # the gradient of a step rides with the next one, as over the road; an epoch's last goes alone
         steps = Steps(tuple(step for step, _ in seen.steps), rounds=len(seen.steps) + len(run.dev))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from cutlayer.core import Spec
-from cutlayer.customer import TrainSpec
+from cutlayer.customer import Lora, Objective
 from cutlayer.models import STARTER, Head
 from cutlayer.privacy import LARGEST_EPSILON
 from cutlayer.recipes.figures import Figure, Reference
@@ -27,6 +27,7 @@ from cutlayer.recipes.recorded_steps import ON_LABELS, ON_TOKENS, SOLVED, Option
 from cutlayer.recipes.study import Part, Results, Scenario, Verdict
 from cutlayer.recipes.tables import Axis, Column, Pivot, count, error, note, plain
 from cutlayer.recipes.tasks import Limits, Task
+from cutlayer.recipes.training import settled
 from cutlayer.reports import percent
 
 Epsilon = Annotated[float, Field(gt=0, le=LARGEST_EPSILON)]
@@ -68,6 +69,7 @@ class LabelsConfig(RecipeConfig[Scale]):
     """`configs/labels.yaml`; that file says what each field is for."""
 
     task: Task
+    tuning: Lora
     training: Mapping[str, Setting]
     epsilons: tuple[Epsilon, ...] = Field(min_length=1)
     passes: tuple[Passes, ...] = Field(min_length=1)
@@ -117,7 +119,8 @@ def classifier(c: LabelsConfig, lab: Lab) -> Part:
         "model": lab.model().fingerprint,
         "task": c.task,
         "limits": scale.limits,
-        "training": TrainSpec.model_validate({**c.training, **scale.training}),
+        "training": settled(Objective.CLASSIFICATION, c.tuning, {**c.training, **scale.training}),
+        "tuning": c.tuning,
         "cover": c.cover,
     }
     scenarios: list[Scenario] = []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import pandas as pd
 
-from cutlayer.attacks import Further, Measured, NotApplicable, Outcome
+from cutlayer.attacks import Measured, NotApplicable, Outcome, SecondaryMetric
 from cutlayer.core import Proportion
 from cutlayer.reports import Estimate
 
@@ -82,7 +82,7 @@ class Measure:
                 yield cls(f"control: {control.check}", control.recovered, attack=name)
 
     @classmethod
-    def secondary(cls, metric: Further, *, attack: str) -> Self:
+    def secondary(cls, metric: SecondaryMetric, *, attack: str) -> Self:
         """A further number of an attack, with its interval where it has one."""
         low, high = metric.interval or (None, None)
         return cls(metric.name, metric.value, None, metric.n, low, high, attack=attack, note=metric.title)

@@ -20,7 +20,6 @@ from cutlayer.attacks import (
     Attack,
     ControlFailed,
     Examined,
-    Further,
     Knowledge,
     LinearInversion,
     LinearInversionSpec,
@@ -30,6 +29,7 @@ from cutlayer.attacks import (
     NotApplicable,
     Outcome,
     Reading,
+    SecondaryMetric,
     SeenFrame,
     TokenTruth,
     Transcript,
@@ -40,7 +40,7 @@ from cutlayer.attacks import (
 from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Tokens
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -219,8 +219,8 @@ class AttackReading(BaseModel):
     outcome: Measured | ControlFailed | NotApplicable
     seconds: float
     fitted: int = 0
-    unseen: Further | None = None
-    beyond: Further | None = None
+    unseen: SecondaryMetric | None = None
+    beyond: SecondaryMetric | None = None
     choice: Choice | None = None
 
     @classmethod
@@ -269,9 +269,9 @@ def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Tok
     if cell.form is not Form.ROAD:
         return _made_up(cell, tokens, lab)
     rows = BITS in cell.attacks
-    privacy = PrivacySpec.no_privacy()
+    privacy: PrivacySpec = NoPrivacy()
     if math.isfinite(cell.eta):
-        privacy = PrivacySpec(eta=cell.eta, mechanism="vector" if rows else "text-to-text")
+        privacy = Vector(eta=cell.eta) if rows else TextToText(eta=cell.eta)
     released = release(
         {_SET: tokens},
         privacy,
@@ -293,7 +293,7 @@ def _made_up(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Toke
     if archive.table is None:
         raise TypeError("a bottom has a table")
     table = archive.table.detach().float()
-    privacy = PrivacySpec.no_privacy() if math.isinf(cell.eta) else PrivacySpec(mechanism="vector", eta=cell.eta)
+    privacy = NoPrivacy() if math.isinf(cell.eta) else Vector(eta=cell.eta)
     clip = float(table[archive.candidates].norm(dim=1).max()) if cell.form is Form.CLIPPED else None
     knowledge = Knowledge(
         cut=Cut(bottom=cell.bottom),
@@ -330,7 +330,7 @@ def _added_in_single(tokens: Tokens, table: Tensor, eta: float, rng: np.random.G
 # ---------------------------------------------------------------- what was read beside the attack's own number
 
 
-def _unseen(reading: Reading, known: Tensor) -> Further | None:
+def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
     """What was read of tokens that are not among those known."""
     truth = torch.cat([side.values for side in reading.tokens.segments])
     new = reading.seen & ~torch.isin(truth, known)
@@ -340,15 +340,15 @@ def _unseen(reading: Reading, known: Tensor) -> Further | None:
     return _share("unseen", "tokens that do not stand in the attacker's text", hits, trials)
 
 
-def _beyond(reading: Reading, first: Reading) -> Further:
+def _beyond(reading: Reading, first: Reading) -> SecondaryMetric:
     """How many more of the same tokens were read."""
     gained = reading.per_text(reading.right) - first.per_text(first.right)
     return _share("beyond", "more than the first attack, of the same releases", gained, reading.per_text(reading.seen))
 
 
-def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> Further:
+def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> SecondaryMetric:
     share = clustered(hits, trials)
-    return Further(name=name, title=title, value=share.value, interval=bootstrap(hits, trials), n=share.n)
+    return SecondaryMetric(name=name, title=title, value=share.value, interval=bootstrap(hits, trials), n=share.n)
 
 
 def _choice(attack: Attack, knowledge: Knowledge, found: Examined, *, rows: bool) -> Choice | None:

@@ -18,10 +18,11 @@ from transformers import PreTrainedTokenizerBase
 
 from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, DataError, Proportion, Ragged, Rows, Spec, Tokens
-from cutlayer.customer import LanguageResult, TrainSpec
+from cutlayer.customer import LanguageResult, TrainSpec, TuningSpec
+from cutlayer.customer.corpora import Corpora, split_rows
 from cutlayer.customer.derived import run_order
 from cutlayer.customer.home import write_bytes
-from cutlayer.customer.prepare import Corpora, prepare, split_rows
+from cutlayer.customer.prepare import prepare
 from cutlayer.customer.run import OPTIMISER
 from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset, tokenise
@@ -44,6 +45,7 @@ class SplitRun(Spec):
         corpus: The private texts.
         bottom: Blocks at the customer; a tail of norm and head is there, too.
         training: How it is trained; `max_length` is the length of a block of packed text.
+        tuning: Which weights are.
         iterations: Iterations on private text.
         kept: Those whose boundary is kept, counted from 1.
         public: Text to begin with (UnSplit §5).
@@ -57,6 +59,7 @@ class SplitRun(Spec):
     corpus: TextFile
     bottom: int
     training: TrainSpec
+    tuning: TuningSpec
     iterations: int
     kept: tuple[int, ...]
     public: TextFile | None = None
@@ -69,7 +72,7 @@ class SplitRun(Spec):
         """The run in a few words, for its file."""
         public = f"-public{self.public_iterations}" if self.public_iterations else ""
         length = self.training.max_length
-        return f"{self.corpus.name}-{self.training.method}-bottom{self.bottom}-{length}{public}-s{self.seed}"
+        return f"{self.corpus.name}-{self.tuning.method}-bottom{self.bottom}-{length}{public}-s{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,13 @@ def _record(run: SplitRun, lab: Lab) -> Recording:
     # every depth is handed out but the last, which would leave the vendor no block
     client = lab.client(str(run.seed), max_bottom=lab.model(head=None).blocks - 1, max_tail=0)
     with closing(client):
-        result = client.finetune_language_model(
+        result = client.finetune(
             train,
+            objective="lm",
             eta=float("inf"),
             dev=dev,
-            bottom=run.bottom,
-            tail=0,
+            cut=Cut(bottom=run.bottom, tail=0),
+            tuning=run.tuning,
             training=run.training,
             wire_type=WireType.FP32,
             public_first=public,
@@ -289,6 +293,7 @@ class TailCell(Cell):
         texts: How many of them.
         tail: Blocks at the customer below norm and head.
         training: How it is trained.
+        tuning: Which weights are.
     """
 
     model: str
@@ -296,11 +301,12 @@ class TailCell(Cell):
     texts: int
     tail: int
     training: TrainSpec
+    tuning: TuningSpec
 
     @property
     def name(self) -> str:
         """The cell in a few words, for its file."""
-        return f"tail{self.tail}-{self.corpus.name}-{self.training.method}-s{self.seed}"
+        return f"tail{self.tail}-{self.corpus.name}-{self.tuning.method}-s{self.seed}"
 
     def run(self, lab: Lab) -> LabelsRead:
         """Trains; the run itself measures what its traffic tells."""
@@ -309,11 +315,12 @@ class TailCell(Cell):
         # a vendor that hands out tails, and one block below them
         client = lab.client("tail", max_bottom=1, max_tail=lab.model(head=None).blocks - 2)
         with closing(client):
-            result = client.finetune_language_model(
+            result = client.finetune(
                 chosen,
+                objective="lm",
                 eta=float("inf"),
-                bottom=1,
-                tail=self.tail,
+                cut=Cut(bottom=1, tail=self.tail),
+                tuning=self.tuning,
                 training=self.training,
                 seed=self.seed,
                 out=lab.scratch(self),

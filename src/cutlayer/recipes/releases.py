@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge, Transcript
-from cutlayer.core import Tokens
-from cutlayer.customer import Gate, Home, Progress, RunSpec, Texts, TrainBottom, TrainSpec
-from cutlayer.customer.evidence import granted
-from cutlayer.customer.finetune import build_session
+from cutlayer.core import Cut, Tokens
+from cutlayer.customer import FinetuneSpec, Gate, Home, Progress, Texts
+from cutlayer.customer.defaults import settle
+from cutlayer.customer.gate import Terms
 from cutlayer.customer.handout import local_archive
+from cutlayer.customer.plan import build_session
+from cutlayer.customer.recorded import granted
 from cutlayer.customer.upload import upload
 from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import Frame, Reply, WireType, routes
@@ -94,21 +96,13 @@ def release(
         folder: Where the transcript is recorded; what it held is removed.
         progress: Where to show progress.
     """
-    spec = RunSpec(
-        privacy=privacy,
-        train=TrainSpec(),
-        model="local",
-        bottom=bottom,
-        train_bottom=TrainBottom.FROZEN,
-        wire_type=wire_type,
-        budget=None,
-        seed=0,
-    )
+    spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
     archive = local_archive(home, model, spec.cut)
     session = build_session(archive, home, spec, None, None, torch.device("cpu"))
     shutil.rmtree(folder, ignore_errors=True)
     recorder = RecordingTransport(Shelf(), folder)
-    gate = Gate(recorder, home.ledger, run=folder.name, vocab_size=archive.manifest.vocab_size, wire_type=wire_type)
+    terms = Terms(run=folder.name, vocab_size=archive.manifest.vocab_size, wire_type=wire_type)
+    gate = Gate(recorder, home.ledger, terms)
     kind = RecordSetSpec(model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=wire_type)
     records, replaced = {}, {}
     for name, tokens in texts.items():

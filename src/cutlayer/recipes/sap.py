@@ -15,7 +15,7 @@ from pydantic import Field
 
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import Place, Spec
-from cutlayer.customer import TrainBottom, TrainSpec
+from cutlayer.customer import Lora, Objective, TrainBottom, TrainSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import alike
 from cutlayer.recipes.figures import Figure, Reference
@@ -38,6 +38,7 @@ from cutlayer.recipes.training import (
     differing,
     estimate,
     reasons,
+    settled,
 )
 
 PAPER = read_yaml("papers", "sap")
@@ -69,10 +70,11 @@ class SapConfig(RecipeConfig[Scale]):
 
     tasks: tuple[Task, ...]
     replaced: tuple[float, ...] = Field(min_length=1)
+    tuning: Lora
     training: Mapping[str, Setting]
     task_training: Mapping[str, Mapping[str, Setting]]
     table_3: str
-    memoised_bottom: int = Field(ge=1)
+    cached_bottom: int = Field(ge=1)
     depths: Depths
 
     def task(self, name: str) -> Task:
@@ -82,7 +84,8 @@ class SapConfig(RecipeConfig[Scale]):
     def training_of(self, task: Task, scale: Scale) -> TrainSpec:
         """How a task's cells are trained: settings of the task over those of all, and of the size over both."""
         own, smaller = (each.get(task.name, {}) for each in (self.task_training, scale.task_training))
-        return TrainSpec.model_validate({**self.training, **own, **scale.training, **smaller})
+        said = {**self.training, **own, **scale.training, **smaller}
+        return settled(Objective.CLASSIFICATION, self.tuning, said)
 
     def etas(self, task: Task, lab: Lab) -> list[float]:
         """The eta0 that replace the shares asked for of a task's tokens."""
@@ -100,8 +103,8 @@ BLOCKS = Axis("bottom", "blocks at the customer")
 HANDED_OUT = Column("weights handed out, %", "handed out")
 HOW = Axis("how", "bottom", {
     "frozen": "frozen embedding layer",
-    "redraw": "unfrozen embedding layer, fresh release each epoch",
-    "memoised": "trained blocks above one memoised release",
+    "resample": "unfrozen embedding layer, fresh release each epoch",
+    "cached": "trained blocks above one cached release",
 })  # fmt: skip
 IN_THE_PAPER = f"in the paper ({PAPER['model']}, %)"
 
@@ -115,7 +118,7 @@ def _each(
     """A setting with all seeds."""
     scale = c.at(lab.options.size)
     training, model = c.training_of(task, scale), lab.model().fingerprint
-    cell = kind(task=task, limits=scale.limits, training=training, model=model, **settings)
+    cell = kind(task=task, limits=scale.limits, training=training, tuning=c.tuning, model=model, **settings)
     return Scenario.each(lab.options.seeds, cell, task=task.name, **axes)
 
 
@@ -320,9 +323,9 @@ def _stated(c: SapConfig) -> Pivot:
 
 @RECIPE.part("table-3")
 def table_3(c: SapConfig, lab: Lab) -> Part:
-    """Frozen and trained bottoms, and the third: trained blocks above one memoised release."""
+    """Frozen and trained bottoms, and the third: trained blocks above one cached release."""
     task = c.task(c.table_3)
-    bottoms = {TrainBottom.FROZEN: 0, TrainBottom.REDRAW: 0, TrainBottom.MEMOISED: c.memoised_bottom}
+    bottoms = {TrainBottom.FROZEN: 0, TrainBottom.RESAMPLE: 0, TrainBottom.CACHED: c.cached_bottom}
     scenarios: list[Scenario] = []
     for how, bottom in bottoms.items():
         for eta in c.etas(task, lab):
@@ -371,7 +374,8 @@ def _lowered(results: Results, metric: str, source: str) -> list[float]:
     """By how much a fresh release each epoch lowers a number, at each eta0."""
     etas = results.levels("eta", source=source)
     pairs = (
-        [results.number(metric, source=source, how=how, eta=eta).value for how in ("frozen", "redraw")] for eta in etas
+        [results.number(metric, source=source, how=how, eta=eta).value for how in ("frozen", "resample")]
+        for eta in etas
     )
     return [before - after for before, after in pairs if before is not None and after is not None]
 

@@ -72,7 +72,7 @@ class Stated:
         Args:
             lines: Metrics, axes and `note` by name. Lists hold a line's cells from left to right.
             percent: Metrics that the paper prints in per cent.
-            plain: Further metrics.
+            plain: Other metrics.
         """
         found = []
         for line in lines:

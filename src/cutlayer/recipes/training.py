@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,16 +13,30 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks import ATTACKS, ControlFailed, Knowledge, Measured, Need, NotApplicable, Outcome, examine
-from cutlayer.core import DataError, Deviation, Place, Proportion
-from cutlayer.customer import Client, FinetuneResult, TrainBottom, TrainSpec
+from cutlayer.core import Cut, DataError, Deviation, Place, Proportion
+from cutlayer.customer import (
+    Client,
+    FinetuneResult,
+    FinetuneSpec,
+    Lora,
+    Objective,
+    TrainBottom,
+    Training,
+    TrainSpec,
+    TuningSpec,
+)
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.defaults import settle, settle_training
+from cutlayer.customer.deviations import deviations
 from cutlayer.customer.evidence import Evidence
-from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.run import Run
 from cutlayer.data import tokenise
+from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure, Number
 from cutlayer.recipes.recipe import deviations_table
-from cutlayer.recipes.reference.classifier import order_without_privacy, train_centralised
+from cutlayer.recipes.reference.classifier import train_centralised
+from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tables import DASH, share
 from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
@@ -89,6 +103,17 @@ def calibrated(
     return lab.etas(tokens, shares, about=about, model=model)
 
 
+def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any]) -> TrainSpec:
+    """How a recipe trains: what it says, and of the rest what a customer has who says nothing.
+
+    Args:
+        objective: What is learnt.
+        tuning: Which weights are tuned.
+        said: Settings of `Training`, by name.
+    """
+    return settle_training(Training(**said), objective, tuning)
+
+
 # ---------------------------------------------------------------- over the road
 
 
@@ -119,13 +144,16 @@ def client_of(lab: Lab, customer: str) -> Client:
 
 
 @contextmanager
-def split_run(cell: TrainingCell, lab: Lab, customer: str, **settings: Any) -> Iterator[SplitRun]:
+def split_run(
+    cell: TrainingCell, lab: Lab, customer: str, *, train_bottom: TrainBottom = TrainBottom.FROZEN, **settings: Any
+) -> Iterator[SplitRun]:
     """Trains a classifier over the road. The run stays in the cell's folder until `discard` removes it.
 
     Args:
         cell: The data, the training and the seed.
         lab: Vendors and data.
         customer: Whose run it is.
+        train_bottom: Whether and how the bottom is trained.
         **settings: Further ones of `Client.finetune`.
     """
     data = splits(lab, cell.task, cell.limits)
@@ -134,6 +162,7 @@ def split_run(cell: TrainingCell, lab: Lab, customer: str, **settings: Any) -> I
             data.train,
             dev=data.dev,
             test=data.test,
+            tuning=cell.tuning.model_copy(update={"train_bottom": train_bottom}),
             training=cell.training,
             seed=cell.seed,
             out=lab.scratch(cell),
@@ -226,12 +255,14 @@ class TrainingCell(Cell):
         limits: How much of it.
         model: Fingerprint of the model's weights.
         training: How it is trained.
+        tuning: The adapter.
     """
 
     task: Task
     limits: Limits
     model: str
     training: TrainSpec
+    tuning: Lora = Lora()
 
     @classmethod
     def result_type(cls) -> type[BaseModel]:
@@ -241,6 +272,24 @@ class TrainingCell(Cell):
     def check(self, lab: Lab) -> None:
         """Reports a missing file before hours of work."""
         splits(lab, self.task, self.limits)
+
+    def reference(self, lab: Lab, customer: str) -> ReferenceRun:
+        """The same training in one process, in the order of a customer's runs without privacy.
+
+        Args:
+            lab: Models and data.
+            customer: Whose split runs it is read against.
+        """
+        data = splits(lab, self.task, self.limits)
+        order = order_without_privacy(lab.home(customer).path, self.seed)
+        return ReferenceRun(
+            data.train, data.dev, data.test, lab.options.model, self.training, self.tuning, self.seed, order
+        )
+
+    def deviations(self, lab: Lab) -> tuple[Deviation, ...]:
+        """Where the settings of the training, whoever does it, differ from the paper's."""
+        plain = settle(FinetuneSpec(privacy=NoPrivacy(), tuning=self.tuning, training=self.training))
+        return deviations(plain, lab.model().family)
 
     def measures(self, result: Trained) -> Iterator[Measure]:
         """Accuracy, privacy and what they were measured on."""
@@ -261,23 +310,14 @@ class CentralisedCell(TrainingCell):
 
     def run(self, lab: Lab) -> Trained:
         """Trains on texts as they are, in the order of the customer whose split runs this is read against."""
-        data = splits(lab, self.task, self.limits)
-        run = train_centralised(
-            data.train,
-            data.dev,
-            data.test,
-            model=lab.options.model,
-            training=self.training,
-            seed=self.seed,
-            order=order_without_privacy(lab.home(str(self.seed)).path, self.seed),
-            progress=lab.progress,
-        )
+        whole = self.reference(lab, str(self.seed))
+        run = train_centralised(whole, progress=lab.progress)
         return Trained(
             ua=run.accuracy,
-            rows=(len(data.train), len(data.dev), len(data.test)),
+            rows=(len(whole.train), len(whole.dev), len(whole.test)),
             epochs=len(run.dev),
             seconds=run.seconds,
-            deviations=self.training.deviations(lab.model().family),
+            deviations=self.deviations(lab),
         )
 
 
@@ -325,16 +365,22 @@ class SplitCell(TrainingCell):
             self,
             lab,
             str(self.seed),
-            eta=self.eta,
-            mechanism="vector" if self.place is Place.ACTIVATIONS else None,
-            place=self.place,
-            cti=self.steering is Steering.BY_CLASS,
-            cti_class_free=self.steering is Steering.CLASS_FREE,
-            bottom=self.bottom,
             train_bottom=self.train_bottom,
+            privacy=self.privacy,
+            cut=Cut(bottom=self.bottom),
         ) as run:
             attacks = tuple(self._attacked(run.evidence(lab), lab)) if self.attacks else ()
             return Trained.of(run.result).model_copy(update={"attacks": attacks})
+
+    @property
+    def privacy(self) -> PrivacySpec:
+        """How its texts are privatized."""
+        if math.isinf(self.eta):
+            return NoPrivacy()
+        cti = None if self.steering is Steering.NONE else CtiSpec(class_free=self.steering is Steering.CLASS_FREE)
+        if self.place is Place.ACTIVATIONS:
+            return Vector(eta=self.eta, place=self.place, cti=cti)
+        return TextToText(eta=self.eta, cti=cti)
 
     def clear(self, lab: Lab) -> None:
         """The transcript of a trainable bottom is as large as its epochs' releases."""

@@ -7,12 +7,11 @@ defence, why its second iteration fails, a stronger attacker, labels above the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from cutlayer.attacks import Traffic
-from cutlayer.customer import Method
 from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes import unsplit_measures as measured
 from cutlayer.recipes.boundary_attacks import INVERTER, UNSPLIT, ProcessedCell, errors, steps
@@ -29,6 +28,7 @@ from cutlayer.recipes.unsplit_cases import (
     SETTING,
     Case,
     Grid,
+    Method,
     UnsplitConfig,
     at,
     attacked,
@@ -45,7 +45,7 @@ from cutlayer.reports import Table
 RELATED = 0.5
 """A correlation above which two errors are called related here; the paper says no number."""
 FULL, LORA = "full fine-tuning", "LoRA, r 8"
-METHODS = {Method.FULL: FULL, Method.LORA: LORA}
+METHODS: Mapping[Method, str] = {"full": FULL, "lora": LORA}
 AS_PRINTED, ROWS_ONLY = "Algorithm 1", "x' alone, rate 0.01"
 GPT2 = PAPER["table_2"]["GPT-2"]
 BLOCKS = Axis("bottom", "blocks at the customer")
@@ -115,7 +115,7 @@ def table_2(grid: Grid) -> Part:
 @part("table-3")
 def table_3(grid: Grid) -> Part:
     """The second iteration with LoRA."""
-    lora, full = Case(LORA, 2, method=Method.LORA), Case(FULL, 2)
+    lora, full = Case(LORA, 2, method="lora"), Case(FULL, 2)
     claims = [
         fails("§3.3.4: with LoRA the attack fails, too.", [lora]),
         less("Takeaway 3.2: more trainable parameters make it weaker.", lora, full),
@@ -227,7 +227,7 @@ def figure_7(grid: Grid) -> Part:
 @part("figure-9", "figure-10")
 def figure_9(grid: Grid) -> Part:
     """LoRA's dropout and the model's own (Figures 9 and 10)."""
-    lora = partial(Case, iteration=2, method=Method.LORA)
+    lora = partial(Case, iteration=2, method="lora")
     states = [lora("both on"), lora("LoRA's off", lora_dropout=False), lora("the others off", dropout=False)]
     cases = [replace(state, bottom=depth) for state in states for depth in grid.depths]
     on, no_lora, no_other = (case for case in cases if case.bottom == 1)
@@ -438,7 +438,7 @@ def inverter(grid: Grid) -> Part:
     others = [name for name in config.corpora if name != Case().corpus]
     cases = [
         *(read(FULL, iteration) for iteration in grid.kept),
-        read(LORA, 2, method=Method.LORA),
+        read(LORA, 2, method="lora"),
         read(f"{FULL}, dropout off", 2, dropout=False),
         *(read(f"{FULL}, {depth} blocks", bottom=depth) for depth in grid.figure_3_depths if depth > 1),
         *(read(f"{FULL}, {config.corpora[name].title}", 2, corpus=name) for name in others),

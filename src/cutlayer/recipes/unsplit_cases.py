@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -12,7 +13,7 @@ from cutlayer.attacks import Traffic, UnSplitSpec
 from cutlayer.attacks.inversion.inverter import InverterSpec
 from cutlayer.attacks.inversion.inverter_refinement import RefineSpec
 from cutlayer.core import ModelError, Spec
-from cutlayer.customer import Method, TrainSpec
+from cutlayer.customer import FullTuning, Lora, Objective, TrainSpec, TuningSpec
 from cutlayer.models import Kind
 from cutlayer.recipes.boundary_attacks import INVERTER, ROUGE, UNSPLIT, InverterCell, Start, UnsplitCell, examples
 from cutlayer.recipes.claims import all_below, falls, shown
@@ -25,6 +26,7 @@ from cutlayer.recipes.recordings import SplitRun
 from cutlayer.recipes.study import Claim, Part, Results, Scenario, Stated, Verdict
 from cutlayer.recipes.tables import SOURCES, Axis, Column, Pivot, Show, error, share
 from cutlayer.recipes.tasks import TextFile
+from cutlayer.recipes.training import settled
 from cutlayer.reports import Table
 
 PAPER = read_yaml("papers", "unsplit")
@@ -33,6 +35,7 @@ FAILS_BELOW = 0.10
 """Token accuracy below which the paper says that an attack fails: "around or above 10%, not able to reveal privacy"
 (§3.3.4)."""
 SETTING, ITERATION = Axis("setting"), Axis("iteration")
+Method = Literal["full", "lora"]
 HERE = "this model"
 """On the axis `model`, which also has those that the paper prints numbers of."""
 
@@ -76,6 +79,7 @@ class UnsplitConfig(RecipeConfig[Scale]):
     corpora: Mapping[str, Corpus]
     public: Corpus
     lora_dropout: float = Field(ge=0, lt=1)
+    tail_dev_share: float = Field(gt=0, lt=1)
     kept: tuple[int, ...] = Field(min_length=1)
     public_iterations: tuple[int, ...]
     attack: UnSplitSpec
@@ -115,7 +119,7 @@ class Case:
     spec: UnSplitSpec | None = None
     corpus: str = "wikitext"
     bottom: int = 1
-    method: Method = Method.FULL
+    method: Method = "full"
     dropout: bool = True
     lora_dropout: bool = True
     learning_rate: float | None = None
@@ -173,24 +177,25 @@ class Grid:
     def run(self, case: Case, seed: int) -> SplitRun:
         """The run that a case describes."""
         config, scale = self.config, self.scale
-        lora = case.method is Method.LORA and case.lora_dropout
+        tuning: TuningSpec = FullTuning()
+        if case.method == "lora":
+            dropout = config.lora_dropout if case.lora_dropout else 0.0
+            tuning = Lora(lora_dropout=dropout, target_modules=self.targets)
         iterations = 2 if case.two_iterations else scale.iterations
         return SplitRun(
             model=self.fingerprint,
             corpus=config.corpora[case.corpus].file,
             bottom=case.bottom,
-            training=TrainSpec.language(
-                method=case.method,
+            training=self.training(
+                tuning,
                 max_length=case.length or scale.length,
                 batch_size=scale.batch,
-                epochs=1,
+                learning_rate=case.learning_rate,
                 dropout=case.dropout,
-                lora_dropout=config.lora_dropout if lora else 0.0,
-                targets=self.targets,
                 group_by_length=False,
-                checkpoint_every=1 if case.two_iterations else iterations,
-                **({"learning_rate": case.learning_rate} if case.learning_rate else {}),
+                save_steps=1 if case.two_iterations else iterations,
             ),
+            tuning=tuning,
             iterations=iterations,
             kept=tuple(each for each in config.kept if each <= iterations),
             public=config.public.file if case.public else None,
@@ -199,10 +204,14 @@ class Grid:
             seed=seed,
         )
 
+    def training(self, tuning: TuningSpec, **said: Any) -> TrainSpec:
+        """One epoch, with §3.3.1's settings for what is not said."""
+        return settled(Objective.LM, tuning, {"epochs": 1, **said})
+
     def attack(self, case: Case, seed: int = 0) -> UnsplitCell:
         """UnSplit on a case."""
         spec = case.spec or self.paper
-        if case.method is Method.LORA and spec.inner_weights:
+        if case.method == "lora" and spec.inner_weights:
             spec = spec.model_copy(update={"optimised": "adapter"})
         return UnsplitCell(
             split=self.run(case, seed),

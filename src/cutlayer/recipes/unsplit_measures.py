@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cutlayer.customer import Method, TrainSpec
+from cutlayer.customer import FullTuning, Lora
 from cutlayer.recipes.figures import Figure
 from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.measures.client_cost import LENGTHS, CostCell
@@ -360,7 +360,7 @@ def labels_above(grid: Grid) -> Part:
         "answers": "answers, tuned",
         "rows": "rows behind one block",
     }
-    tuned = Axis("method", "tuned", {Method.LORA.value: "adapters", Method.FULL.value: "all weights"})
+    tuned = Axis("method", "tuned", {"lora": "adapters", "full": "all weights"})
     title = "What the vendor reads of labels, by depth of the tail (not in the paper)"
     return Part(
         title,
@@ -371,15 +371,14 @@ def labels_above(grid: Grid) -> Part:
                     corpus=grid.config.corpora["enron"].file,
                     texts=scale.tail_texts,
                     tail=tail,
-                    training=TrainSpec.language(
-                        method=method, max_length=scale.tail_length, epochs=1, targets=grid.targets
-                    ),
+                    training=grid.training(tuning, max_length=scale.tail_length, dev_share=grid.config.tail_dev_share),
+                    tuning=tuning,
                 ),
-                {"tail": tail, "method": method.value},
+                {"tail": tail, "method": tuning.method},
             )
             for tail in scale.tails
             if tail <= grid.blocks - 2  # one block below the cut, and one at the vendor
-            for method in Method
+            for tuning in (Lora(target_modules=grid.targets), FullTuning())
         ],
         tables=[
             Pivot(

@@ -94,7 +94,7 @@ class Finding(Part):
         needs: What the attacker was granted.
         settings: With what strength it was run, and what that was traded for.
         controls: How it did where the answer is known.
-        further: Further metrics of the same guesses.
+        further: Secondary metrics of the same guesses.
         classes: Recovery by kind of token.
         seconds: How long it took, controls included.
     """

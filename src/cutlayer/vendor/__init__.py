@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -13,5 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PORT", "Limits", "VendorSettings", "create_app", "init", "keys", "serve"]
 
-require("vendor")
-on_first_use(__name__)
+on_first_use(__name__, extra="vendor")

@@ -19,11 +19,11 @@ from sqlalchemy.orm import Session
 from cutlayer.core import ConfigError, Fault
 from cutlayer.vendor.database import Database, Key, now, open_database, used
 from cutlayer.vendor.settings import VendorSettings
+from cutlayer.wire.keys import API_KEY
 
 METRICS = "_metrics"
 """Whose a key is that reads metrics, and nothing else; no tenant can have this name."""
 _TENANT = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_KEY = re.compile(r"cl_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _REMEMBERED_SECONDS = 2.0
 """How long a revoked key may go on working: what a database look-up per step would cost otherwise."""
 
@@ -125,7 +125,7 @@ class Doorkeeper:
 
     def tenant(self, key: str) -> str | None:
         """The tenant of a key, `METRICS` where it is none's, or None where no key in use is this one."""
-        match = _KEY.fullmatch(key)
+        match = API_KEY.fullmatch(key)
         if match is None:
             return None
         digest = _digest(key)

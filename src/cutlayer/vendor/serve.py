@@ -28,7 +28,7 @@ from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
 from cutlayer.vendor.compute import ThisThread
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.lock import lock
-from cutlayer.vendor.settings import Limits, VendorSettings, faults
+from cutlayer.vendor.settings import VendorSettings, faults
 from cutlayer.vendor.tls import make_certificate
 from cutlayer.wire.transports.http import is_loopback
 
@@ -124,12 +124,8 @@ def init(
     data_dir: Path | str,
     *,
     models: Sequence[str] | None = None,
-    db_url: str | None = None,
     tls_host: str | None = None,
-    max_bottom: int | None = None,
-    max_tail: int | None = None,
-    threads: int | None = None,
-    limits: Limits | None = None,
+    **changes: Any,
 ) -> VendorSettings:
     """Makes a vendor's data folder: settings, tables, a card for each model, a certificate.
 
@@ -142,12 +138,8 @@ def init(
             than the source's last part. In a new folder `starter` by default, and the first is the
             model of customers who name none. In a folder with settings they are added to its models,
             or replace those of the same name.
-        db_url: SQLAlchemy URL of the database; SQLite in the folder by default.
         tls_host: Name or address to make a self-signed certificate for.
-        max_bottom: The deepest cut for which bottoms are handed out; half of the blocks by default.
-        max_tail: The deepest tail that is handed out of decoders; a quarter of the blocks by default, at most 2.
-        threads: Compute threads; all cores by default.
-        limits: What one request and one tenant may take.
+        **changes: Other settings than the models, by their names in `VendorSettings`.
 
     Raises:
         ConfigError: An argument, or what the folder is set to, cannot be used; a process serves the
@@ -171,14 +163,6 @@ def init(
                 [Fault("models", list(models), "must be one or more, each with a name of its own")],
                 remedy="Tell them apart with NAME=SOURCE.",
             )
-        given = {
-            "database_url": db_url,
-            "max_bottom": max_bottom,
-            "max_tail": max_tail,
-            "threads": threads,
-            "limits": limits,
-        }
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changes["models"] = {**kept.get("models", {}), **named}
         changes["default_model"] = kept.get("default_model") or next(iter(named))
         try:

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.core.files import write_whole
+from cutlayer.core.setting import Shown, setting
 from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20
@@ -34,64 +35,148 @@ GIB = 2**30
 _IDENTIFIER = re.compile(rb"[0-9a-f]{32}")
 
 
+SERVICE, MODELS, LIMITS = "Service", "Models", "Limits"
+"""Topics of these settings."""
+
+
 class Limits(BaseModel):
-    """What one request and one tenant may take. Bytes unless the name says otherwise."""
+    """What one request and one tenant may take."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_body_bytes: int = Field(default=256 * MIB, ge=1)
-    """Largest request: a shard."""
-    max_records_per_shard: int = Field(default=2**20, ge=1)
-    """Most texts of a shard. Customers send 65,537 at most: as many tokens, and the empty text."""
-    max_step_bytes: int = Field(default=64 * MIB, ge=1)
-    """Largest step, gradient or inference; these are held in memory."""
-    max_control_bytes: int = Field(default=MAX_CONTROL_BYTES, ge=1024)
-    """Largest JSON message; no honest one is longer than the default, which is the most there can be."""
-    max_rows_per_step: int = Field(default=32768, ge=1)
-    """Most positions of one forward pass: texts times the longest of them, special tokens included."""
-    positions_per_piece: int = Field(default=4096, ge=1)
-    """Most positions of an inference, padding included, that are computed before other tenants are served."""
-    max_graph_bytes: int | None = Field(default=None, ge=1)
-    """Most memory for what steps keep until their gradients come, of one step and of all jobs together; half of
-    the machine's by default. A step that takes more is refused; jobs that wait leave memory for others, those of
-    the tenant that takes the most first."""
-    stored_bytes_per_tenant: int = Field(default=50 * GIB, ge=0)
-    """Most bytes of shards, jobs and adapters that a tenant may keep. Steps are not refused for it."""
-    record_sets_per_tenant: int = Field(default=10_000, ge=0)
-    jobs_per_tenant: int = Field(default=100, ge=0)
-    """Most unfinished jobs."""
-    snapshots_per_job: int = Field(default=100, ge=1)
-    """Most snapshots that a job may keep; customers keep one for each epoch that was the best so far."""
-    max_labels: int = Field(default=4096, ge=2)
-    """Most labels of an adapter: a forward pass answers with a number for each text and label."""
-    max_adapter_parameters: int = Field(default=2**27, ge=1)
-    """Largest adapter, head included, in parameters. A job in memory takes 16 bytes for each."""
-    adapters_per_tenant: int = Field(default=1000, ge=0)
-    requests_per_tenant: int = Field(default=16, ge=1)
-    """Most requests in progress at a time; more are told to try again."""
-    live_jobs: int = Field(default=32, ge=1)
-    """Jobs kept in memory; others are resumed from disk when they are touched."""
-    live_adapters: int = Field(default=32, ge=1)
-    """Adapters kept in memory, besides those that generation sessions use."""
-    max_live_bytes: int | None = Field(default=None, ge=1)
-    """Most memory for what jobs and adapters hold between two requests, of one and of all together; a quarter of the
-    machine's by default. One that takes more is refused; others leave memory for it, those of the tenant that takes
-    the most first."""
-    live_seconds: float = Field(default=600, gt=0)
-    """A job or adapter that is idle for longer leaves memory; the next request brings it back."""
-    max_generation_bytes: int | None = Field(default=None, ge=1)
-    """Most memory for the caches of all generation sessions together; an eighth of the machine's by default. Sessions
-    of a tenant beyond its share end for one of a tenant within its own."""
-    generations_per_tenant: int = Field(default=16, ge=1)
-    """Most generation sessions at a time."""
-    generation_seconds: float = Field(default=600, gt=0)
-    """A generation session that is idle for longer ends; its customer can start it again."""
-    log_bytes_per_checkpoint: int = Field(default=256 * MIB, ge=1)
-    """A job's log longer than this is shortened by a checkpoint out of turn."""
-    reserve_bytes: int = Field(default=256 * MIB, ge=0)
-    """Room on disk that uploads, snapshots and new jobs leave free, for logs and checkpoints of jobs that run."""
-    body_seconds: float = Field(default=600, gt=0)
-    """Longest time a request's body may take to arrive."""
+    max_body_bytes: int = setting(256 * MIB, help="Largest request: a shard.", shown=Shown(LIMITS, unit="bytes"), ge=1)
+    max_records_per_shard: int = setting(
+        2**20,
+        help="Most texts of a shard. Customers send 65,537 at most: as many tokens, and the empty text.",
+        shown=Shown(LIMITS, unit="texts"),
+        ge=1,
+    )
+    max_step_bytes: int = setting(
+        64 * MIB,
+        help="Largest step, gradient or inference; these are held in memory.",
+        shown=Shown(LIMITS, unit="bytes"),
+        ge=1,
+    )
+    max_control_bytes: int = setting(
+        MAX_CONTROL_BYTES,
+        help="Largest JSON message; no honest one is longer than the default, which is the most there can be.",
+        shown=Shown(LIMITS, unit="bytes"),
+        ge=1024,
+    )
+    max_rows_per_step: int = setting(
+        32768,
+        help="Most positions of one forward pass: texts times the longest of them, special tokens included.",
+        shown=Shown(LIMITS, unit="positions"),
+        ge=1,
+    )
+    positions_per_piece: int = setting(
+        4096,
+        help="Most positions of an inference, padding included, that are computed before other tenants are served.",
+        shown=Shown(LIMITS, unit="positions"),
+        ge=1,
+    )
+    max_graph_bytes: int | None = setting(
+        None,
+        help="Most memory for what steps keep until their gradients come, by an estimate, of one step and of all jobs "
+        "together. A job whose largest step takes more is refused before any text leaves, and so is a step that does; "
+        "jobs that wait leave memory for others, those of the tenant that takes the most first.",
+        shown=Shown(LIMITS, unit="bytes", default="half of the machine's memory"),
+        ge=1,
+    )
+    stored_bytes_per_tenant: int = setting(
+        50 * GIB,
+        help="Most bytes of shards, jobs (logs, checkpoints, snapshots) and adapters that a tenant may keep. Uploads, "
+        "new jobs, snapshots and adapters beyond it are refused, steps are not.",
+        shown=Shown(LIMITS, unit="bytes"),
+        ge=0,
+    )
+    record_sets_per_tenant: int = setting(
+        10_000, help="Most record sets.", shown=Shown(LIMITS, unit="record sets"), ge=0
+    )
+    jobs_per_tenant: int = setting(100, help="Most unfinished jobs.", shown=Shown(LIMITS, unit="jobs"), ge=0)
+    snapshots_per_job: int = setting(
+        100,
+        help="Most snapshots that a job may keep; customers keep one for each epoch that was the best so far.",
+        shown=Shown(LIMITS, unit="snapshots"),
+        ge=1,
+    )
+    max_labels: int = setting(
+        4096,
+        help="Most labels of an adapter: a forward pass answers with a number for each text and label.",
+        shown=Shown(LIMITS, unit="labels"),
+        ge=2,
+    )
+    max_adapter_parameters: int = setting(
+        2**27,
+        help="Largest adapter, head included. A job in memory takes 16 bytes for each parameter, a checkpoint 12.",
+        shown=Shown(LIMITS, unit="parameters"),
+        ge=1,
+    )
+    adapters_per_tenant: int = setting(1000, help="Most adapters.", shown=Shown(LIMITS, unit="adapters"), ge=0)
+    requests_per_tenant: int = setting(
+        16,
+        help="Most requests in progress at a time; more are told to try again.",
+        shown=Shown(LIMITS, unit="requests"),
+        ge=1,
+    )
+    live_jobs: int = setting(
+        32,
+        help="Jobs kept in memory; others are resumed from disk when they are touched.",
+        shown=Shown(LIMITS, unit="jobs"),
+        ge=1,
+    )
+    live_adapters: int = setting(
+        32,
+        help="Adapters kept in memory, besides those that generation sessions use.",
+        shown=Shown(LIMITS, unit="adapters"),
+        ge=1,
+    )
+    max_live_bytes: int | None = setting(
+        None,
+        help="Most memory for what jobs and adapters hold between two requests (weights, gradients, moments, last "
+        "answers), of one and of all together. One that takes more is refused; others leave memory for it: of the "
+        "tenant that takes the most those used the longest ago.",
+        shown=Shown(LIMITS, unit="bytes", default="a quarter of the machine's memory"),
+        ge=1,
+    )
+    live_seconds: float = setting(
+        600,
+        help="A job or adapter that is idle for longer leaves memory; the next request brings it back, to the same "
+        "bits.",
+        shown=Shown(LIMITS, unit="seconds"),
+        gt=0,
+    )
+    max_generation_bytes: int | None = setting(
+        None,
+        help="Most memory for the caches of all generation sessions together. Sessions of a tenant beyond its share "
+        "end for one of a tenant within its own.",
+        shown=Shown(LIMITS, unit="bytes", default="an eighth of the machine's memory"),
+        ge=1,
+    )
+    generations_per_tenant: int = setting(
+        16, help="Most generation sessions at a time.", shown=Shown(LIMITS, unit="sessions"), ge=1
+    )
+    generation_seconds: float = setting(
+        600,
+        help="A generation session that is idle for longer ends; its customer starts it again by itself.",
+        shown=Shown(LIMITS, unit="seconds"),
+        gt=0,
+    )
+    log_bytes_per_checkpoint: int = setting(
+        256 * MIB,
+        help="A job's log longer than this is shortened by a checkpoint out of turn.",
+        shown=Shown(LIMITS, unit="bytes"),
+        ge=1,
+    )
+    reserve_bytes: int = setting(
+        256 * MIB,
+        help="Room on disk that uploads, snapshots and new jobs leave free, for logs and checkpoints of jobs that run.",
+        shown=Shown(LIMITS, unit="bytes"),
+        ge=0,
+    )
+    body_seconds: float = setting(
+        600, help="Longest time a request's body may take to arrive.", shown=Shown(LIMITS, unit="seconds"), gt=0
+    )
 
 
 class VendorSettings(BaseModel):
@@ -99,36 +184,64 @@ class VendorSettings(BaseModel):
 
     Attributes:
         data_dir: The data folder; not part of the file.
-        models: Name → source (`starter`, `starter-decoder`, a local folder, a hub id) of the models on offer.
-        default_model: The model that a customer gets who names none.
-        database_url: SQLAlchemy URL, for example `postgresql://user@host/db`. Default: SQLite in
-            the data folder.
-        max_bottom: The deepest cut for which bottoms are handed out; default: half of the blocks.
-        max_tail: The deepest tail that is handed out of decoders; default: a quarter of the blocks, at most 2.
-            A customer may fetch every cut on offer, so both together must leave the vendor a block.
-        threads: Compute threads; default: as many as this machine has cores. Jobs keep the number
-            that they started with, because bits depend on it.
-        device: Where the top is computed. Bit-identical resume is promised for `cpu`.
-        keep_checkpoints: How many checkpoints a job keeps to roll back to.
-        verify_shards: Whether shards are read through once per process and compared with their
-            digests before they are used (about 1.3 s per GB).
-        metrics_from_anywhere: Whether `/metrics` answers anybody who reaches it, without a key; it names tenants.
-        limits: What one request and one tenant may take.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_dir: Path = Field(exclude=True)
-    models: dict[ModelName, str] = Field(min_length=1)
-    default_model: ModelName
-    database_url: str | None = None
-    max_bottom: int | None = Field(default=None, ge=0)
-    max_tail: int | None = Field(default=None, ge=0)
-    threads: int | None = Field(default=None, ge=1, le=1024)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    keep_checkpoints: int = Field(default=3, ge=2, le=100)
-    verify_shards: bool = True
-    metrics_from_anywhere: bool = False
+    models: dict[ModelName, str] = setting(
+        help="Name → source (`starter`, `starter-decoder`, a local folder, a hub id) of the models on offer.",
+        shown=Shown(MODELS),
+        min_length=1,
+    )
+    default_model: ModelName = setting(
+        help="The model that a customer gets who names none.", shown=Shown(MODELS, default="the first")
+    )
+    database_url: str | None = setting(
+        None,
+        help="SQLAlchemy URL, for example `postgresql://user@host/db`.",
+        shown=Shown(SERVICE, flags=("--db-url",), metavar="URL", default="SQLite in the folder"),
+    )
+    max_bottom: int | None = setting(
+        None,
+        help="The deepest cut for which bottoms are handed out; at most the number of blocks less one.",
+        shown=Shown(MODELS, unit="blocks", default="half of the blocks"),
+        ge=0,
+    )
+    max_tail: int | None = setting(
+        None,
+        help="The deepest tail that is handed out of decoders. A customer may fetch every cut on offer, so both "
+        "together must leave the vendor a block.",
+        shown=Shown(MODELS, unit="blocks", default="a quarter of the blocks, at most 2"),
+        ge=0,
+    )
+    threads: int | None = setting(
+        None,
+        help="Compute threads. Jobs keep the number that they started with, because bits depend on it.",
+        shown=Shown(SERVICE, unit="threads", default="the machine's cores"),
+        ge=1,
+        le=1024,
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto",
+        help="Where the top is computed. Bit-identical resume is promised for `cpu`.",
+        shown=Shown(SERVICE),
+    )
+    keep_checkpoints: int = setting(
+        3, help="Checkpoints that a job keeps to roll back to.", shown=Shown(SERVICE), ge=2, le=100
+    )
+    verify_shards: bool = setting(
+        True,
+        help="Read shards through once per process and compare them with their digests before they are used (about "
+        "1.3 s per GB).",
+        shown=Shown(SERVICE),
+    )
+    metrics_from_anywhere: bool = setting(
+        False,
+        help="Whether `/metrics` answers anybody who reaches it, without the key of `vendor key create --metrics`; it "
+        "names tenants.",
+        shown=Shown(SERVICE),
+    )
     limits: Limits = Limits()
 
     @model_validator(mode="after")

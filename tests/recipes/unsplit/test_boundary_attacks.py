@@ -12,8 +12,8 @@ from torch import nn
 from cutlayer.attacks import Reconstruction, Traffic, UnSplitRun, UnSplitSpec
 from cutlayer.attacks.inversion.inverter import InverterSpec
 from cutlayer.attacks.inversion.inverter_refinement import RefineSpec
-from cutlayer.customer import Method
-from cutlayer.customer.client import choose_device
+from cutlayer.customer import FullTuning, Lora
+from cutlayer.customer.connection import choose_device
 from cutlayer.customer.progress import Silent
 from cutlayer.models import Inputs
 from cutlayer.recipes import boundary_attacks
@@ -127,10 +127,10 @@ def test_a_stopped_attack_goes_on_where_it_was(lab, monkeypatch):
     assert found.model_dump(exclude={"seconds"}) == whole.model_dump(exclude={"seconds"})
 
 
-@pytest.mark.parametrize("method", list(Method))
-def test_the_customers_weights_are_those_of_its_second_boundary(lab, method):
+@pytest.mark.parametrize("tuning", [Lora(), FullTuning()], ids=["lora", "full"])
+def test_the_customers_weights_are_those_of_its_second_boundary(lab, tuning):
     """Without dropout a guess from the customer's weights gives the very boundary that crossed."""
-    run = two_iterations(lab, method=method, learning_rate=1e-2)
+    run = two_iterations(lab, tuning=tuning, learning_rate=1e-2)
     seen = recording(run, lab).seen[2]
     known, weights = knowledge(1, lab), recording(run, lab).weights
     inputs = known.template.assemble(seen.tokens)

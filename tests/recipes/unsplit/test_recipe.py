@@ -10,7 +10,7 @@ import pytest
 from cutlayer.attacks import UnSplitSpec
 from cutlayer.cli.app import main
 from cutlayer.core import ConfigError
-from cutlayer.customer import Method
+from cutlayer.customer import FullTuning, Lora
 from cutlayer.recipes import RECIPES
 from cutlayer.recipes.boundary_attacks import INVERTER, UNSPLIT, InverterCell, UnsplitCell
 from cutlayer.recipes.lab import Outcomes
@@ -61,22 +61,22 @@ def test_the_default_attack_is_the_papers():
 
 
 def test_the_defaults_of_a_run_are_those_of_3_3_1():
-    full, lora = (grid().run(Case(method=method), 0).training for method in (Method.FULL, Method.LORA))
-    assert (full.learning_rate, lora.learning_rate) == (5e-6, 2e-4)
-    assert (full.batch_size, full.max_length, full.dropout) == (4, 64, True)
-    assert (lora.rank, lora.lora_dropout, full.lora_dropout) == (8, 0.1, 0)
+    full, lora = (grid().run(Case(method=method), 0) for method in ("full", "lora"))
+    assert (full.training.learning_rate, lora.training.learning_rate) == (5e-6, 2e-4)
+    assert (full.training.batch_size, full.training.max_length, full.training.dropout) == (4, 64, True)
+    assert (full.tuning, lora.tuning) == (FullTuning(), Lora(r=8, lora_dropout=0.1))
 
 
 def test_attacks_on_lora_move_the_adapter_and_nothing_where_nothing_is_moved():
     cells = grid()
-    moved = cells.attack(Case(iteration=2, method=Method.LORA))
-    still = cells.attack(Case(iteration=2, method=Method.LORA, spec=cells.rows))
+    moved = cells.attack(Case(iteration=2, method="lora"))
+    still = cells.attack(Case(iteration=2, method="lora", spec=cells.rows))
     assert (moved.spec.optimised, still.spec.optimised) == ("adapter", "all")
 
 
 @pytest.mark.parametrize(("model_type", "targets"), [("gpt2", "query-value"), ("qwen2", "all-linear")])
 def test_lora_adapts_what_table_3s_column_counts(model_type, targets):
-    assert grid(model_type=model_type).run(Case(method=Method.LORA), 0).training.targets == targets
+    assert grid(model_type=model_type).run(Case(method="lora"), 0).tuning.target_modules == targets
 
 
 def test_settings_are_changed_by_their_names():

@@ -8,13 +8,12 @@ import json
 import pytest
 
 from cutlayer.attacks import Traffic, UnSplitSpec
-from cutlayer.customer import Method, TrainSpec
 from cutlayer.data import read_dataset, sample_path
 from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes.boundary_attacks import UnsplitCell
 from cutlayer.recipes.recordings import SplitRun
 from cutlayer.recipes.tasks import TextFile
-from tests.recipes.unsplit.worlds import open_lab
+from tests.recipes.unsplit.worlds import open_lab, trained
 
 ROWS_ALONE = UnSplitSpec(outer_iterations=1, inner_weights=0, learning_rate_inputs=0.01)
 
@@ -36,7 +35,7 @@ def share(lab, spec, traffic=Traffic.UNPROTECTED):
         model=lab.model(head=None).fingerprint,
         corpus=TextFile(name="sample", part="train"),
         bottom=1,
-        training=TrainSpec.language(method=Method.FULL, max_length=64, epochs=1, group_by_length=False),
+        **trained(max_length=64, batch_size=4, dropout=True, group_by_length=False),
         iterations=1,
         kept=(1,),
         seed=0,

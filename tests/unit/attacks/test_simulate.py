@@ -13,7 +13,7 @@ from cutlayer.attacks import Transcript as Seen
 from cutlayer.attacks.simulate import release_public
 from cutlayer.core import Cut, Place, Ragged, Rows, Tokens
 from cutlayer.models import Head, cut_up
-from cutlayer.privacy import CtiSpec, CustomerSecret, PrivacySpec, build_privatizer
+from cutlayer.privacy import CtiSpec, CustomerSecret, TextToText, Vector, build_privatizer
 from cutlayer.privacy.neighbours import NeighbourSearch
 from tests.equivalence import zoo
 from tests.plugins import FAINT, installing
@@ -48,7 +48,7 @@ def test_without_noise_releases_are_what_they_are_made_of(segments):
 
 def test_tokens_are_replaced_as_often_as_by_the_customer():
     tokens = worlds.random_tokens(900)
-    privacy = PrivacySpec(eta=6)
+    privacy = TextToText(eta=6)
     secret = CustomerSecret.unsafe(3)
     privatizer = build_privatizer(
         privacy, secret=secret, table=TABLE, candidates=CANDIDATES, table_fingerprint="a table"
@@ -67,7 +67,7 @@ def test_tokens_are_replaced_as_often_as_by_the_customer():
 
 def test_noise_on_rows_has_the_mechanisms_length_and_leaves_special_tokens_alone():
     tokens = worlds.random_tokens(400)
-    rows = simulate(tokens, told(PrivacySpec(mechanism="vector", eta=7)), rows=torch.float32, rng=seeded())
+    rows = simulate(tokens, told(Vector(eta=7)), rows=torch.float32, rng=seeded())
     drawn = (rows.packed.values - clear_rows(tokens)).double()
     special = torch.zeros(len(drawn), dtype=torch.bool)
     ends = rows.packed.offsets
@@ -84,7 +84,7 @@ def test_the_noise_is_the_one_that_the_customer_draws(tmp_path):
     tokens = worlds.random_tokens(400)
     with installing(tmp_path) as install:
         install("bundle", FAINT, faint="NOISE")
-        privacy = PrivacySpec(mechanism="vector", eta=7, noise="faint")
+        privacy = Vector(eta=7, noise="faint")
         rows = simulate(tokens, told(privacy), rows=torch.float32, rng=seeded())
     radii = (rows.packed.values - clear_rows(tokens)).double().norm(dim=1)
     assert float(radii[radii > 0].mean()) == pytest.approx(WIDTH / 7 / 10, rel=0.05)
@@ -92,7 +92,7 @@ def test_the_noise_is_the_one_that_the_customer_draws(tmp_path):
 
 def test_noise_on_the_bottoms_output_is_on_every_row():
     tokens = worlds.random_tokens(200)
-    privacy = PrivacySpec(mechanism="vector", eta=7, place=Place.ACTIVATIONS)
+    privacy = Vector(eta=7, place=Place.ACTIVATIONS)
     rows = simulate(tokens, told(privacy), rows=torch.float32, rng=seeded())
     radii = (rows.packed.values - clear_rows(tokens)).double().norm(dim=1)
     assert stats.kstest(radii.numpy(), stats.gamma(WIDTH, scale=1 / 7).cdf).pvalue > 1e-4
@@ -100,7 +100,7 @@ def test_noise_on_the_bottoms_output_is_on_every_row():
 
 def test_long_rows_are_shortened():
     tokens = worlds.random_tokens(50)
-    knowledge = told(PrivacySpec(mechanism="vector", eta=1, place=Place.ACTIVATIONS), clip=2.0)
+    knowledge = told(Vector(eta=1, place=Place.ACTIVATIONS), clip=2.0)
     norms = simulate(tokens, knowledge, rows=torch.float32, rng=seeded()).packed.values.norm(dim=1)
     assert float(norms.max()) == pytest.approx(2, abs=1e-5)
 
@@ -109,7 +109,7 @@ def test_a_text_of_no_known_class_is_of_the_one_that_its_tokens_are_likeliest_in
     """Two tokens of class 0 and one of class 1: eta is that of class 0 for all of them."""
     etas = torch.where(torch.arange(VOCAB)[:, None] % 2 == torch.arange(2), 1e5, 0.1).double()
     texts = Tokens((Ragged.from_lists([[20, 22, 31], [21, 23, 30]]),))
-    known = told(PrivacySpec(eta=6e4, cti=CtiSpec()), etas=etas)
+    known = told(TextToText(eta=6e4, cti=CtiSpec()), etas=etas)
     drawn = simulate(texts, known, rows=None, rng=seeded()).segments[0]
     assert drawn[0][:2].tolist() == [20, 22]
     assert drawn[1][:2].tolist() == [21, 23]
@@ -123,13 +123,13 @@ def test_eta_may_depend_on_the_token_and_on_the_texts_class():
     classes = torch.arange(200) % 2
     etas = torch.full((VOCAB, 2), 0.1, dtype=torch.float64)
     etas[:, 1] = 1e5
-    known = told(PrivacySpec(eta=6, cti=CtiSpec()), etas=etas)
+    known = told(TextToText(eta=6, cti=CtiSpec()), etas=etas)
     drawn = simulate(tokens, known, rows=None, rng=seeded(), classes=classes).segments[0].values
     of_class = classes.repeat_interleave(side.lengths)
     assert torch.equal(drawn[of_class == 1], side.values[of_class == 1])
     assert float((drawn == side.values)[of_class == 0].double().mean()) < 0.1
     # one column is for all classes
-    everyone = told(PrivacySpec(eta=6, cti=CtiSpec()), etas=etas[:, 1:])
+    everyone = told(TextToText(eta=6, cti=CtiSpec()), etas=etas[:, 1:])
     assert torch.equal(
         simulate(tokens, everyone, rows=None, rng=seeded(), classes=classes).segments[0].values, side.values
     )
@@ -154,7 +154,7 @@ def test_rows_behind_blocks_come_through_the_bottom():
 
 def test_small_blocks_and_large_ones_release_alike(monkeypatch):
     tokens = worlds.random_tokens(60, segments=2)
-    known = told(PrivacySpec(eta=6))
+    known = told(TextToText(eta=6))
     whole = simulate(tokens, known, rows=None, rng=seeded())
     assert torch.equal(whole.segments[1].values, simulate(tokens, known, rows=None, rng=seeded()).segments[1].values)
     module = sys.modules[simulate.__module__]
@@ -169,7 +169,7 @@ def test_small_blocks_and_large_ones_release_alike(monkeypatch):
 @pytest.mark.parametrize("rows", [None, torch.float32])
 def test_public_text_is_released_once_for_all_who_learn_from_it(monkeypatch, rows):
     public = PublicText(Tokens((worlds.random_tokens(200).segments[0],)), source="made up")
-    known = replace(told(PrivacySpec(eta=6)), public=public)
+    known = replace(told(TextToText(eta=6)), public=public)
     searched = []
     real = NeighbourSearch.nearest
     monkeypatch.setattr(NeighbourSearch, "nearest", lambda *given: searched.append(len(given[1])) or real(*given))
@@ -189,13 +189,13 @@ def test_public_text_is_released_once_for_all_who_learn_from_it(monkeypatch, row
     assert sum(searched) == once, "nothing was searched for twice"
     assert not first.equal(released(seed=2)[1][0])
     assert sum(searched) > once
-    known = replace(known, noise=Noise(PrivacySpec(eta=500)))
+    known = replace(known, noise=Noise(TextToText(eta=500)))
     assert not first.equal(released()[1][0]), "other noise, other draws"
 
 
 def test_nothing_is_kept_of_rows_with_noise():
     public = PublicText(Tokens((worlds.random_tokens(50).segments[0],)), source="made up")
-    known = replace(told(PrivacySpec(mechanism="vector", eta=7)), public=public)
+    known = replace(told(Vector(eta=7)), public=public)
     made = [next(release_public(known, rows=torch.float32, tokens=100, seed=1, draws=1)[1]) for _ in range(2)]
     assert made[0].packed.values.equal(made[1].packed.values)
     assert not public._fitted
@@ -204,14 +204,14 @@ def test_nothing_is_kept_of_rows_with_noise():
 @pytest.mark.parametrize("missing", ["public", "noise"])
 def test_to_release_public_text_it_must_be_granted(missing):
     public = PublicText(worlds.random_tokens(5), source="made up")
-    known = replace(told(PrivacySpec(eta=6)), **{"public": public, missing: None})
+    known = replace(told(TextToText(eta=6)), **{"public": public, missing: None})
     with pytest.raises(Inapplicable, match="text or mechanism"):
         release_public(known, rows=None, tokens=10, seed=0, draws=1)
 
 
 @pytest.mark.parametrize("missing", ["noise", "table"])
 def test_what_was_not_granted_is_named(missing):
-    known = replace(told(PrivacySpec(eta=6)), **{missing: None})
+    known = replace(told(TextToText(eta=6)), **{missing: None})
     with pytest.raises(Inapplicable):
         simulate(worlds.random_tokens(3), known, rows=None, rng=seeded())
 

@@ -12,7 +12,7 @@ PLAIN = {
     "noise": "d-chi",
     "cti": False,
     "cti_class_free": False,
-    "redrawn": False,
+    "resampled": False,
 }
 
 
@@ -25,7 +25,7 @@ PLAIN = {
         (PLAIN | {"noise": "laplace"}, "eta 80, text-to-text, noise laplace"),
         (PLAIN | {"cti": True}, "eta 80, text-to-text, CTI"),
         (PLAIN | {"cti": True, "cti_class_free": True}, "eta 80, text-to-text, CTI class-free"),
-        (PLAIN | {"mechanism": "vector", "redrawn": True}, "eta 80, vector, redrawn each epoch"),
+        (PLAIN | {"mechanism": "vector", "resampled": True}, "eta 80, vector, resampled each epoch"),
     ],
 )
 def test_two_settings_that_protect_unlike_are_told_apart(privacy: dict[str, object] | None, words: str) -> None:

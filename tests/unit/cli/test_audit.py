@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from cutlayer.cli import audit as command
 from cutlayer.cli.audit import OVER
-from cutlayer.customer import TrainSpec
+from cutlayer.customer import FinetuneSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.data import Dataset
-from cutlayer.reports import audit as reports
 from cutlayer.reports import read_audit
-from cutlayer.reports.audit import LocalSpec, evaluate, local_evidence
+from cutlayer.reports.audit import evaluate, leak_report, local_evidence
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
 from tests.service.tiny import write_tiny_gpt2
@@ -63,7 +61,7 @@ def test_texts_without_labels_get_a_report_that_says_so(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, "--fail-over", "label_recovery=0.5")
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *QUICK, "--fail-above", "label_recovery=0.5")
     assert "the texts have no labels" in done.err
     assert "--label-column" in done.err
     # what was not measured passes no limit
@@ -132,7 +130,7 @@ def test_a_recorded_run_is_of_labels(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reports, "recorded_evidence", None)  # never reached
+    monkeypatch.setattr(leak_report, "recorded_evidence", None)  # never reached
     refused = audit(run, texts, tiny_model, tmp_path, "--transcript", tmp_path / "run")
     assert refused.code == 4
     assert "no column 'label'" in refused.err
@@ -142,33 +140,34 @@ def test_a_recorded_run_is_of_labels(
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[LocalSpec]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[FinetuneSpec]:
     """The settings that are run, in their order."""
-    specs: list[LocalSpec] = []
+    specs: list[FinetuneSpec] = []
 
-    def recorded(texts: Dataset, spec: LocalSpec, *others: Any, **settings: Any) -> Evidence:
+    def recorded(texts: Dataset, spec: FinetuneSpec, *others: Any, **settings: Any) -> Evidence:
         specs.append(spec)
         return local_evidence(texts, spec, *others, **settings)
 
-    monkeypatch.setattr(reports, "local_evidence", recorded)
+    monkeypatch.setattr(leak_report, "local_evidence", recorded)
     monkeypatch.setattr(sys.modules[evaluate.__module__], "local_evidence", recorded)
     return specs
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[LocalSpec]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[FinetuneSpec]:
     """The settings that would be run; none is."""
-    specs: list[LocalSpec] = []
+    specs: list[FinetuneSpec] = []
 
-    def recorded(**settings: Any) -> LocalSpec:
-        specs.append(local(**settings))
-        return specs[-1]
+    def recorded(*asked: Any, **settings: Any) -> list[FinetuneSpec]:
+        found = local(*asked, **settings)
+        specs.extend(found)
+        return found
 
     def early(*_: object, **__: object) -> None:
         raise SystemExit(0)
 
-    local = command._local
-    monkeypatch.setattr(command, "_local", recorded)
+    local = leak_report._settings
+    monkeypatch.setattr(leak_report, "_settings", recorded)
     monkeypatch.setattr("cutlayer.vendor.init", early)
     return specs
 
@@ -177,7 +176,7 @@ def test_other_etas_are_run_and_drawn_beside_the_audited_one(
     run: Run,
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
-    ran: list[LocalSpec],
+    ran: list[FinetuneSpec],
 ) -> None:
     texts = write(tmp_path / "texts.csv", label="label")
     etas = ("--frontier", "inf", "--frontier", 20, "--frontier", 60, "--frontier", 20)
@@ -210,13 +209,13 @@ def test_a_short_run_learns_enough_for_accuracies_to_differ(
     run: Run,
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
-    asked: list[LocalSpec],
+    asked: list[FinetuneSpec],
 ) -> None:
     texts = write(tmp_path / "texts.csv", label="label")
     audit(run, texts, tiny_model, tmp_path, "--eta", 60)
     audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--frontier", 60)
     alone, compared = (spec.training for spec in asked)
-    assert (alone.epochs, alone.learning_rate, alone.dev_share) == (1, TrainSpec().learning_rate, TrainSpec().dev_share)
+    assert (alone.epochs, alone.learning_rate, alone.dev_share) == (1, None, None)
     assert (compared.epochs, compared.learning_rate, compared.dev_share) == (3, 1e-3, 0.2)
 
 
@@ -252,7 +251,7 @@ def test_noise_is_neither_chosen_nor_steered_where_there_is_none(
     run: Run,
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
-    asked: list[LocalSpec],
+    asked: list[FinetuneSpec],
 ) -> None:
     texts = write(tmp_path / "texts.csv", label="label")
     audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--cti", "--frontier", "inf", "--frontier", 20)
@@ -265,12 +264,12 @@ def test_noise_is_neither_chosen_nor_steered_where_there_is_none(
 
 @pytest.mark.usefixtures("nothing_is_run")
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "code", "named"),
     [
-        (("--frontier", "60", "--transcript", "run"), "--transcript"),
-        (("--eta", "60", "--frontier", "20", "--attack", "lengths"), "nearest-neighbour"),
-        (("--eta", "60", "--frontier", "0"), "no number above 0"),
-        (("--frontier", "20"), "--eta"),
+        (("--frontier", "60", "--transcript", "run"), 3, "leave --transcript out"),
+        (("--eta", "60", "--frontier", "20", "--attack", "lengths"), 3, "nearest-neighbour"),
+        (("--eta", "60", "--frontier", "0"), 2, "no number above 0"),
+        (("--frontier", "20"), 2, "--eta"),
     ],
 )
 def test_settings_that_cannot_be_compared_are_refused(
@@ -279,9 +278,10 @@ def test_settings_that_cannot_be_compared_are_refused(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
     options: tuple[str, ...],
+    code: int,
     named: str,
 ) -> None:
     refused = audit(run, texts, tiny_model, tmp_path, *options)
-    assert refused.code == 2
+    assert refused.code == code
     assert named in refused.err
     assert not (tmp_path / "out").exists()

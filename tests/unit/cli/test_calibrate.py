@@ -10,6 +10,7 @@ import pytest
 
 from cutlayer.cli.calibrate import command
 from cutlayer.core import Place
+from cutlayer.customer.settings import DataSpec, Training
 from cutlayer.reports import read_audit
 from cutlayer.reports.audit import quick_attacks
 from cutlayer.reports.calibrate import Arm, Setting
@@ -133,13 +134,15 @@ def test_what_has_no_meaning_is_refused(
 
 @pytest.mark.parametrize(
     "arm",
-    [Arm(), Arm(cti=True, bottom=2), Arm(bottom=None), Arm(mechanism="vector", place=Place.ACTIVATIONS, bottom=3)],
+    [Arm(), Arm(cti=True, bottom=2), Arm(mechanism="vector", place=Place.ACTIVATIONS, bottom=3)],
     ids=lambda arm: arm.label,
 )
 def test_what_is_recommended_can_be_run(arm: Arm, tmp_path: Path, run: Run) -> None:
     """Every option is one that `finetune` knows: it stops at the vendor that is not there."""
     (tmp_path / "notes.csv").write_text("text,label\na b,x\nc d,y\n")
-    line = command(Setting(arm=arm, eta=42.5), str(tmp_path / "notes.csv"), "text", "label", 3, 1e-3)
+    line = command(
+        Setting(arm=arm, eta=42.5), str(tmp_path / "notes.csv"), DataSpec(), Training(epochs=3, learning_rate=1e-3)
+    )
     words = shlex.split(line)[1:]
     vendor = ["--vendor", "http://127.0.0.1:9", "--api-key", "k", "--home", str(tmp_path / "home")]
     assert run(*words, *vendor).code == 7

@@ -6,14 +6,17 @@ import csv
 import inspect
 import json
 import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cutlayer.cli.command import arguments
 from cutlayer.cli.finetune import classifier_rows, finetune
-from cutlayer.core import Claim, Guarantee, Place
+from cutlayer.cli.settings import settings_of
+from cutlayer.core import Claim, Cut, CutlayerWarning, Guarantee, Place
 from cutlayer.customer import (
     Client,
     FinetuneResult,
@@ -23,8 +26,9 @@ from cutlayer.customer import (
     TrainBottom,
     TrainSpec,
 )
+from cutlayer.customer.settings import DataSpec, FinetuneSpec, Lora, Training
 from cutlayer.data import Dataset
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy.spec import CtiSpec, NoPrivacy, TextToText, Vector
 from cutlayer.wire import Precision, WireType
 from tests.unit.cli.conftest import Run, Streamed
 
@@ -48,15 +52,9 @@ def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
     run("finetune", "--train", "x.csv", "--eta", "80")
     sdk = inspect.signature(inspect.unwrap(Client.__init__)).parameters
     assert "home" in sdk
-    assert asked["eta"] == 80
-    assert asked["training"] == TrainSpec()
-    assert asked["bottom"] == 0
-    assert asked["train_bottom"] is TrainBottom.FROZEN
-    assert asked["wire_type"] is WireType.BF16
-    assert asked["place"] is Place.TOKENS
-    assert asked["mechanism"] is None
-    assert asked["seed"] is None
-    assert asked["unsafe_noise_seed"] is None
+    assert asked["privacy"] == TextToText(eta=80)
+    said = {name for name, value in asked.items() if value is not None}
+    assert said == {"train", "privacy", "progress"}, "what is not said is left to the SDK"
 
 
 def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path: Path) -> None:
@@ -69,8 +67,8 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         "--mechanism": "vector",
         "--place": "activations",
         "--bottom": "3",
-        "--train-bottom": "memoised",
-        "--budget": "160",
+        "--train-bottom": "cached",
+        "--privacy-budget": "160",
         "--label-epsilon": "1.5",
         "--label-budget": "3",
         "--model": "house",
@@ -79,10 +77,10 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         "--batch-size": "16",
         "--learning-rate": "0.001",
         "--weight-decay": "0.1",
-        "--rank": "4",
-        "--alpha": "8",
+        "--lora-r": "4",
+        "--lora-alpha": "8",
         "--lora-dropout": "0.2",
-        "--targets": "all-linear",
+        "--target-modules": "all-linear",
         "--dev-share": "0.05",
         "--max-length": "64",
         "--precision": "bf16",
@@ -92,26 +90,26 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
         "--out": str(tmp_path),
     }
     flags = [word for pair in settings.items() for word in pair]
-    flags += ["--cti", "--cti-class-free", "--no-dropout", "--no-group-by-length"]
+    flags += ["--no-dropout", "--no-group-by-length"]
     ran = run("finetune", "--train", "x.csv", "--eta", "60", *flags)
     assert "whoever knows it can undo it" in ran.err
     given = {name: asked[name] for name in ("dev", "test", "text_column", "text_pair_column", "label_column")}
     assert list(given.values()) == ["dev.csv", "test.csv", "a", "b", "c"]
-    assert (asked["mechanism"], asked["place"], asked["bottom"]) == ("vector", Place.ACTIVATIONS, 3)
-    assert (asked["train_bottom"], asked["wire_type"]) == (TrainBottom.MEMOISED, WireType.FP32)
-    assert (asked["budget"], asked["model"], asked["seed"], asked["unsafe_noise_seed"]) == (160, "house", 5, 6)
+    assert asked["privacy"] == Vector(eta=60, place=Place.ACTIVATIONS)
+    assert asked["cut"] == Cut(bottom=3)
+    assert asked["tuning"] == Lora(
+        r=4, lora_alpha=8, lora_dropout=0.2, target_modules="all-linear", train_bottom=TrainBottom.CACHED
+    )
+    assert WireType(asked["wire_type"]) is WireType.FP32
+    assert (asked["privacy_budget"], asked["model"], asked["seed"], asked["unsafe_noise_seed"]) == (160, "house", 5, 6)
     assert (asked["label_epsilon"], asked["label_budget"]) == (1.5, 3)
-    assert (asked["cti"], asked["cti_class_free"], asked["out"]) == (True, True, tmp_path)
-    assert asked["training"] == TrainSpec(
+    assert asked["out"] == tmp_path
+    assert asked["training"] == Training(
         epochs=7,
         patience=4,
         batch_size=16,
         learning_rate=0.001,
         weight_decay=0.1,
-        rank=4,
-        alpha=8,
-        lora_dropout=0.2,
-        targets="all-linear",
         dev_share=0.05,
         max_length=64,
         precision=Precision.BF16,
@@ -120,32 +118,34 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run, tmp_path
     )
 
 
-def test_the_command_has_every_setting_of_training() -> None:
+def test_the_command_has_every_setting_of_a_run() -> None:
     """A setting of the SDK that the command line cannot reach would be found here."""
-    out_of_reach = {"checkpoint_every"}  # of the machine, not of the result
-    assert set(TrainSpec.model_fields) - out_of_reach <= set(inspect.signature(finetune).parameters)
+    reached = {each.path for argument in arguments(finetune) for each in argument.settings}
+    for spec in (FinetuneSpec, DataSpec):
+        assert {each.path for each in settings_of(spec)} <= reached
 
 
 def test_the_choices_of_cti_reach_the_sdk(asked: dict[str, Any], run: Run) -> None:
     given = {"frequency": "texts", "smoothing": "0.5", "c0": "-1", "pair": "first", "unlabelled": "mean"}
-    flags = [word for name, value in given.items() for word in ("--cti-option", f"{name}={value}")]
-    run("finetune", "--train", "x.csv", "--eta", "80", "--cti-class-free", *flags)
-    assert asked["cti"] == CtiSpec(frequency="texts", smoothing=0.5, c0=-1, pair="first", unlabelled="mean")
-    assert asked["cti_class_free"] is True
+    flags = [word for name, value in given.items() for word in (f"--cti-{name}", value)]
+    run("finetune", "--train", "x.csv", "--eta", "80", "--cti", "--cti-class-free", *flags)
+    assert asked["privacy"].cti == CtiSpec(
+        frequency="texts", smoothing=0.5, c0=-1, pair="first", unlabelled="mean", class_free=True
+    )
     assert set(given) | {"class_free"} == set(CtiSpec.model_fields)
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--cti-option", "pair=first"), 2, "Add --cti or --cti-class-free"),
-        (("--cti", "--cti-option", "pair"), 2, "pair is not NAME=VALUE"),
-        (("--cti", "--cti-option", "pair=first", "--cti-option", "pair=both"), 2, "pair is given twice"),
-        (("--cti", "--cti-option", "smooth=1"), 3, "smooth = '1': the name must be one of frequency, smoothing, c0"),
-        (("--cti", "--cti-option", "class_free=true"), 3, "class_free = 'true': the name must be one of"),
-        (("--cti", "--cti-option", "frequency=words"), 3, "--cti-option frequency = 'words': Input should be"),
-        (("--cti", "--cti-option", "smoothing=-1"), 3, "error: --cti-option smoothing = -1.0: must be above 0 and"),
+        (("--cti-pair", "first"), 2, "Add --cti"),
+        (("--cti", "--cti-option", "pair"), 2, "--cti-option is now --cti-NAME"),
+        (("--cti", "--cti-smooth", "1"), 2, "--cti-smoothing"),
+        (("--cti", "--cti-frequency", "words"), 2, "--cti-frequency: words must be one of tokens, texts"),
+        (("--cti", "--cti-smoothing", "-1"), 3, "error: --cti-smoothing = -1.0: must be above 0"),
         (("--place", "activations"), 3, "add --mechanism vector"),
+        (("--clip-norm", "1"), 2, "--clip-norm is now --max-grad-norm"),
+        (("--budget=160",), 2, "--budget is now --privacy-budget"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(flags: tuple[str, ...], code: int, said: str, run: Run) -> None:
@@ -167,13 +167,12 @@ def test_what_is_promised_of_labels_stands_beside_what_is_read() -> None:
 
 def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = RunSpec(
-        privacy=PrivacySpec.no_privacy(),
-        train=TrainSpec(),
+        privacy=NoPrivacy(),
+        training=TrainSpec(batch_size=32, learning_rate=3e-4, dropout=True, packing=False),
+        tuning=Lora(train_bottom=TrainBottom.FROZEN),
         model="house",
-        bottom=0,
-        train_bottom=TrainBottom.FROZEN,
-        wire_type=WireType.BF16,
-        budget=None,
+        cut=Cut(bottom=0),
+        public_iterations=0,
         seed=1,
     )
     result = FinetuneResult.model_construct(
@@ -184,13 +183,19 @@ def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.Monk
         n_dev=2,
         advice=("Learn more.",),
     )
-    monkeypatch.setattr(Client, "finetune", lambda *_, **__: result)
+
+    def finetuned(*_: object, **__: object) -> FinetuneResult:
+        warnings.warn("2 texts of dev will choose the epoch", CutlayerWarning, stacklevel=2)
+        return result
+
+    monkeypatch.setattr(Client, "finetune", finetuned)
     monkeypatch.setattr("cutlayer.cli.finetune.classifier_rows", lambda _: [])
     monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_, **__: None)
     ran = run("finetune", "--train", "x.csv", "--eta", "inf", "--json")
-    assert "2 texts of dev chose the epoch" in ran.err
+    assert "warning: 2 texts of dev will choose the epoch" in ran.err
     assert "warning: Learn more." in ran.err
-    assert (ran.result["eta"], ran.result["guarantee"]["budget"], ran.result["spec"]["privacy"]["eta"]) == ("inf",) * 3
+    assert (ran.result["eta"], ran.result["guarantee"]["budget"]) == ("inf", "inf")
+    assert ran.result["spec"]["privacy"] == {"mechanism": "none"}
     assert "nfinity" not in ran.out
     assert ran.result["folder"] == str(tmp_path)
     assert RunSpec.model_validate_json(json.dumps(ran.result["spec"])) == spec
@@ -198,14 +203,14 @@ def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.Monk
 
 def test_infinite_eta_is_said(asked: dict[str, Any], run: Run) -> None:
     ran = run("finetune", "--train", "x.csv", "--eta", "inf")
-    assert math.isinf(asked["eta"])
+    assert asked["privacy"] == NoPrivacy()
     assert "no privacy" in ran.err
 
 
 def test_the_text_cut(asked: dict[str, Any], run: Run) -> None:
     run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "text")
-    assert asked["bottom"] is None
-    assert run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "-1").code == 2
+    assert asked["cut"] == Cut(bottom=None)
+    assert run("finetune", "--train", "x.csv", "--eta", "inf", "--bottom", "-1").code == 3
 
 
 def test_a_device_that_is_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +308,7 @@ def test_a_text_is_not_overwritten_by_what_predict_adds(name: str, option: str, 
 def test_a_setting_that_is_refused_is_called_by_its_option(run: Run) -> None:
     refused = run("finetune", "--train", "x.csv", "--eta", "80", "--learning-rate", "-1", "--epochs", "0", "--json")
     assert refused.code == 3
-    assert refused.result["error"] == (
-        "--epochs = 0: Input should be greater than or equal to 1; "
-        "--learning-rate = -1.0: Input should be greater than 0"
-    )
+    assert refused.result["error"] == ("--epochs = 0: must be at least 1; --learning-rate = -1.0: must be above 0")
     assert refused.result["remedy"] == "See `cutlayer finetune --help`."
 
 

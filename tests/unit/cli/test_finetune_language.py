@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from cutlayer.cli.finetune import language_rows
-from cutlayer.core import Place, Proportion
-from cutlayer.customer import Client, LanguageResult, Method, TrainBottom, TrainSpec
+from cutlayer.core import Cut, Proportion
+from cutlayer.customer import Client, LanguageResult, Objective, RunSpec, TrainBottom
+from cutlayer.customer.defaults import settle
+from cutlayer.customer.settings import FinetuneSpec, FullTuning, Training
 from cutlayer.data import Dataset
-from cutlayer.wire import WireType
 from tests.unit.cli.conftest import Run
 
 EARLY = SystemExit(0)
@@ -26,41 +27,41 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Arguments of the call to the SDK, which is not made."""
     calls: dict[str, Any] = {}
 
-    def record(kind: str) -> Any:
-        def method(_: Client, train: object, **options: Any) -> None:
-            calls.update(options, train=train, kind=kind)
-            raise EARLY
+    def record(_: Client, train: object, **options: Any) -> None:
+        calls.clear()
+        calls.update(options, train=train)
+        raise EARLY
 
-        return method
-
-    monkeypatch.setattr(Client, "finetune", record("classifier"))
-    monkeypatch.setattr(Client, "finetune_language_model", record("language model"))
-    monkeypatch.setattr(Client, "finetune_seq2seq", record("encoder-decoder"))
+    monkeypatch.setattr(Client, "finetune", record)
     return calls
+
+
+def settled(asked: dict[str, Any]) -> RunSpec:
+    """The run that is asked for, with nothing left open."""
+    return settle(FinetuneSpec(**{name: asked[name] for name in FinetuneSpec.model_fields if name in asked}))
 
 
 def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
     run(*LM)
-    assert asked["kind"] == "language model"
-    assert asked["training"] == TrainSpec.language()
-    assert (asked["bottom"], asked["tail"], asked["train_bottom"]) == (1, 0, None)
-    assert (asked["public_first"], asked["public_iterations"]) == (None, 1)
-    assert (asked["wire_type"], asked["place"], asked["mechanism"]) == (WireType.BF16, Place.TOKENS, None)
-    assert not {"label_column", "text_pair_column", "cti", "cti_class_free"} & set(asked)
+    said = {name for name, value in asked.items() if value is not None}
+    assert said == {"train", "objective", "privacy", "progress"}, "what is not said is left to the SDK"
+    assert Objective(asked["objective"]) is Objective.LM
+    assert settled(asked).cut == Cut(bottom=1, tail=0)
 
 
 def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
     run(
-        *LM, "--bottom", "2", "--tail", "1", "--train-bottom", "redraw", "--public-first", "open.txt",
-        "--public-iterations", "7", "--method", "full", "--accumulation", "3", "--clip-norm", "0.5", "--block-length",
-        "256", "--no-packing", "--gradient-checkpointing", "--batch-size", "2", "--learning-rate", "0.001", "--json",
+        *LM, "--bottom", "2", "--tail", "1", "--train-bottom", "resample", "--public-first", "open.txt",
+        "--public-iterations", "7", "--method", "full", "--gradient-accumulation-steps", "3", "--max-grad-norm", "0.5",
+        "--block-length", "256", "--no-packing", "--gradient-checkpointing", "--batch-size", "2", "--learning-rate",
+        "0.001", "--json",
     )  # fmt: skip
-    assert (asked["bottom"], asked["tail"], asked["train_bottom"]) == (2, 1, TrainBottom.REDRAW)
+    assert asked["cut"] == Cut(bottom=2, tail=1)
+    assert asked["tuning"] == FullTuning(train_bottom=TrainBottom.RESAMPLE)
     assert (str(asked["public_first"]), asked["public_iterations"]) == ("open.txt", 7)
-    assert asked["training"] == TrainSpec.language(
-        method=Method.FULL,
-        accumulation=3,
-        clip_norm=0.5,
+    assert asked["training"] == Training(
+        gradient_accumulation_steps=3,
+        max_grad_norm=0.5,
         max_length=256,
         packing=False,
         gradient_checkpointing=True,
@@ -71,43 +72,45 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
 
 def test_rates_follow_the_method(asked: dict[str, Any], run: Run) -> None:
     run(*LM, "--method", "full")
-    assert asked["training"].learning_rate == 5e-6
+    assert settled(asked).training.learning_rate == 5e-6
     run(*LM)
-    assert asked["training"].learning_rate == 2e-4
+    assert settled(asked).training.learning_rate == 2e-4
     run(*CLASSIFIER)
-    assert (asked["kind"], asked["training"]) == ("classifier", TrainSpec())
+    assert settled(asked).training.learning_rate == 3e-4
 
 
 def test_an_encoder_decoder_has_defaults_of_its_own(asked: dict[str, Any], run: Run) -> None:
     run(*SEQ2SEQ)
-    assert asked["kind"] == "encoder-decoder"
-    assert asked["training"] == TrainSpec.seq2seq()
-    assert (asked["bottom"], asked["target_bottom"], asked["tail"]) == (1, 1, 0)
-    assert (asked["text_column"], asked["target_column"]) == ("text", "target")
-    assert "place" not in asked
+    assert settled(asked).cut == Cut(bottom=1, tail=0, target=1)
+    assert "text_column" not in asked
     run(
         *SEQ2SEQ, "--text-column", "body", "--target-column", "subject", "--bottom", "0", "--target-bottom", "0",
         "--tail", "2", "--max-length", "128", "--max-target-length", "16", "--method", "full", "--dropout",
     )  # fmt: skip
-    assert (asked["bottom"], asked["target_bottom"], asked["tail"]) == (0, 0, 2)
+    assert asked["cut"] == Cut(bottom=0, target=0, tail=2)
     assert (asked["text_column"], asked["target_column"]) == ("body", "subject")
-    assert asked["training"] == TrainSpec.seq2seq(
-        method=Method.FULL, max_length=128, max_target_length=16, dropout=True
-    )
+    assert asked["tuning"] == FullTuning()
+    assert asked["training"] == Training(max_length=128, max_target_length=16, dropout=True)
+
+
+def refused(run: Run, flags: tuple[str, ...], option: str, said: str) -> None:
+    """The command says what is wrong by the option's name, before a file is read or a vendor asked: there are none."""
+    failed = run(*flags)
+    assert failed.code == 3
+    assert f"{option} = " in failed.err
+    assert said in failed.err
+    assert len([line for line in failed.err.splitlines() if not line.startswith("warning: eta is inf")]) == 1
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(("--bottom", "text"), "weights on your side"), (("--place", "activations"), "change with each step")],
+    [
+        (("--bottom", "text", "--eta", "inf"), "must be 0 or more"),
+        (("--place", "activations", "--mechanism", "vector"), "change with each step"),
+    ],
 )
-def test_what_an_encoder_decoder_does_not_take(
-    asked: dict[str, Any], run: Run, flags: tuple[str, str], said: str
-) -> None:
-    failed = run(*SEQ2SEQ, *flags)
-    assert failed.code == 2
-    assert flags[0] in failed.err
-    assert said in failed.err
-    assert not asked
+def test_what_an_encoder_decoder_does_not_take(run: Run, flags: tuple[str, ...], said: str) -> None:
+    refused(run, (*SEQ2SEQ, *flags), flags[0], said)
 
 
 @pytest.mark.parametrize("command", [LM, CLASSIFIER])
@@ -115,12 +118,9 @@ def test_what_an_encoder_decoder_does_not_take(
     "flags", [("--target-column", "b"), ("--target-bottom", "1"), ("--max-target-length", "9")], ids=" ".join
 )
 def test_options_that_mean_nothing_but_for_an_encoder_decoder(
-    asked: dict[str, Any], run: Run, command: tuple[str, ...], flags: tuple[str, str]
+    run: Run, command: tuple[str, ...], flags: tuple[str, str]
 ) -> None:
-    failed = run(*command, *flags)
-    assert failed.code == 2
-    assert f"{flags[0]}: it is for encoder-decoders. Leave it out, or add --objective seq2seq" in failed.err
-    assert not asked
+    refused(run, (*command, *flags), flags[0], "must be")
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,13 @@ def test_the_embedded_sample_goes_first_whatever_the_private_columns_are(
     assert isinstance(first, Dataset)
     assert len(first) > 100
     assert asked["text_column"] == "body"
-    assert asked["public_iterations"] == iterations
+    assert asked.get("public_iterations", 1) == iterations
 
 
 def test_a_file_of_public_text_goes_first(asked: dict[str, Any], run: Run) -> None:
     run(*LM, "--public-first", "open.txt")
-    assert (asked["public_first"], asked["public_iterations"]) == ("open.txt", 1)
+    assert asked["public_first"] == "open.txt"
+    assert "public_iterations" not in asked
 
 
 @pytest.mark.parametrize("flags", [("--public-first", "sample"), ("--public-iterations", "2")], ids=" ".join)
@@ -164,44 +165,35 @@ def test_the_embedded_sample_has_no_pairs(asked: dict[str, Any], run: Run, flags
     ],
     ids=" ".join,
 )
-def test_options_that_mean_nothing_for_a_classifier(asked: dict[str, Any], run: Run, flags: tuple[str, ...]) -> None:
-    failed = run(*CLASSIFIER, *flags)
-    assert failed.code == 2
-    assert f"{flags[0]}: it is for language models. Leave it out, or add --objective lm" in failed.err
-    assert len(failed.err.strip().splitlines()) == 1
-    assert not asked
+def test_options_that_mean_nothing_for_a_classifier(run: Run, flags: tuple[str, ...]) -> None:
+    option = "--public-first" if flags == ("--public-iterations", "3") else flags[0]
+    refused(run, (*CLASSIFIER, *flags), option, "must be")
 
 
 @pytest.mark.parametrize(
     ("flags", "option", "why"),
     [
-        (("--cti",), "--cti", "contributing tokens are found by class labels, and a language model has none"),
-        (("--cti-class-free",), "--cti", "contributing tokens are found by class labels"),
-        (("--cti", "--cti-option", "pair=first"), "--cti", "contributing tokens are found by class labels"),
+        (("--cti",), "--cti", "contributing tokens are found by class labels, and there are none"),
+        (("--cti", "--cti-pair", "first"), "--cti", "contributing tokens are found by class labels"),
         (("--text-pair-column", "b"), "--text-pair-column", "a language model is trained on single texts"),
-        (("--label-epsilon", "1"), "--label-epsilon", "a language model's labels are its text"),
-        (("--label-budget", "1"), "--label-budget", "a language model's labels are its text"),
+        (("--label-epsilon", "1"), "--label-epsilon", "these labels are the text"),
+        (("--label-budget", "1"), "--label-budget", "needs --label-epsilon"),
     ],
     ids=str,
 )
 def test_options_that_mean_nothing_for_a_language_model(
-    asked: dict[str, Any], run: Run, flags: tuple[str, ...], option: str, why: str
+    run: Run, flags: tuple[str, ...], option: str, why: str
 ) -> None:
-    failed = run(*LM, *flags)
-    assert failed.code == 2
-    assert option in failed.err
-    assert why in failed.err
-    assert len(failed.err.strip().splitlines()) == 1
-    assert not asked
+    refused(run, (*LM, *flags), option, why)
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--tail", "-1"), 2, "--tail"),
-        (("--public-iterations", "0"), 2, "--public-iterations"),
-        (("--clip-norm", "0"), 3, "--clip-norm = 0.0"),
-        (("--accumulation", "0"), 3, "--accumulation = 0"),
+        (("--tail", "-1"), 3, "--tail = -1"),
+        (("--public-iterations", "-1"), 3, "--public-iterations = -1"),
+        (("--max-grad-norm", "0"), 3, "--max-grad-norm = 0.0"),
+        (("--gradient-accumulation-steps", "0"), 3, "--gradient-accumulation-steps = 0"),
         (("--block-length", "0"), 3, "--block-length = 0"),
         (("--block-length=0",), 3, "--block-length = 0"),
         (("--max-length", "0"), 3, "--max-length = 0"),
@@ -264,7 +256,7 @@ def test_without_a_number_the_reason_stands_there() -> None:
 
 def test_the_result_has_every_number_in_json(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = result(folder=tmp_path, perplexity=math.inf)
-    monkeypatch.setattr(Client, "finetune_language_model", lambda *_, **__: told)
+    monkeypatch.setattr(Client, "finetune", lambda *_, **__: told)
     monkeypatch.setattr("cutlayer.cli.finetune._show", lambda *_, **__: None)
     found = run(*LM, "--json").result
     assert found["perplexity"] == "inf"

@@ -55,7 +55,7 @@ def test_defaults_are_those_of_the_sdk(asked: dict[str, Any], run: Run) -> None:
 def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
     settings = {
         "--max-new-tokens": "9", "--temperature": "0.5", "--top-k": "4", "--top-p": "0.9", "--seed": "3",
-        "--beams": "2", "--length-penalty": "0.5",
+        "--num-beams": "2", "--length-penalty": "0.5",
     }  # fmt: skip
     flags = [word for pair in settings.items() for word in pair] + ["--stop", "END", "--stop", "\n", "--greedy"]
     assert run(*ASK, *flags).code == 0
@@ -65,12 +65,12 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
         top_k=4,
         top_p=0.9,
         seed=3,
-        stop=("END", "\n"),
+        stop_strings=("END", "\n"),
         greedy=True,
-        beams=2,
+        num_beams=2,
         length_penalty=0.5,
     )
-    reached = {name.removeprefix("--").replace("-", "_") for name in settings} | {"stop", "greedy"}
+    reached = {name.removeprefix("--").replace("-", "_") for name in settings} | {"stop_strings", "greedy"}
     assert reached == set(Sampling.model_fields), "a setting of the SDK is out of reach"
 
 
@@ -135,7 +135,7 @@ def test_no_privacy_is_said(asked: dict[str, Any], run: Run) -> None:
         (("--temperature", "0"), 3, "--temperature = 0.0"),
         (("--top-p", "1.5"), 3, "--top-p = 1.5"),
         (("--top-k", "0", "--top-p", "0"), 3, "--top-k = 0"),
-        (("--max-new-tokens", "0"), 2, "--max-new-tokens"),
+        (("--max-new-tokens", "0"), 3, "--max-new-tokens = 0"),
     ],
 )
 def test_settings_out_of_bounds_are_called_by_their_options(

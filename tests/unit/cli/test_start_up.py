@@ -14,9 +14,12 @@ import pytest
 
 from cutlayer.cli.reference import commands
 from cutlayer.core import Cut
-from cutlayer.customer import Home, RunSpec, TrainBottom, TrainSpec
+from cutlayer.customer import Home
+from cutlayer.customer.defaults import settle
 from cutlayer.customer.profile import Profile
-from cutlayer.privacy import NewFrame, PrivacySpec
+from cutlayer.customer.settings import FinetuneSpec
+from cutlayer.privacy import NewFrame
+from cutlayer.privacy.spec import TextToText
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, WireType
@@ -130,10 +133,7 @@ def test_ledger_show(own_home: Path, tmp_path: Path) -> None:
 
 
 def test_adapter_list(own_home: Path, address: str, tmp_path: Path) -> None:
-    run = RunSpec(
-        privacy=PrivacySpec(mechanism="text-to-text", eta=80), train=TrainSpec(), model="starter", bottom=0,
-        train_bottom=TrainBottom.FROZEN, wire_type=WireType.BF16, budget=None, seed=1,
-    )  # fmt: skip
+    run = settle(FinetuneSpec(privacy=TextToText(eta=80), model="starter", seed=1))
     profile = Profile(adapter=ADAPTER.adapter, segments=1, max_content=8, labels=("a", "b"), spec=run)
     profile.save(Home(own_home), None, {})
     account = {"CUTLAYER_VENDOR": address, "CUTLAYER_API_KEY": "key"}

@@ -247,7 +247,7 @@ def test_a_worker_refuses_what_its_parent_would(two: Executor) -> None:
 def test_settings_without_a_meaning_are_refused() -> None:
     with pytest.raises(ConfigError, match="jobs = 0"):
         executor(jobs=0)
-    with pytest.raises(ConfigError, match="must be left out with ray"):
+    with pytest.raises(ConfigError, match="must be left out with `ray`"):
         executor(jobs=2, ray="auto")
 
 

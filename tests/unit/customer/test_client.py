@@ -5,13 +5,12 @@ from typing import cast
 
 import pytest
 
-from cutlayer import CtiSpec
-from cutlayer.core import ConfigError, Place, StorageError, VendorError
+from cutlayer.core import ConfigError, StorageError, VendorError
 from cutlayer.customer import Client, profile
-from cutlayer.customer.client import _privacy, choose_device
+from cutlayer.customer.account import Account
+from cutlayer.customer.connection import choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
-from cutlayer.privacy import NOISE_WINDOW
 from cutlayer.wire import Message, Reply, Route, routes
 from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
 from cutlayer.wire.transports import HttpTransport
@@ -47,7 +46,7 @@ def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkey
     removed: list[Path] = []
     # so that this test, should it fail, removes nothing: `/` is among the names
     monkeypatch.setattr(profile.shutil, "rmtree", lambda path, **_: removed.append(path))
-    monkeypatch.setattr(Client, "_gate", lambda client: Nowhere())
+    monkeypatch.setattr(Account, "gate", lambda connection: Nowhere())
     client = Client("http://127.0.0.1:9", "key", home=own_home)
     kept = client.home.adapter(ADAPTER) / "profile.json"
     kept.parent.mkdir(parents=True)
@@ -65,28 +64,6 @@ def test_what_is_no_identifier_names_no_folder(name: str, own_home: Path, monkey
     (kept.parent / "deletion-begun").touch()
     client.delete_adapter(ADAPTER)
     assert removed == [kept.parent]
-
-
-@pytest.mark.parametrize(
-    ("cti", "class_free", "made"),
-    [
-        (False, False, None),
-        (True, False, CtiSpec()),
-        (False, True, CtiSpec(class_free=True)),
-        (CtiSpec(smoothing=2), False, CtiSpec(smoothing=2)),
-        (CtiSpec(smoothing=2), True, CtiSpec(smoothing=2, class_free=True)),
-        (CtiSpec(class_free=True), False, CtiSpec(class_free=True)),
-    ],
-)
-def test_what_is_asked_of_cti_is_what_the_spec_holds(
-    cti: bool | CtiSpec, class_free: bool, made: CtiSpec | None
-) -> None:
-    assert (
-        _privacy(
-            80, None, Place.TOKENS, noise="d-chi", noise_window=NOISE_WINDOW, cti=cti, cti_class_free=class_free
-        ).cti
-        == made
-    )
 
 
 def test_an_unknown_device_is_refused() -> None:

@@ -25,8 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "frozen, ids": {},
     "frozen, rows": {"bottom": 1},
     "frozen, noisy rows": {"mechanism": "vector"},
-    "redraw": {"train_bottom": TrainBottom.REDRAW},
-    "memoised": {"train_bottom": TrainBottom.MEMOISED, "bottom": 1},
+    "resample": {"train_bottom": TrainBottom.RESAMPLE},
+    "cached": {"train_bottom": TrainBottom.CACHED, "bottom": 1},
 }
 
 

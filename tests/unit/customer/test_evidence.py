@@ -12,9 +12,10 @@ import pytest
 from cutlayer.attacks import ATTACKS, Measured, measure
 from cutlayer.core import ConfigError, Cut, DataError, Place
 from cutlayer.customer import Client, TrainBottom
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset
 from tests.promises.runs import TEST, TRAIN, customer, finetune
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
@@ -35,9 +36,9 @@ def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  #
 
 
 def evidence_of(client: Client, folder: Path, model: Path, train: Dataset, *, known: float = 0) -> Evidence:
-    bottom = Evidence.settings(folder).bottom
+    bottom = Evidence.settings(folder).cut.bottom
     archive = local_archive(client.home, str(model), Cut(bottom=bottom))
-    attacker = AttackerSpec(known=known)
+    attacker = AttackerSpec(auxiliary_fraction=known)
     return Evidence.of(folder, Corpora(train, None, TEST), archive, home=client.home, attacker=attacker)
 
 
@@ -49,7 +50,7 @@ def evidence_of(client: Client, folder: Path, model: Path, train: Dataset, *, kn
         {"cti": True},
         {"cti_class_free": True},
         {"mechanism": "vector", "eta": 60.0},
-        {"train_bottom": TrainBottom.REDRAW},
+        {"train_bottom": TrainBottom.RESAMPLE},
     ],
     ids=str,
 )

@@ -15,17 +15,29 @@ import pytest
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, Cut, DataError, ModelError, Place, Proportion, Stopped, VendorError
+from cutlayer.core import (
+    BudgetError,
+    ConfigError,
+    Cut,
+    CutlayerWarning,
+    DataError,
+    ModelError,
+    Place,
+    Proportion,
+    Stopped,
+    VendorError,
+)
 from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
 from cutlayer.customer.advice import classifier_advice
+from cutlayer.customer.corpora import Corpora, Labelled
 from cutlayer.customer.derived import run_privatizer, split_order
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
+from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Template, fingerprint, load_model, load_tokenizer
-from cutlayer.privacy import CtiSpec, CustomerSecret, PrivacySpec
+from cutlayer.privacy import CtiSpec, CustomerSecret, TextToText
 from cutlayer.privacy.randomness import NoiseKeys
 from cutlayer.wire import Route, routes
 from tests.promises.runs import LABELS, TEST, TRAIN, TRAINING, corpus, customer, finetune
@@ -36,6 +48,7 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     data_dir,
     tiny_model,
 )
+from tests.settings import specs
 from tests.unit.models.vocabularies import make_tokenizer
 
 
@@ -80,7 +93,7 @@ def test_batches_beyond_the_limit_are_refused_before_anything_leaves(
         assert not list(client.ledger.releases())
 
 
-@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.RESAMPLE])
 def test_without_noise_every_token_is_recovered(client: Client, train_bottom: TrainBottom) -> None:
     """Unknown words too: their row is no candidate of the noise, but here it leaves as it is."""
     texts = corpus(40, seed=1)
@@ -92,9 +105,9 @@ def test_without_noise_every_token_is_recovered(client: Client, train_bottom: Tr
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"budget": math.nan}, "budget = nan"),
-        ({"budget": -1.0}, r"budget = -1\.0"),
-        ({"budget": math.inf}, "budget = inf"),
+        ({"privacy_budget": math.nan}, "privacy_budget = nan"),
+        ({"privacy_budget": -1.0}, r"privacy_budget = -1\.0"),
+        ({"privacy_budget": math.inf}, "privacy_budget = inf"),
         ({"seed": -1}, "seed = -1"),
         ({"seed": 2**63}, "seed = "),
     ],
@@ -105,7 +118,7 @@ def test_settings_out_of_bounds_are_refused_before_anything_leaves(
     named: str,
 ) -> None:
     with pytest.raises(ConfigError, match=named):
-        client.finetune(corpus(40, seed=1), **({"eta": 6.0, "training": TRAINING, "seed": 3} | settings))
+        client.finetune(corpus(40, seed=1), **{"eta": 6.0, "training": TRAINING, "seed": 3} | settings)
     assert not list(client.ledger.releases())
 
 
@@ -134,9 +147,13 @@ def test_a_finished_run_is_shown_again_and_nothing_leaves(client: Client, tmp_pa
     ("refused", "kind", "said"),
     [
         ({"bottom": 99}, ModelError, "not 99"),
-        ({"training": TRAINING.model_copy(update={"rank": 1024, "targets": "all-linear"})}, VendorError, "rank = 1024"),
+        ({"r": 1024, "target_modules": "all-linear"}, VendorError, "rank = 1024"),
         ({"training": TRAINING.model_copy(update={"batch_size": 40})}, ConfigError, "batch_size = 32"),
-        ({"eta": 7.0, "train_bottom": TrainBottom.REDRAW, "budget": 13.0}, ConfigError, r"must be 14 or more .* eta 7"),
+        (
+            {"eta": 7.0, "train_bottom": TrainBottom.RESAMPLE, "privacy_budget": 13.0},
+            ConfigError,
+            r"must be 14 or more .* eta 7",
+        ),
     ],
 )
 def test_a_run_that_was_refused_at_once_does_not_take_its_folder(
@@ -152,7 +169,7 @@ def test_a_run_that_was_refused_at_once_does_not_take_its_folder(
     settings = {"train": corpus(40, seed=1), "eta": 6.0, "training": TRAINING, "seed": 3, "out": tmp_path / "run"}
     with customer(data_dir, api_key, tmp_path / "home") as client:
         with pytest.raises(kind, match=said):
-            client.finetune(**settings | refused)
+            client.finetune(**specs(settings | refused))
         assert not list(client.ledger.releases()), "texts left for a run that was refused"
         assert client.finetune(**settings).n_train == 32
 
@@ -189,7 +206,7 @@ def test_too_many_labels_are_refused_before_a_text_leaves(
         assert not list(client.ledger.releases())
 
 
-@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.RESAMPLE])
 def test_a_step_that_the_vendor_has_no_memory_for_is_refused_before_a_text_leaves(
     data_dir: Path,  # noqa: F811
     api_key: str,  # noqa: F811
@@ -209,8 +226,8 @@ def test_a_budget_that_was_too_small_may_be_raised(client: Client, tmp_path: Pat
     with pytest.raises(BudgetError):
         finetune(client, budget=5.0, out=tmp_path / "run")
     result = finetune(client, budget=6.0, out=tmp_path / "run")
-    assert result.spec.budget == 6
-    assert Profile.load(client.home, result.adapter_id).spec.budget == 6
+    assert result.spec.privacy_budget == 6
+    assert Profile.load(client.home, result.adapter_id).spec.privacy_budget == 6
 
 
 def test_two_processes_do_not_work_on_one_run(client: Client, tmp_path: Path) -> None:
@@ -235,7 +252,7 @@ class Threads:
 
 def test_a_trained_bottom_goes_on_with_the_threads_it_began_with(client: Client, tmp_path: Path) -> None:
     """The last bits of its rows depend on them, and a release of one draw must have the same bytes."""
-    settings = {"train_bottom": TrainBottom.MEMOISED, "bottom": 1, "out": tmp_path / "run"}
+    settings = {"train_bottom": TrainBottom.CACHED, "bottom": 1, "out": tmp_path / "run"}
     before = torch.get_num_threads()
     first, second = Threads(stop=True), Threads(stop=False)
     try:
@@ -255,7 +272,7 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
     assert archive.template.special_count(1) == 0
     texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
-    spec: Any = SimpleNamespace(train=TRAINING, privacy=PrivacySpec(eta=6), seed=1)
+    spec: Any = SimpleNamespace(training=TRAINING, privacy=TextToText(eta=6), seed=1)
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
         prepared = LabelledTexts(
@@ -271,7 +288,7 @@ def asked(client: Client) -> set[str]:
     return kept & {frame.route for frame in client.ledger.frames()}
 
 
-@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.RESAMPLE])
 @pytest.mark.parametrize("cti", [False, True])
 def test_a_file_of_empty_texts_is_refused_before_the_vendor_keeps_anything(
     client: Client, tmp_path: Path, train_bottom: TrainBottom, cti: bool
@@ -295,15 +312,15 @@ def test_a_file_of_empty_texts_is_refused_before_the_vendor_keeps_anything(
         {"cti": True},
         {"mechanism": "vector"},
         {"bottom": 1, "mechanism": "vector", "place": Place.ACTIVATIONS},
-        {"bottom": 1, "train_bottom": TrainBottom.MEMOISED},
-        {"train_bottom": TrainBottom.REDRAW},
+        {"bottom": 1, "train_bottom": TrainBottom.CACHED},
+        {"train_bottom": TrainBottom.RESAMPLE},
     ],
     ids=str,
 )
 def test_a_budget_refuses_before_the_vendor_keeps_anything(
     client: Client, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    redraw = settings.get("train_bottom") is TrainBottom.REDRAW
+    redraw = settings.get("train_bottom") is TrainBottom.RESAMPLE
     finetune(client, **settings)
     before = list(client.ledger.frames())
     charged = [line.draws for line in client.ledger.summary().mechanisms]
@@ -333,7 +350,7 @@ def test_a_budget_refuses_for_the_test_texts_before_training(client: Client) -> 
 def test_a_text_that_stands_twice_is_drawn_once_an_epoch(client: Client) -> None:
     texts = corpus(20, seed=1)
     twice = Dataset(texts.texts * 2, (texts.labels or ()) * 2)
-    finetune(client, train=twice, train_bottom=TrainBottom.REDRAW, budget=12.0)
+    finetune(client, train=twice, train_bottom=TrainBottom.RESAMPLE, budget=12.0)
     assert [line.largest_spent for line in client.ledger.summary().mechanisms] == [12]
 
 
@@ -346,7 +363,7 @@ def test_no_noise_is_drawn_to_ask_for_the_budget(client: Client, monkeypatch: py
         return streams(keys, names)
 
     monkeypatch.setattr(NoiseKeys, "streams", counted)
-    assert finetune(client, budget=6.0).spec.budget == 6
+    assert finetune(client, budget=6.0).spec.privacy_budget == 6
     with_budget = sum(drawn)
     drawn.clear()
     assert not any("budget of" in caveat for caveat in finetune(client, eta=5.0).guarantee.caveats)
@@ -396,7 +413,7 @@ def test_a_class_whose_rows_fell_into_dev_has_its_output(client: Client) -> None
     assert client.adapter(result.adapter_id).num_labels == 4
 
 
-@pytest.mark.parametrize("train_bottom", [TrainBottom.REDRAW, TrainBottom.MEMOISED])
+@pytest.mark.parametrize("train_bottom", [TrainBottom.RESAMPLE, TrainBottom.CACHED])
 def test_a_text_in_two_evaluation_frames(
     client: Client,
     train_bottom: TrainBottom,
@@ -409,10 +426,10 @@ def test_a_text_in_two_evaluation_frames(
     finetune(client, dev=twice, bottom=1, train_bottom=train_bottom)
     spent = [line.largest_spent for line in client.ledger.summary().mechanisms]
     # dev is drawn once; the training texts of a fresh release each epoch, twice
-    assert spent == [12 if train_bottom is TrainBottom.REDRAW else 6]
+    assert spent == [12 if train_bottom is TrainBottom.RESAMPLE else 6]
 
 
-@pytest.mark.parametrize(("train_bottom", "looks"), [(TrainBottom.FROZEN, 1), (TrainBottom.REDRAW, 2)])
+@pytest.mark.parametrize(("train_bottom", "looks"), [(TrainBottom.FROZEN, 1), (TrainBottom.RESAMPLE, 2)])
 def test_the_guarantee_covers_every_look(
     client: Client,
     train_bottom: TrainBottom,
@@ -470,7 +487,7 @@ def test_an_unfinished_run_can_be_given_up(
     with pytest.raises(ConfigError, match="holds no run"):
         client.discard(run)
     with pytest.raises(Stopped):
-        finetune(client, out=run, train_bottom="redraw", progress=Interrupts())
+        finetune(client, out=run, train_bottom="resample", progress=Interrupts())
     client.discard(run)
     assert not run.exists()
     result = finetune(client, out=run)
@@ -499,7 +516,7 @@ def test_a_text_that_stands_often_has_one_draw_an_epoch(client: Client) -> None:
     (often,) = corpus(1, seed=5).texts[0]
     few = corpus(20, seed=1)
     train = Dataset(((often,),) * 20 + few.texts, (few.labels or ()) * 2)
-    result = finetune(client, train=train, dev=corpus(6, seed=7), train_bottom=TrainBottom.REDRAW)
+    result = finetune(client, train=train, dev=corpus(6, seed=7), train_bottom=TrainBottom.RESAMPLE)
     (charged,) = client.ledger.summary().mechanisms
     assert result.looks == 2
     assert result.guarantee.budget == charged.largest_spent == 6.0 * result.looks
@@ -651,3 +668,27 @@ def test_accuracy_is_held_against_always_one_label(right: int, baseline: float, 
     told = classifier_advice(Proportion.of(right, 100), baseline=baseline)
     assert len(told) == is_told
     assert all("--learning-rate" in line for line in told)
+
+
+def test_a_label_column_that_looks_like_none_is_refused_before_anything_leaves(client: Client) -> None:
+    texts = corpus(40, seed=1).texts
+    named = Dataset(texts, tuple(f"name {number}" for number in range(40)))
+    with pytest.raises(DataError, match="40 different values in 40 rows") as refused:
+        client.finetune(named, eta=6.0, training=TRAINING, seed=3)
+    assert "many_labels=True" in refused.value.remedy
+    assert not list(client.ledger.frames())
+
+
+def test_a_small_dev_is_warned_of_before_the_job_is_put(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutlayer.customer.finetune.plan", put)
+    with pytest.warns(CutlayerWarning, match="8 texts of dev will choose the epoch"), pytest.raises(KeyboardInterrupt):
+        finetune(client)
+
+
+def test_each_epoch_tells_its_loss(client: Client) -> None:
+    result = finetune(client)
+    assert len(result.train_loss) == len(result.dev) == result.epochs
+    assert all(0 < loss < 10 for loss in result.train_loss)

@@ -122,8 +122,8 @@ def test_a_seed_repeats_the_draws() -> None:
         {"top_p": 0},
         {"top_p": 1.1},
         {"seed": -1},
-        {"beams": 0},
-        {"stop": ("",)},
+        {"num_beams": 0},
+        {"stop_strings": ("",)},
         {"length_penalty": float("nan")},
     ],
     ids=str,
@@ -337,7 +337,7 @@ def test_texts_end_each_at_its_own_time() -> None:
 
 def test_no_round_trip_is_made_when_all_have_ended() -> None:
     road = Scripted([[*ids("a stop"), END], [*ids("bcdefgh")]])
-    written, _ = run(road, ["1", "2"], max_new_tokens=40, stop=("stop", "fg"))
+    written, _ = run(road, ["1", "2"], max_new_tokens=40, stop_strings=("stop", "fg"))
     assert [(each.text, each.ended) for each in written] == [("a ", "stop string"), ("bcde", "stop string")]
     assert len(road.grown) == 6
 

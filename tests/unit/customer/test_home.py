@@ -10,14 +10,14 @@ import pytest
 from cutlayer.core import ConfigError, Ragged, StorageError, Tokens
 from cutlayer.customer.home import Home
 from cutlayer.customer.run import DataDigests, Run
-from cutlayer.privacy import NewFrame, PrivacySpec, build_privatizer
+from cutlayer.privacy import NewFrame, NoPrivacy, build_privatizer
 from tests.unit.customer.test_run import opened, spec
 
 TEXTS = Tokens((Ragged.from_lists([[1, 2, 3]]),))
 
 
 def release_one(home: Home) -> None:
-    release = build_privatizer(PrivacySpec.no_privacy(), secret=home.secret).tokens(TEXTS, labels=None)
+    release = build_privatizer(NoPrivacy(), secret=home.secret).tokens(TEXTS, labels=None)
     home.ledger.open_frame(
         NewFrame(run="r", vendor="v", route="shard.put", where={}, payload_bytes={}, unsafe=False), release=release
     )

@@ -15,14 +15,16 @@ import torch
 from cutlayer.attacks import ATTACKS, View
 from cutlayer.core import BudgetError, Claim, ConfigError, Cut, PrivacyError, Stopped
 from cutlayer.customer import Client, Silent, TrainBottom
+from cutlayer.customer.corpora import Corpora, Labelled
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora, Labelled, LabelledTexts
+from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.privacy import CtiSpec, CustomerSecret, LabelResponse, Vault, keep_probability
 from tests.promises.runs import LABELS, TEST, TRAINING, Sent, corpus, customer, finetune
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
+from tests.settings import specs
 from tests.unit.models.vocabularies import make_tokenizer
 
 MANY = corpus(600, seed=5, canaries=False)
@@ -38,7 +40,7 @@ def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  #
 
 def run(client: Client, train: Dataset = MANY, **settings: Any) -> Any:
     chosen = {"eta": math.inf, "training": QUICK, "seed": 3, "label_epsilon": EPSILON} | settings
-    return client.finetune(train, **chosen)
+    return client.finetune(train, **specs(chosen))
 
 
 def read_labels(client: Client, result: Any, model: Path, train: Dataset = MANY) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,7 +135,7 @@ class Interrupts(Silent):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.REDRAW])
+@pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.RESAMPLE])
 def test_a_resumed_run_goes_on_with_the_same_reports(client: Client, tmp_path: Path, train_bottom: TrainBottom) -> None:
     settings = {"label_epsilon": EPSILON, "train_bottom": train_bottom}
     with pytest.raises(Stopped):
@@ -191,12 +193,12 @@ def test_true_labels_change_no_byte_that_leaves(
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"cti": CtiSpec(), "eta": 6.0}, "cti = 'set': must be left out with label_epsilon"),
-        ({"cti": CtiSpec(class_free=True), "eta": 6.0}, "cti = 'set': must be left out with label_epsilon"),
+        ({"cti": CtiSpec(), "eta": 6.0}, "cti = 'set': must be left out with `label_epsilon`"),
+        ({"cti": CtiSpec(class_free=True), "eta": 6.0}, "cti = 'set': must be left out with `label_epsilon`"),
         ({"label_epsilon": 0.0}, r"label_epsilon = 0\.0"),
         ({"label_epsilon": 21.0}, r"label_epsilon = 21\.0"),
         ({"label_budget": 0.5}, "label_budget = 0.5: must be 1 or more"),
-        ({"label_epsilon": None, "label_budget": 0.5}, "label_budget = 0.5: needs label_epsilon"),
+        ({"label_epsilon": None, "label_budget": 0.5}, "label_budget = 0.5: needs `label_epsilon`"),
         ({"label_budget": 2.0, "unsafe_noise_seed": 1}, "label_budget = 2.0: cannot limit"),
     ],
 )

@@ -12,17 +12,19 @@ import pytest
 from cutlayer import vendor
 from cutlayer.attacks import ATTACKS, Check, Measured, NotApplicable, Outcome, Question, Transcript, measure
 from cutlayer.core import Cut
-from cutlayer.customer import Client, LanguageResult, Method, TrainSpec
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.customer import Client, LanguageResult
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora
 from cutlayer.models import Archive
 from tests.promises.runs import corpus, customer
 from tests.service.tiny import write_tiny_gpt2
+from tests.settings import specs
 
 TRAIN, TEST = corpus(60, seed=1), corpus(12, seed=2)
 FAST = {"epochs": 3, "learning_rate": 0.1}
-FULL = {"method": Method.FULL, "epochs": 3, "learning_rate": 5e-3}
+FULL = {"method": "full", "epochs": 3, "learning_rate": 5e-3}
 PUBLIC = {"public_first": corpus(20, seed=5), "public_iterations": 2}
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "adapters": ({"tail": 1}, FAST, True),
@@ -47,7 +49,6 @@ def nothing_else_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         return measure(attack, transcript, **known) if attack == "forward-leak" else _unasked(attack)
 
     monkeypatch.setattr("cutlayer.customer.measure.measure", only_answers)
-    monkeypatch.setattr("cutlayer.customer.measure.measure_empirical_privacy", lambda *_, **__: _unasked("any"))
 
 
 def _unasked(attack: str) -> NotApplicable:
@@ -64,16 +65,15 @@ def client(decoder: Path, tmp_path: Path) -> Iterator[Client]:
 
 def tune(client: Client, name: str) -> tuple[LanguageResult, Corpora]:
     settings, training, _ = RUNS[name]
-    usual = {"epochs": 1, "max_length": 16, "dropout": False, "dev_share": 0.2, "checkpoint_every": 2}
-    given = {"eta": math.inf, "bottom": 1, "seed": 3, "test": TEST, "training": TrainSpec.language(**usual | training)}
-    given |= settings
-    result = client.finetune_language_model(TRAIN, **given)
+    usual = {"epochs": 1, "max_length": 16, "dropout": False, "dev_share": 0.2, "save_steps": 2}
+    given = {"eta": math.inf, "bottom": 1, "seed": 3, "test": TEST, **usual, **training, **settings}
+    result = client.finetune(TRAIN, objective="lm", **specs(given))
     return result, Corpora(TRAIN, None, given["test"], given.get("public_first"))
 
 
 def evidence_of(client: Client, result: LanguageResult, data: Corpora, model: Path) -> tuple[Evidence, Archive]:
     archive = local_archive(client.home, str(model), Evidence.settings(result.folder).cut)
-    found = Evidence.of(result.folder, data, archive, home=client.home, attacker=AttackerSpec(known=0.2))
+    found = Evidence.of(result.folder, data, archive, home=client.home, attacker=AttackerSpec(auxiliary_fraction=0.2))
     return found, archive
 
 

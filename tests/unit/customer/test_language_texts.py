@@ -11,14 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.core import ConfigError, DataError, ModelError, Tokens
-from cutlayer.customer import Objective, RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.prepare import Corpora, LanguageTexts, Plain, prepare, split_rows
+from cutlayer.core import ConfigError, Cut, DataError, ModelError, Tokens
+from cutlayer.customer import Objective, RunSpec, TrainBottom
+from cutlayer.customer.corpora import Corpora, Plain, split_rows
+from cutlayer.customer.prepare import LanguageTexts, prepare
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Template
-from cutlayer.privacy import CustomerSecret, PrivacySpec
+from cutlayer.privacy import CustomerSecret, NoPrivacy
 from cutlayer.wire import WireType
+from tests.settings import run_spec
 from tests.unit.models.vocabularies import WORDS, make_tokenizer
 
 HABITS = ("gpt2", "llama", "roberta", "bert")
@@ -31,17 +33,15 @@ SECRET = CustomerSecret.unsafe(1)
 
 
 def spec(**training: Any) -> RunSpec:
-    return RunSpec(
-        privacy=PrivacySpec.no_privacy(),
-        train=TrainSpec.language(**training),
+    return run_spec(
+        privacy=NoPrivacy(),
         objective=Objective.LM,
         model="tiny",
-        bottom=1,
-        tail=0,
-        train_bottom=TrainBottom.FROZEN,
         wire_type=WireType.FP32,
-        budget=None,
         seed=1,
+        cut=Cut(bottom=1, tail=0),
+        train_bottom=TrainBottom.FROZEN,
+        **training,
     )
 
 

@@ -18,46 +18,34 @@ from cutlayer.customer import (
     Client,
     Gate,
     LanguageResult,
-    Method,
     Objective,
     RunSpec,
     Sampling,
     Silent,
     TrainBottom,
-    TrainSpec,
+    Training,
 )
-from cutlayer.customer.client import _default_train_bottom
-from cutlayer.customer.finetune import check_spec
 from cutlayer.customer.run import Run, RunState
 from cutlayer.customer.session import Session
 from cutlayer.customer.tuning import Tuned, tune
+from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.models import Archive, Head, Inputs, Tail, read_archive, write_archive
-from cutlayer.privacy import CtiSpec, Excerpts, PrivacySpec
-from cutlayer.privacy.privatizers.text_to_text import TextToText
-from cutlayer.wire import Form, WireType, routes
+from cutlayer.privacy import CtiSpec, Excerpts, NoPrivacy, PrivacySpec, TextToText, Vector
+from cutlayer.privacy.privatizers.text_to_text import TextToTextPrivatizer
+from cutlayer.wire import Form, routes
 from tests.equivalence import zoo
 from tests.promises.runs import Sent, corpus, customer
 from tests.service.tiny import write_tiny_gpt2
+from tests.settings import run_spec, specs
 from tests.unit.models.vocabularies import habit_of, make_tokenizer
 
-NOISE, BARE = PrivacySpec(eta=80), PrivacySpec.no_privacy()
+NOISE, BARE = TextToText(eta=80), NoPrivacy()
 
 
 def spec(**changes: Any) -> RunSpec:
-    settings: dict[str, Any] = {
-        "privacy": BARE,
-        "train": TrainSpec.language(method=changes.pop("method", Method.LORA), **changes.pop("training", {})),
-        "objective": Objective.LM,
-        "model": "tiny",
-        "bottom": 1,
-        "tail": 0,
-        "train_bottom": TrainBottom.MEMOISED,
-        "wire_type": WireType.BF16,
-        "budget": None,
-        "seed": 1,
-    }
-    return RunSpec(**(settings | changes))
+    settings = {"privacy": BARE, "objective": Objective.LM, "model": "tiny", "bottom": 1, "tail": 0, "seed": 1}
+    return run_spec(**settings | {"train_bottom": TrainBottom.CACHED} | changes)
 
 
 # ---------------------------------------------------------------- which weights are trained
@@ -105,8 +93,8 @@ def trained(name: str, parts: Tuned) -> set[str]:
     return {group for group, flags in found.items() if flags == {True}}
 
 
-F, M, R = TrainBottom.FROZEN, TrainBottom.MEMOISED, TrainBottom.REDRAW
-LORA, FULL = Method.LORA, Method.FULL
+F, M, R = TrainBottom.FROZEN, TrainBottom.CACHED, TrainBottom.RESAMPLE
+LORA, FULL = "lora", "full"
 BLOCKS = "block 0|block 3"
 CASES = [
     # model, method, train_bottom, noise, bottom, tail, what is trained
@@ -138,7 +126,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "method", "train_bottom", "noise", "bottom", "tail", "expected"), CASES)
 def test_what_is_trained(
     name: str,
-    method: Method,
+    method: str,
     train_bottom: TrainBottom,
     noise: bool,
     bottom: int | None,
@@ -150,7 +138,7 @@ def test_what_is_trained(
     settings = spec(
         method=method, train_bottom=train_bottom, privacy=NOISE if noise else BARE, bottom=bottom, tail=tail
     )
-    check_spec(settings)
+    validate(settings)
     parts = tune(held, settings)
     assert trained(name, parts) == {group for group in expected.split("|") if group}
     assert parts.trains_bottom == (train_bottom is not F)
@@ -171,8 +159,8 @@ def test_a_classifier_trains_what_it_did(tmp_path: Path) -> None:
     ):
         held = archive("gpt2", Cut(bottom=bottom), tmp_path / f"{bottom}-{train_bottom}")
         settings = spec(bottom=bottom, tail=None, train_bottom=train_bottom, objective=Objective.CLASSIFICATION)
-        settings = settings.model_copy(update={"train": TrainSpec()})
-        check_spec(settings)
+        settings = settings.model_copy(update={"training": settings.training.model_copy(update={"dropout": True})})
+        validate(settings)
         assert trained("gpt2", tune(held, settings)) == expected
 
 
@@ -182,7 +170,7 @@ def test_dropout_and_checkpointing_reach_both_parts(dropout: bool, checkpointing
     """Either without the other: what is not kept for the backward pass is computed a second time in it."""
     held = archive("gpt2", Cut(bottom=1, tail=1), tmp_path / "archive")
     training = {"dropout": dropout, "gradient_checkpointing": checkpointing, "lora_dropout": 0.5}
-    parts = tune(held, spec(training=training))
+    parts = tune(held, spec(**training))
     inputs = Inputs(torch.ones(2, 5, dtype=torch.int64), torch.arange(5).expand(2, -1))
     rows = torch.randn(2, 5, zoo.WIDTH)
     assert isinstance(parts.tail, Tail)
@@ -212,48 +200,52 @@ def test_dropout_and_checkpointing_reach_both_parts(dropout: bool, checkpointing
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"tail": None}, r"tail = None: must be 0 or more: a language model's labels are its text"),
         (
-            {"privacy": PrivacySpec(eta=80, cti=CtiSpec())},
+            {"privacy": TextToText(eta=80, cti=CtiSpec())},
             r"cti = 'set': must be left out: contributing tokens are found by class labels, and there are none",
         ),
         ({"public_iterations": 1, "train_bottom": F}, r"public_iterations = 1: must be 0 with a frozen bottom"),
         (
-            {"public_iterations": 3, "train": TrainSpec.language(method=Method.FULL, accumulation=2)},
-            r"public_iterations = 3: must be a multiple of accumulation = 2",
+            {"public_iterations": 3, "method": "full", "gradient_accumulation_steps": 2},
+            r"public_iterations = 3: must be a multiple of gradient_accumulation_steps = 2",
         ),
-        ({"bottom": 0, "train_bottom": R}, r'train_bottom = \'redraw\': trains the table: use method "full"'),
-        ({"bottom": 0, "train_bottom": M}, r"train_bottom = 'memoised': trains blocks"),
+        ({"bottom": 0, "train_bottom": R}, r'train_bottom = \'resample\': trains the table: use `method` "full"'),
+        ({"bottom": 0, "train_bottom": M}, r"train_bottom = 'cached': trains blocks"),
         ({"bottom": None, "train_bottom": R}, r"needs weights at the customer"),
         ({"bottom": None, "train_bottom": F, "privacy": NOISE}, r"has no embedding table, which noise needs"),
-        ({"privacy": PrivacySpec(mechanism="vector", eta=80)}, r"works with a frozen bottom only"),
+        ({"privacy": Vector(eta=80)}, r"works with a frozen bottom only"),
         (
-            {"tail": None, "privacy": PrivacySpec(eta=80, cti=CtiSpec()), "public_iterations": 2, "train_bottom": F},
-            r"tail.*cti.*public_iterations = 2",
+            {
+                "target_bottom": 1,
+                "privacy": TextToText(eta=80, cti=CtiSpec()),
+                "public_iterations": 2,
+                "train_bottom": F,
+            },
+            r"target.*cti.*public_iterations = 2",
         ),
     ],
     ids=str,
 )
 def test_language_settings_without_meaning_are_refused_together(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){named}"):
-        check_spec(spec(**changes))
+        validate(spec(**changes))
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"tail": 0}, r"tail = 0: must be left out: a classifier's head is the vendor's"),
-        ({"train": TrainSpec(method=FULL)}, r"method = 'full': must be \"lora\""),
-        ({"train": TrainSpec(packing=True)}, r"packing = True: must be off: each text has a label of its own"),
+        ({"method": "full"}, r"method = 'full': must be \"lora\""),
+        ({"packing": True}, r"packing = True: must be off: each text has a label of its own"),
         ({"public_iterations": 3}, r"public_iterations = 3: must be 0: a classifier needs labels"),
     ],
     ids=str,
 )
 def test_classifiers_have_no_settings_of_language_models(changes: dict[str, Any], named: str) -> None:
-    common = {"objective": Objective.CLASSIFICATION, "tail": None, "train": TrainSpec()}
-    check_spec(spec(**common))
+    common = {"objective": Objective.CLASSIFICATION, "tail": None, "train_bottom": F}
+    validate(spec(**common))
     with pytest.raises(ConfigError, match=named):
-        check_spec(spec(**(common | changes)))
+        validate(spec(**(common | changes)))
 
 
 @pytest.mark.parametrize(
@@ -261,8 +253,8 @@ def test_classifiers_have_no_settings_of_language_models(changes: dict[str, Any]
     [
         (1, BARE, LORA, M),
         (2, NOISE, FULL, M),
-        (1, PrivacySpec(mechanism="vector", eta=80), LORA, F),
-        (1, PrivacySpec(mechanism="vector", eta=80, place=Place.ACTIVATIONS), FULL, F),
+        (1, Vector(eta=80), LORA, F),
+        (1, Vector(eta=80, place=Place.ACTIVATIONS), FULL, F),
         (0, BARE, FULL, R),
         (0, BARE, LORA, F),
         (0, NOISE, FULL, F),
@@ -270,23 +262,22 @@ def test_classifiers_have_no_settings_of_language_models(changes: dict[str, Any]
     ],
 )
 def test_the_bottom_is_trained_by_default_where_that_costs_no_look(
-    bottom: int | None, privacy: PrivacySpec, method: Method, expected: TrainBottom
+    bottom: int | None, privacy: PrivacySpec, method: str, expected: TrainBottom
 ) -> None:
-    settings = TrainSpec.language(method=method)
-    assert _default_train_bottom(bottom, privacy, settings) is expected
-    chosen = spec(bottom=bottom, privacy=privacy, method=method, train_bottom=expected)
-    check_spec(chosen)
+    chosen = spec(bottom=bottom, privacy=privacy, method=method, train_bottom=None)
+    assert chosen.train_bottom is expected
+    validate(chosen)
     assert chosen.form is (Form.IDS if not bottom and expected is F else Form.ROWS)
 
 
 def test_defaults_are_the_papers() -> None:
     """Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model, 2e-4 with LoRA, batches of 4, blocks of 1,024."""
-    lora, full = TrainSpec.language(), TrainSpec.language(method=FULL)
+    lora, full = spec().training, spec(method="full").training
     assert (lora.learning_rate, full.learning_rate) == (2e-4, 5e-6)
     assert (lora.batch_size, lora.packing, lora.max_length) == (4, True, None)
-    assert TrainSpec.language(method=FULL, learning_rate=1e-3).learning_rate == 1e-3
-    assert TrainSpec(accumulation=4, checkpoint_every=50).checkpoint_steps == 52
-    assert TrainSpec(accumulation=1, checkpoint_every=50).checkpoint_steps == 50
+    assert spec(method="full", learning_rate=1e-3).training.learning_rate == 1e-3
+    assert Training(gradient_accumulation_steps=4, save_steps=50).checkpoint_steps == 52
+    assert Training(gradient_accumulation_steps=1, save_steps=50).checkpoint_steps == 50
 
 
 def test_the_best_perplexity_is_the_lowest() -> None:
@@ -315,17 +306,19 @@ def client(decoder: Path, tmp_path: Path) -> Iterator[Client]:
 
 
 def tune_with(client: Client, **changes: Any) -> LanguageResult:
-    usual = {"epochs": 1, "max_length": 16, "learning_rate": 2e-3, "checkpoint_every": 2, "dev_share": 0.2}
-    training = TrainSpec.language(**(usual | changes.pop("training", {})))
-    given: dict[str, Any] = {"eta": 6.0, "bottom": 1, "tail": 0, "seed": 3, "training": training}
-    given |= {"public_first": PUBLIC, "public_iterations": ITERATIONS}
-    return client.finetune_language_model(PRIVATE, **(given | changes))
+    usual = {"epochs": 1, "max_length": 16, "learning_rate": 2e-3, "save_steps": 2, "dev_share": 0.2}
+    given: dict[str, Any] = {"eta": 6.0, "bottom": 1, "tail": 0, "seed": 3, **usual, **changes.pop("training", {})}
+    if changes.get("public_first", PUBLIC) is not None:
+        given |= {"public_first": PUBLIC, "public_iterations": ITERATIONS}
+    return client.finetune(PRIVATE, objective="lm", **specs(given | changes))
 
 
 RELEASING = ("job.step", "job.infer", "shard.put")
 
 
-@pytest.mark.parametrize("training", [{}, {"clip_norm": 0.5, "accumulation": ITERATIONS}], ids=("plain", "clipped"))
+@pytest.mark.parametrize(
+    "training", [{}, {"max_grad_norm": 0.5, "gradient_accumulation_steps": ITERATIONS}], ids=("plain", "clipped")
+)
 def test_public_text_leaves_before_any_private_text(training: dict[str, Any], client: Client) -> None:
     """Over the transcript and the ledger: the first steps are the public ones, and nothing private is before.
 
@@ -368,7 +361,9 @@ def test_public_steps_are_part_of_the_schedule_and_come_once(client: Client) -> 
     result = tune_with(client)
     state = RunState.model_validate_json((result.folder / "run.json").read_bytes())
     assert len(Run(result.folder, state).losses()) == result.steps
-    plain = tune_with(client, public_first=None, public_iterations=1)
+    with pytest.raises(ConfigError, match="public_iterations = 1: needs public text to step on"):
+        tune_with(client, public_first=None, public_iterations=1)
+    plain = tune_with(client, public_first=None, public_iterations=0)
     assert plain.steps == result.steps - ITERATIONS
     assert plain.spec.public_iterations == 0, "without public text there are no steps on it"
     assert plain.adapter_sha256 != result.adapter_sha256
@@ -406,7 +401,7 @@ def test_a_budget_is_of_private_texts(client: Client) -> None:
 
 def test_public_batches_are_checked_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything leaves, as those of train are."""
-    monkeypatch.setattr("cutlayer.customer.finetune.check_batches", lambda lengths, **_: counted.append(len(lengths)))
+    monkeypatch.setattr("cutlayer.customer.plan.check_batches", lambda lengths, **_: counted.append(len(lengths)))
     counted: list[int] = []
     result = tune_with(client)
     assert counted[0] == result.n_train
@@ -502,7 +497,7 @@ def test_training_that_diverges_says_so_before_the_vendor_is_told(
 
     monkeypatch.setattr(Session, "loss", diverging)
     with pytest.raises(ConfigError, match=r"the loss of step 3 is nan, at learning rate 0.002.*lower --learning-rate"):
-        tune_with(client, public_first=None, train_bottom=TrainBottom.MEMOISED)
+        tune_with(client, public_first=None, train_bottom=TrainBottom.CACHED)
     assert not [e for e in client.ledger.frames() if e.route == "job.gradient" and dict(e.where).get("step") == 3]
 
 
@@ -511,18 +506,23 @@ def test_other_texts_do_not_go_on_with_a_run(client: Client, tmp_path: Path) -> 
         tune_with(client, out=tmp_path / "run", progress=InterruptsAt("epoch 1", 2))
     others = Dataset(corpus(24, seed=9, canaries=False).texts)
     with pytest.raises(ConfigError, match="other data"):
-        client.finetune_language_model(
-            others, eta=6.0, bottom=1, seed=3, public_first=PUBLIC, public_iterations=ITERATIONS, out=tmp_path / "run",
-            training=TrainSpec.language(
-                epochs=1, max_length=16, learning_rate=2e-3, checkpoint_every=2, dev_share=0.2
-            ),
-        )  # fmt: skip
+        client.finetune(
+            others,
+            objective="lm",
+            eta=6.0,
+            seed=3,
+            public_first=PUBLIC,
+            public_iterations=ITERATIONS,
+            out=tmp_path / "run",
+            training=Training(epochs=1, max_length=16, learning_rate=2e-3, save_steps=2, dev_share=0.2),
+            cut=Cut(bottom=1),
+        )
 
 
 def test_whole_tuning_above_released_ids_needs_a_head_of_its_own(client: Client) -> None:
     """The vendor would train its table, and the head, the same weights, would stay behind."""
     with pytest.raises(ConfigError, match="method = 'full': must be lora"):
-        tune_with(client, bottom=0, public_first=None, training={"method": Method.FULL})
+        tune_with(client, bottom=0, public_first=None, training={"method": "full"})
     assert not any(entry.texts for entry in client.ledger.frames())
 
 
@@ -534,11 +534,11 @@ def test_public_text_needs_a_bottom_that_moves(client: Client) -> None:
 
 def test_a_block_beyond_the_limit_leaves_nothing(client: Client) -> None:
     with pytest.raises(ConfigError, match="max_length = 65: must be at most 64"):
-        client.finetune_language_model(PRIVATE, eta=6.0, training=TrainSpec.language(max_length=65))
+        client.finetune(PRIVATE, objective="lm", eta=6.0, training=Training(max_length=65))
     assert not any(entry.texts for entry in client.ledger.frames())
 
 
-@pytest.mark.parametrize("train_bottom", [F, TrainBottom.MEMOISED])
+@pytest.mark.parametrize("train_bottom", [F, TrainBottom.CACHED])
 def test_a_run_whose_blocks_are_cut_elsewhere_draws_and_charges_no_text_again(
     client: Client, train_bottom: TrainBottom
 ) -> None:
@@ -577,13 +577,13 @@ def test_tokens_that_are_generated_are_drawn_as_parts_of_their_text(
     """By themselves they would be drawn behind nothing, and again where the text is a later prompt's beginning."""
     result = tune_with(client, public_first=None, public_iterations=0)
     drawn: list[tuple[Tokens, Excerpts]] = []
-    honest = TextToText.tokens
+    honest = TextToTextPrivatizer.tokens
 
-    def noting(privatizer: TextToText, tokens: Tokens, *, excerpts: Excerpts, **given: Any) -> Any:
+    def noting(privatizer: TextToTextPrivatizer, tokens: Tokens, *, excerpts: Excerpts, **given: Any) -> Any:
         drawn.append((tokens, excerpts))
         return honest(privatizer, tokens, excerpts=excerpts, **given)
 
-    monkeypatch.setattr(TextToText, "tokens", noting)
+    monkeypatch.setattr(TextToTextPrivatizer, "tokens", noting)
     client.generate(result.adapter_id, "w5 w6 w7", sampling=Sampling(greedy=True, max_new_tokens=3))
     text: list[int] = []
     for tokens, excerpts in drawn:

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from cutlayer.core import StorageError
-from cutlayer.customer import RunSpec, TrainBottom, TrainSpec
 from cutlayer.customer.home import Home
 from cutlayer.customer.profile import Profile
-from cutlayer.privacy import CtiSpec, PrivacySpec, UtilityImportance
-from cutlayer.wire import WireType
+from cutlayer.privacy import CtiSpec, TextToText, UtilityImportance
+from tests.settings import run_spec
 
 SECRET = "wombat"
 """A label's name: it may stand in the profile and in no error."""
@@ -30,16 +29,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def profile(home: Home) -> Profile:
-    spec = RunSpec(
-        privacy=PrivacySpec(eta=80, cti=CtiSpec()),
-        train=TrainSpec(),
-        model="house",
-        bottom=0,
-        train_bottom=TrainBottom.FROZEN,
-        wire_type=WireType.BF16,
-        budget=None,
-        seed=1,
-    )
+    spec = run_spec(privacy=TextToText(eta=80, cti=CtiSpec()), model="house", seed=1)
     made = Profile(adapter="a1" * 16, segments=1, max_content=14, labels=(SECRET, "other"), spec=spec)
     scores = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     made.save(home, UtilityImportance(scores, CtiSpec()), {"weight": torch.ones(2)})

@@ -13,33 +13,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import ConfigError, Guarantee, Proportion, Ragged, StorageError, Tokens, checked
+from cutlayer.core import ConfigError, Guarantee, Proportion, Ragged, StorageError, Tokens
 from cutlayer.core.files import TEMPORARY
-from cutlayer.customer import LanguageResult, Objective, RunSpec, TrainBottom, TrainSpec
-from cutlayer.customer.finetune import check_spec
+from cutlayer.customer import LanguageResult, Lora, Objective, RunSpec, TrainBottom, Training
+from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.order import Order
-from cutlayer.customer.prepare import Corpora
 from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.customer.upload import blocks
+from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
-from cutlayer.privacy import CustomerSecret, PrivacySpec
-from cutlayer.wire import Form, WireType
+from cutlayer.privacy import CustomerSecret, NoPrivacy, TextToText, Vector
+from cutlayer.wire import Form
+from tests.settings import run_spec
 
 
 def spec(**changes: Any) -> RunSpec:
-    settings: dict[str, Any] = {
-        "privacy": PrivacySpec(eta=80),
-        "train": TrainSpec(),
-        "model": "starter",
-        "bottom": 0,
-        "train_bottom": TrainBottom.FROZEN,
-        "wire_type": WireType.BF16,
-        "budget": None,
-        "seed": 1,
-    }
-    return RunSpec(**(settings | changes))
+    settings = {"privacy": TextToText(eta=80), "model": "starter", "bottom": 0, "seed": 1}
+    return run_spec(**settings | changes)
 
 
 def test_what_a_killed_run_left_half_written_goes_when_it_goes_on(tmp_path: Path) -> None:
@@ -74,15 +66,15 @@ def test_an_interrupted_run_is_found_again(tmp_path: Path) -> None:
 
 
 def test_infinite_eta_survives_the_file(tmp_path: Path) -> None:
-    bare = PrivacySpec.no_privacy()
+    bare = NoPrivacy()
     opened(tmp_path, privacy=bare)
     assert opened(tmp_path, privacy=bare).state.spec.privacy.eta == math.inf
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     opened(tmp_path)
-    with pytest.raises(ConfigError, match="other settings: bottom, privacy") as error:
-        opened(tmp_path, bottom=1, privacy=PrivacySpec(eta=70))
+    with pytest.raises(ConfigError, match=r"other settings: cut\.bottom, privacy\.eta") as error:
+        opened(tmp_path, bottom=1, privacy=TextToText(eta=70))
     assert "--out" in error.value.remedy
 
 
@@ -186,7 +178,7 @@ def test_losses_on_a_full_disk_say_so(tmp_path: Path) -> None:
 
 
 def test_checkpoints_keep_the_newest_and_the_best(tmp_path: Path) -> None:
-    run = opened(tmp_path, train=TrainSpec(checkpoint_every=10))
+    run = opened(tmp_path, training=Training(save_steps=10))
     for step in (10, 20, 30, 40):
         run.write_checkpoint(step, {"w": torch.full((2,), float(step))}, keep=10)
     assert run.checkpoints() == [0, 10, 30, 40]
@@ -219,8 +211,8 @@ def test_a_torn_file_is_told(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_epochs_do_not_displace_those_that_both_parties_have(tmp_path: Path) -> None:
-    """The vendor can go back to multiples of `checkpoint_every` alone."""
-    run = opened(tmp_path, train=TrainSpec(checkpoint_every=50))
+    """The vendor can go back to multiples of `save_steps` alone."""
+    run = opened(tmp_path, training=Training(save_steps=50))
     weights = {"w": torch.zeros(1)}
     for step, best in ((50, 0), (60, 50), (70, 60), (80, 70)):
         run.write_checkpoint(step, weights, keep=best)
@@ -235,14 +227,14 @@ def test_checkpoints_of_epochs_do_not_displace_those_that_both_parties_have(tmp_
     ("changes", "form"),
     [
         ({}, Form.IDS),
-        ({"bottom": None, "privacy": PrivacySpec.no_privacy()}, Form.IDS),
-        ({"privacy": PrivacySpec(mechanism="vector", eta=80)}, Form.ROWS),
+        ({"bottom": None, "privacy": NoPrivacy()}, Form.IDS),
+        ({"privacy": Vector(eta=80)}, Form.ROWS),
         ({"bottom": 1}, Form.ROWS),
-        ({"train_bottom": TrainBottom.REDRAW}, Form.ROWS),
+        ({"train_bottom": TrainBottom.RESAMPLE}, Form.ROWS),
     ],
 )
 def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any], form: Form) -> None:
-    check_spec(spec(**changes))
+    validate(spec(**changes))
     assert spec(**changes).form is form
 
 
@@ -250,24 +242,24 @@ def test_ids_travel_where_the_bottom_is_a_frozen_lookup(changes: dict[str, Any],
     ("changes", "named"),
     [
         ({"bottom": None}, "bottom"),
-        ({"bottom": None, "train_bottom": TrainBottom.REDRAW}, "bottom = 'text'.*train_bottom"),
-        ({"train_bottom": TrainBottom.MEMOISED}, "memoised"),
-        ({"budget": 100.0, "unsafe_noise_seed": 1}, r"budget = 100\.0.*noise from a seed"),
-        ({"train_bottom": TrainBottom.REDRAW, "privacy": PrivacySpec(mechanism="vector", eta=80)}, "vector"),
+        ({"bottom": None, "train_bottom": TrainBottom.RESAMPLE}, "bottom = 'text'.*train_bottom"),
+        ({"train_bottom": TrainBottom.CACHED}, "cached"),
+        ({"budget": 100.0, "unsafe_noise_seed": 1}, r"privacy_budget = 100\.0.*noise from a seed"),
+        ({"train_bottom": TrainBottom.RESAMPLE, "privacy": Vector(eta=80)}, "vector"),
     ],
 )
 def test_settings_without_meaning_are_refused_together(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        check_spec(spec(**changes))
+        validate(spec(**changes))
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rank": 0},
-        {"rank": 1025},
-        {"alpha": 0},
-        {"alpha": math.inf},
+        {"r": 0},
+        {"r": 1025},
+        {"lora_alpha": 0},
+        {"lora_alpha": math.inf},
         {"learning_rate": 0},
         {"learning_rate": -1e-3},
         {"learning_rate": math.nan},
@@ -280,8 +272,8 @@ def test_settings_without_meaning_are_refused_together(changes: dict[str, Any], 
 )
 def test_settings_of_training_out_of_bounds_are_refused_by_name(changes: dict[str, Any]) -> None:
     (name,) = changes
-    with pytest.raises(ConfigError, match=name), checked():
-        TrainSpec(**changes)
+    with pytest.raises(ConfigError, match=name):
+        (Lora if name in Lora.model_fields else Training)(**changes)
 
 
 # ---------------------------------------------------------------- data
@@ -297,6 +289,12 @@ def labelled(n: int) -> Dataset:
 def test_one_per_cent_of_sst_is_the_papers_674() -> None:
     train, dev = Corpora(labelled(67_349), None, None).split(dev_share=0.01, order=Order(SECRET, "split"))
     assert (len(train), len(dev)) == (66_675, 674)
+
+
+@pytest.mark.parametrize(("rows", "held"), [(2_000, 200), (395, 50), (100, 20), (20, 4), (3, 1)])
+def test_a_tenth_is_held_out_and_fifty_where_that_leaves_enough(rows: int, held: int) -> None:
+    _, dev = Corpora(labelled(rows), None, None).split(dev_share=None, order=Order(SECRET, "split"))
+    assert len(dev) == held
 
 
 def test_the_held_out_rows_do_not_depend_on_labels() -> None:
@@ -321,10 +319,10 @@ def in_order_of(purpose: str, key: bytes, texts: Iterable[tuple[str, ...]]) -> l
 @pytest.mark.parametrize("key", [bytes(range(32)), bytes(32)], ids=("one secret", "another"))
 def test_which_texts_are_held_out_and_all_orders_follow_from_the_secret(key: bytes) -> None:
     """Neither the seed that the vendor is told nor the file's order says which texts become dev."""
-    settings = spec(train=TrainSpec(dev_share=0.2))
+    settings = spec(dev_share=0.2)
     data, others = labelled(50), labelled(9)
     split = in_order_of(f"order/split/{settings.seed}", key, data.texts)
-    run = f"order/run/{settings.seed}/{settings.privacy.model_dump_json()}"
+    run = f"order/run/{settings.seed}/{settings.privacy.identity}"
     train, dev, test = Corpora(data, None, others).arranged(settings, CustomerSecret(key))
     assert list(dev.texts) == in_order_of(run, key, split[:10])
     assert list(train.texts) == in_order_of(run, key, split[10:])

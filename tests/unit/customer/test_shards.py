@@ -18,7 +18,7 @@ from cutlayer.customer import Client, Draw, PrivatizedText, shards
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.shards import Drawer, Row
 from cutlayer.data import Dataset, TextFile, tokenise
-from cutlayer.privacy import PrivacySpec, Spellings, build_privatizer, table_fingerprint
+from cutlayer.privacy import Spellings, TextToText, build_privatizer, table_fingerprint
 from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
 from tests.unit.core.cluster import cluster  # noqa: F401 - another
 
@@ -44,7 +44,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draw(tiny_model: Path) -> Draw:  # noqa: F811
-    return Draw(PrivacySpec(eta=ETA), model=str(tiny_model))
+    return Draw(TextToText(eta=ETA), model=str(tiny_model))
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_text_is_charged_once_for_one_draw(client: Client, draw: Draw) -> None
     after = charged(client.home.path)
     assert [line for line in after if len(line) == 5] == looks
     assert len([line for line in after if len(line) != 5]) == 2 * len(rows)
-    list(client.privatize_stream(rows, dataclasses.replace(draw, privacy=PrivacySpec(eta=ETA + 1)), charge=True))
+    list(client.privatize_stream(rows, dataclasses.replace(draw, privacy=TextToText(eta=ETA + 1)), charge=True))
     assert client.ledger.summary().mechanisms[0].largest_spent == 2 * ETA + 1
     assert [each.vendor for each in client.ledger.summary().vendors] == ["a file"]
 
@@ -155,7 +155,7 @@ class Untouched:
 def test_a_budget_refuses_before_anything_is_drawn(client: Client, draw: Draw) -> None:
     list(client.privatize_stream(corpus()[-3:], draw, charge=True, privacy_budget=ETA))
     frames = len(list(client.ledger.frames()))
-    other = dataclasses.replace(draw, privacy=PrivacySpec(eta=ETA + 1))
+    other = dataclasses.replace(draw, privacy=TextToText(eta=ETA + 1))
     for budget, rows in ((ETA - 1, corpus()), (2 * ETA, corpus())):
         with pytest.raises(BudgetError, match="beyond the budget"):
             list(client.privatize_stream(rows, other, charge=True, privacy_budget=budget, executor=Untouched()))
@@ -293,7 +293,7 @@ def test_other_settings_and_texts_begin_anew(change: str, client: Client, draw: 
     drawn.clear()
     match change:
         case "eta":
-            draw = dataclasses.replace(draw, privacy=PrivacySpec(eta=ETA + 1))
+            draw = dataclasses.replace(draw, privacy=TextToText(eta=ETA + 1))
         case "length":
             draw = dataclasses.replace(draw, max_length=8)
         case "seed":

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from cutlayer.data import read_dataset, sample_path
-from cutlayer.data.generate_sample import COLUMNS, SPLITS, compress, main, make_splits
+from training.sample_corpus import COLUMNS, SPLITS, compress, main, make_splits
 
 
 def rows(split):

@@ -18,7 +18,7 @@ from cutlayer.privacy import (
     LabelResponse,
     Ledger,
     NewFrame,
-    PrivacySpec,
+    NoPrivacy,
     Vault,
     build_privatizer,
     keep_probability,
@@ -183,7 +183,7 @@ def test_nothing_is_promised_of_labels_in_clear_or_from_a_seed(vault):
 
 def test_labels_are_charged_once_per_draw_and_apart_from_texts(vault, ledger):
     drawn = draw(vault, 1.5, n=10)
-    release = build_privatizer(PrivacySpec.no_privacy(), secret=SECRET).tokens(PAIR, labels=None)
+    release = build_privatizer(NoPrivacy(), secret=SECRET).tokens(PAIR, labels=None)
     open_frame(ledger, drawn, release=release)
     open_frame(ledger, drawn)
     assert [entry.charged for entry in ledger.labels()] == [True] * 10 + [False] * 10

@@ -24,8 +24,9 @@ from cutlayer.privacy import (
     CustomerSecret,
     Ledger,
     NewFrame,
-    PrivacySpec,
+    NoPrivacy,
     Release,
+    TextToText,
     VendorSummary,
     build_privatizer,
 )
@@ -37,7 +38,7 @@ TEXTS = Tokens((Ragged.from_lists([[1, 2, 3], [4], [1, 2, 3], []]),))  # the fir
 
 
 def draw(eta: float = 80, *, look: int | None = None, tokens: Tokens = TEXTS, fingerprint: str = "t") -> Release:
-    spec = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
+    spec = NoPrivacy() if math.isinf(eta) else TextToText(eta=eta)
     privatizer = build_privatizer(
         spec, secret=SECRET, table=TABLE, candidates=torch.ones(20, dtype=torch.bool), table_fingerprint=fingerprint
     )
@@ -508,7 +509,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 def test_noise_from_a_seed_exceeds_every_later_budget(ledger: Ledger) -> None:
     """Whoever knows the seed reads the text; and the seed's own keys must not give the text another name."""
     privatizer = build_privatizer(
-        PrivacySpec(eta=80),
+        TextToText(eta=80),
         secret=CustomerSecret.unsafe(7, names=SECRET),
         table=TABLE,
         candidates=torch.ones(20, dtype=torch.bool),

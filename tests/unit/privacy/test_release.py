@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from cutlayer.core import Place, Ragged, Rows, Tokens
-from cutlayer.privacy import CustomerSecret, PrivacySpec, Release, build_privatizer
+from cutlayer.privacy import CustomerSecret, NoPrivacy, Release, build_privatizer
 
 PAIR = Tokens((Ragged.from_lists([[1, 2], [3]]), Ragged.from_lists([[4], []])))
 
 
 def release(tokens: Tokens = PAIR) -> Release:
-    return build_privatizer(PrivacySpec.no_privacy(), secret=CustomerSecret.unsafe(1)).tokens(tokens, labels=None)
+    return build_privatizer(NoPrivacy(), secret=CustomerSecret.unsafe(1)).tokens(tokens, labels=None)
 
 
 def rows(dtype: torch.dtype = torch.float32) -> Rows:

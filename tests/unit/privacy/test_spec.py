@@ -8,63 +8,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.cli.options import OWN_NOISE
-from cutlayer.core import ConfigError, Place
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.core import ConfigError, Place, checked
+from cutlayer.privacy import CtiSpec, DChi, NoPrivacy, PrivacySpec, TextToText
 
 
 @pytest.mark.parametrize("eta", [0, -1, -math.inf, math.nan])
 def test_eta_must_be_above_zero(eta: float) -> None:
-    with pytest.raises(ConfigError, match=r"eta = .*must be above 0") as caught:
-        PrivacySpec(eta=eta)
-    assert "eta=inf" in caught.value.remedy
+    with pytest.raises(ConfigError, match=r"eta = .*(above 0|finite)"):
+        TextToText(eta=eta)
 
 
 def test_eta_has_no_default() -> None:
     with pytest.raises(ConfigError, match="eta"):
-        PrivacySpec()  # type: ignore[call-arg]
+        TextToText()  # type: ignore[call-arg]
 
 
 def test_infinite_exactly_when_nothing_is_done() -> None:
-    with pytest.raises(ConfigError, match="must be finite"):
-        PrivacySpec(eta=math.inf)
-    with pytest.raises(ConfigError, match="must be inf"):
-        PrivacySpec(mechanism="none", eta=80)
-    assert PrivacySpec.no_privacy() == PrivacySpec(mechanism="none", eta=math.inf)
+    with pytest.raises(ConfigError, match=r"must be a finite number .* --eta inf"):
+        TextToText(eta=math.inf)
+    with pytest.raises(ConfigError, match=r"eta = 80: is no setting here, but of TextToText and Vector"):
+        NoPrivacy(eta=80)
+    assert NoPrivacy().eta == math.inf
 
 
 def test_a_dropped_key_stops_the_run() -> None:
     with pytest.raises(ConfigError, match="epsilon"):
-        PrivacySpec(eta=80, epsilon=1)  # type: ignore[call-arg]
+        TextToText(eta=80, epsilon=1)  # type: ignore[call-arg]
 
 
 def test_all_faults_are_listed() -> None:
     with pytest.raises(ConfigError) as caught:
-        PrivacySpec(mechanism="text-to-text", eta=-1, place=Place.ACTIVATIONS, cti=CtiSpec())
-    assert [fault.path for fault in caught.value.faults] == ["eta", "place", "cti"]
-    with pytest.raises(ConfigError) as caught:
+        TextToText(eta=-1, place=Place.ACTIVATIONS, noise_window=0)
+    assert [fault.path for fault in caught.value.faults] == ["eta", "noise_window", "place"]
+    with pytest.raises(ConfigError, match="there is no mechanism 'laplace'"), checked():
         PrivacySpec.model_validate({"mechanism": "laplace", "eta": "much"})
-    assert {fault.path for fault in caught.value.faults} == {"mechanism", "eta"}
 
 
 def test_noise_on_rows_has_its_way_named() -> None:
-    with pytest.raises(ConfigError, match="place") as caught:
-        PrivacySpec(eta=80, place=Place.ACTIVATIONS)
-    assert "--mechanism vector" in caught.value.remedy
+    with pytest.raises(ConfigError, match=r"place = .*but of Vector"):
+        TextToText(eta=80, place=Place.ACTIVATIONS)
 
 
 def test_nothing_to_steer_without_noise() -> None:
-    with pytest.raises(ConfigError, match="no noise to steer"):
-        PrivacySpec(mechanism="none", eta=math.inf, cti=CtiSpec())
+    with pytest.raises(ConfigError, match=r"cti = .*is no setting here"):
+        NoPrivacy(cti=CtiSpec())
 
 
 @pytest.mark.parametrize(
     ("settings", "path"),
-    [({"smoothing": 0}, "cti.smoothing"), ({"smoothing": math.inf}, "cti.smoothing"), ({"c0": math.nan}, "cti.c0")],
+    [({"smoothing": 0}, "smoothing"), ({"smoothing": math.inf}, "smoothing"), ({"c0": math.nan}, "c0")],
 )
 def test_cti_settings(settings: dict[str, float], path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        CtiSpec.model_validate(settings)
+        CtiSpec(**settings)
     assert caught.value.faults[0].path == path
 
 
@@ -73,26 +69,26 @@ def test_cti_settings(settings: dict[str, float], path: str) -> None:
     cti=st.none() | st.builds(CtiSpec, smoothing=st.floats(0.01, 10), class_free=st.booleans()),
 )
 def test_json_round_trip(eta: float, cti: CtiSpec | None) -> None:
-    for spec in (PrivacySpec(eta=eta, cti=cti), PrivacySpec.no_privacy()):
+    for spec in (TextToText(eta=eta, cti=cti), NoPrivacy()):
         assert PrivacySpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 def test_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
-        PrivacySpec(eta=80).eta = 90  # type: ignore[misc]
+        TextToText(eta=80).eta = 90  # type: ignore[misc]
 
 
 def test_the_papers_noise_is_not_written_down() -> None:
-    """So that runs, profiles and folders that were named before there was a choice keep their names."""
-    spec = PrivacySpec(eta=80)
-    assert spec.model_dump_json() == '{"mechanism":"text-to-text","eta":80.0,"place":"tokens","cti":null}'
-    assert "noise" not in spec.model_dump()
-    assert PrivacySpec.model_validate_json(spec.model_dump_json()) == spec
-    other = PrivacySpec(eta=80, noise="laplace")
+    """So that runs that were begun before there was a choice go on in their order."""
+    spec = TextToText(eta=80)
+    assert spec.identity == '{"mechanism":"text-to-text","eta":80.0,"place":"tokens","cti":null}'
+    assert NoPrivacy().identity == '{"mechanism":"none","eta":"Infinity","place":"tokens","cti":null}'
+    other = TextToText(eta=80, noise="laplace")
     assert PrivacySpec.model_validate_json(other.model_dump_json()) == other != spec
-    assert spec.noise == OWN_NOISE
+    assert other.identity.endswith('"cti":null,"noise":"laplace"}')
+    assert spec.noise == DChi.name
 
 
 def test_no_noise_is_named_where_none_is_drawn() -> None:
-    with pytest.raises(ConfigError, match=r"noise = 'laplace': must be left out"):
-        PrivacySpec(mechanism="none", eta=math.inf, noise="laplace")
+    with pytest.raises(ConfigError, match=r"noise = 'laplace': is no setting here"):
+        NoPrivacy(noise="laplace")

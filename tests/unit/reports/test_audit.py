@@ -13,21 +13,23 @@ import torch
 
 from cutlayer.attacks import ATTACKS, AttributeTruth, LengthTruth, PublicText, Question, Traffic, Transcript
 from cutlayer.core import ConfigError, Payload, Rows, Stopped, Tokens
-from cutlayer.customer import Home, Silent, TrainBottom, TrainSpec
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.customer import FinetuneSpec, Home, Silent, TrainBottom, Training
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.evidence import Evidence
 from cutlayer.data import Dataset, tokenise
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText
 from cutlayer.privacy.privatizers import text_to_text
 from cutlayer.reports import read_audit, render, write_audit
-from cutlayer.reports.audit import LocalSpec, audit, local_answers, local_evidence, train_students
+from cutlayer.reports.audit import Attacked, audit, local_answers, local_evidence, train_students
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
+from tests.settings import specs
 
 pytestmark = pytest.mark.usefixtures("known_secret")
 
-TRAINING = TrainSpec(epochs=1, batch_size=32, learning_rate=1e-3, dev_share=0.1)
+TRAINING = Training(epochs=1, batch_size=32, learning_rate=1e-3, dev_share=0.1)
 QUICK = [name for name in ATTACKS if not ATTACKS[name].costly]
-NOBODY = AttackerSpec(known=0)
+NOBODY = AttackerSpec(auxiliary_fraction=0)
 ETA = 60.0
 """Hides about half of the tiny model's tokens."""
 
@@ -35,8 +37,8 @@ ETA = 60.0
 def evidence_of(
     model: Path, folder: Path, texts: Dataset, *, eta: float = ETA, attacker: AttackerSpec = NOBODY
 ) -> Evidence:
-    privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
-    spec = LocalSpec(model=str(model), privacy=privacy, training=TRAINING, seed=1)
+    privacy = NoPrivacy() if math.isinf(eta) else TextToText(eta=eta)
+    spec = FinetuneSpec(model=str(model), privacy=privacy, training=TRAINING, seed=1)
     return local_evidence(texts, spec, folder, Silent(), attacker=attacker)
 
 
@@ -46,8 +48,9 @@ def own_text(evidence: Evidence) -> PublicText:
 
 
 def report_on(evidence: Evidence, model: Path, **changes: object):
-    settings = {"public": own_text(evidence), "recorded": False, "budget": None, "shown": 4, "seed": 0, "repeat": ()}
-    return audit(evidence, str(model), progress=Silent(), **{**settings, **changes})  # type: ignore[arg-type]
+    attacked = Attacked(evidence, str(model), students=changes.pop("students", ()))  # type: ignore[arg-type]
+    settings = {"public": own_text(evidence), "budget": None, "shown": 4, "seed": 0, "repeat": ()}
+    return audit(attacked, progress=Silent(), **{**settings, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_a_report_answers_every_question_of_a_run(
     caplog.set_level(logging.DEBUG)
     written_by = tuple(("ann", "ben")["w1" in row[0]] for row in texts.texts)
     signed = Dataset(texts.texts, texts.labels, {"author": written_by})
-    attacker = AttackerSpec(known=0.3, secret=("author",))
+    attacker = AttackerSpec(auxiliary_fraction=0.3, secret=("author",))
     evidence = evidence_of(tiny_model, tmp_path / "run", signed, attacker=attacker)
     answers = local_answers(signed, evidence.result.adapter_id, tmp_path / "run", Silent())
     students = train_students(
@@ -133,7 +136,7 @@ def test_an_interrupted_run_names_no_folder_that_goes(
             if stage.startswith("epoch"):
                 raise KeyboardInterrupt
 
-    spec = LocalSpec(model=str(tiny_model), privacy=PrivacySpec(eta=ETA), training=TRAINING, seed=1)
+    spec = FinetuneSpec(model=str(tiny_model), privacy=TextToText(eta=ETA), training=TRAINING, seed=1)
     with pytest.raises(Stopped) as stopped:
         local_evidence(texts, spec, tmp_path, Impatient(), attacker=NOBODY)
     assert str(tmp_path) not in f"{stopped.value} {stopped.value.remedy}"
@@ -149,7 +152,7 @@ def test_a_planted_leak_is_found_and_named(
     """A gate that sends one sentence in a hundred as it is."""
     long = [row for row, (text,) in enumerate(texts.texts) if len(text.split()) >= 10]
     planted = {texts.texts[row] for row in long[:: len(long) // 3][:3]}
-    honest = text_to_text.TextToText.tokens
+    honest = text_to_text.TextToTextPrivatizer.tokens
     evidence_tokens: dict[tuple[int, ...], bool] = {}
 
     def leaky(self, tokens, **settings):  # type: ignore[no-untyped-def]
@@ -164,7 +167,7 @@ def test_a_planted_leak_is_found_and_named(
 
     ids = tokenise(Dataset(tuple(planted)), load_tokenizer(str(tiny_model)), max_content=60).segments[0]
     evidence_tokens.update({tuple(each.tolist()): True for each in ids.split()})
-    monkeypatch.setattr(text_to_text.TextToText, "tokens", leaky)
+    monkeypatch.setattr(text_to_text.TextToTextPrivatizer, "tokens", leaky)
     evidence = evidence_of(tiny_model, tmp_path, texts)
     report = report_on(evidence, tiny_model, only=QUICK)
     trained = {texts.texts.index(text) + 1 for text in planted if text in set(evidence.texts.texts)}
@@ -254,7 +257,7 @@ def test_texts_leave_without_labels_as_they_do_with_them(
     home = Home(tmp_path / "home")
     assert home.secret
     home.ledger.close()
-    spec = LocalSpec(
+    spec = FinetuneSpec(
         model=str(tiny_model),
         privacy=PrivacySpec.model_validate({"eta": ETA, "mechanism": mechanism}),
         training=TRAINING,
@@ -287,7 +290,7 @@ def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
 ) -> None:
     written_by = tuple(("ann", "ben")["w1" in row[0]] for row in texts.texts)
     unlabelled = Dataset(texts.texts, None, {"author": written_by})
-    attacker = AttackerSpec(known=0.3, secret=("author",))
+    attacker = AttackerSpec(auxiliary_fraction=0.3, secret=("author",))
     evidence = evidence_of(tiny_model, tmp_path, unlabelled, attacker=attacker)
     assert (evidence.labels, evidence.classes, evidence.label_names) == (None, None, ())
     assert evidence.texts is not None
@@ -316,9 +319,9 @@ def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"privacy": PrivacySpec(eta=ETA, cti=CtiSpec())}, "cti"),
-        ({"privacy": PrivacySpec(eta=ETA, cti=CtiSpec(class_free=True))}, "cti"),
-        ({"train_bottom": TrainBottom.REDRAW}, "train_bottom"),
+        ({"privacy": TextToText(eta=ETA, cti=CtiSpec())}, "cti"),
+        ({"privacy": TextToText(eta=ETA, cti=CtiSpec(class_free=True))}, "cti"),
+        ({"train_bottom": TrainBottom.RESAMPLE}, "train_bottom"),
     ],
     ids=["cti", "class-free", "trained bottom"],
 )
@@ -329,7 +332,7 @@ def test_what_labels_would_change_is_refused_without_them(
     changes: dict[str, object],
     named: str,
 ) -> None:
-    spec = LocalSpec(model=str(tiny_model), **{"privacy": PrivacySpec(eta=ETA), **changes})  # type: ignore[arg-type]
+    spec = FinetuneSpec(model=str(tiny_model), **specs({"privacy": TextToText(eta=ETA), **changes}))
     with pytest.raises(ConfigError) as refused:
         local_evidence(
             dataclasses.replace(texts, labels=None), spec, tmp_path / "run", Silent(), attacker=AttackerSpec()

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from cutlayer.attacks import NotApplicable
-from cutlayer.customer import Objective, Silent, TrainSpec, measure
-from cutlayer.customer.evidence import AttackerSpec
-from cutlayer.privacy import PrivacySpec
+from cutlayer.core import Cut
+from cutlayer.customer import FinetuneSpec, Objective, Silent, Training, measure
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.privacy import TextToText
 from cutlayer.reports import AuditReport, read_audit, render, write_audit
-from cutlayer.reports.audit import METRICS, LocalSpec, audit, local_evidence
+from cutlayer.reports.audit import METRICS, Attacked, audit, local_evidence
 from tests.promises.runs import corpus
 from tests.service.tiny import write_tiny_gpt2
 
@@ -24,23 +25,21 @@ TEXTS = corpus(120, seed=1)
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
     model = str(write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny"))
-    spec = LocalSpec(
+    spec = FinetuneSpec(
         model=model,
         objective=Objective.LM,
-        privacy=PrivacySpec(eta=20.0),
-        tail=1,
-        training=TrainSpec.language(epochs=1, max_length=16, learning_rate=1e-4, dev_share=0.5),
+        privacy=TextToText(eta=20.0),
+        training=Training(epochs=1, max_length=16, learning_rate=1e-4, dev_share=0.5),
+        cut=Cut(bottom=0, tail=1),
     )
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         # what the run itself reads back takes most of its time
         patch.setattr(measure, "measure", lambda name, *_, **__: NotApplicable(attack=name, reason="not asked"))
-        evidence = local_evidence(TEXTS, spec, folder, Silent(), attacker=AttackerSpec(known=0.2))
+        evidence = local_evidence(TEXTS, spec, folder, Silent(), attacker=AttackerSpec(auxiliary_fraction=0.2))
     return audit(
-        evidence,
-        model,
+        Attacked(evidence, model),
         public=None,
-        recorded=False,
         budget=None,
         only=ATTACKS,
         shown=4,

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from cutlayer.attacks import Check, Control, DistillationSpec, NotApplicable
-from cutlayer.core import ConfigError, Tokens
-from cutlayer.customer import Objective, Silent, TrainBottom, TrainSpec, client, measure
-from cutlayer.customer.evidence import AttackerSpec
+from cutlayer.core import ConfigError, Cut, Tokens
+from cutlayer.customer import FinetuneSpec, Lora, Objective, Silent, TrainBottom, Training, client, measure
+from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.data import Dataset
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import NoPrivacy, TextToText
 from cutlayer.reports import render, summary
-from cutlayer.reports.audit import LocalSpec, blocks, copy_blocks, local_evidence, local_exchange, study_blocks, unasked
+from cutlayer.reports.audit import blocks, copy_blocks, local_evidence, local_exchange, study_blocks, unasked
 from cutlayer.reports.schema import AuditReport, BlocksCopies
 from tests.promises.runs import corpus
 from tests.service.tiny import write_tiny_gpt2
@@ -32,20 +32,19 @@ def model(tmp_path_factory):
 
 
 def run(model, folder, texts, *, eta, bottom):
-    privacy = PrivacySpec.no_privacy() if math.isinf(eta) else PrivacySpec(eta=eta)
-    spec = LocalSpec(
+    privacy = NoPrivacy() if math.isinf(eta) else TextToText(eta=eta)
+    spec = FinetuneSpec(
         model=model,
         objective=Objective.LM,
         privacy=privacy,
-        bottom=bottom,
-        tail=1,
-        train_bottom=TrainBottom.FROZEN,
-        training=TrainSpec.language(epochs=1, max_length=16, dev_share=0.5),
+        training=Training(epochs=1, max_length=16, dev_share=0.5),
+        cut=Cut(bottom=bottom, tail=1),
+        tuning=Lora(train_bottom=TrainBottom.FROZEN),
     )
     with pytest.MonkeyPatch.context() as patch:
         # what the run itself reads back takes most of its time
         patch.setattr(measure, "measure", lambda name, *_, **__: NotApplicable(attack=name, reason="not asked"))
-        return local_evidence(texts, spec, folder, Silent(), attacker=AttackerSpec(known=0))
+        return local_evidence(texts, spec, folder, Silent(), attacker=AttackerSpec(auxiliary_fraction=0))
 
 
 def test_of_a_run_rows_in_are_the_bottoms_and_rows_out_others(model, tmp_path):
@@ -80,7 +79,7 @@ def test_of_released_ids_rows_in_are_the_tables_and_are_copied(model, tmp_path, 
 
 @pytest.mark.parametrize(("objective", "bottom"), [(Objective.CLASSIFICATION, 0), (Objective.LM, None)])
 def test_an_adapter_without_rows_in_and_out_is_refused(objective, bottom, tmp_path, monkeypatch):
-    profile = SimpleNamespace(spec=SimpleNamespace(objective=objective, bottom=bottom))
+    profile = SimpleNamespace(adapter="adapter", spec=SimpleNamespace(objective=objective, cut=Cut(bottom=bottom)))
     monkeypatch.setattr(client.Profile, "load", lambda *_: profile)
     with pytest.raises(ConfigError, match="does not take rows"):
         client.Client(transport=object(), home=tmp_path).exchange("adapter", ["a text"])
@@ -95,7 +94,7 @@ def test_an_adapter_without_rows_in_and_out_is_refused(objective, bottom, tmp_pa
     ],
 )
 def test_where_no_rows_cross_that_is_said(objective, bottom, said):
-    spec = SimpleNamespace(objective=objective, bottom=bottom)
+    spec = SimpleNamespace(objective=objective, cut=Cut(bottom=bottom))
     found = unasked(spec)
     assert copy_blocks(TEXTS, SimpleNamespace(spec=spec), None, Silent(), seed=0) == found
     assert found.status == "not applicable"
@@ -108,7 +107,7 @@ def test_where_no_rows_cross_that_is_said(objective, bottom, said):
 
 
 def test_a_recorded_run_has_no_vendor_to_ask():
-    assert unasked(SimpleNamespace(objective=Objective.LM, bottom=1)).status == "not run"
+    assert unasked(SimpleNamespace(objective=Objective.LM, cut=Cut(bottom=1))).status == "not run"
 
 
 def test_few_texts_are_not_enough():

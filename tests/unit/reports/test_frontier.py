@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cutlayer.attacks import ATTACKS, Question
-from cutlayer.customer import FinetuneResult, LanguageResult, Objective, TrainSpec
-from cutlayer.privacy import PrivacySpec
-from cutlayer.reports.audit import Compared, Evaluation, LocalSpec, beside, frontier, quick_attacks
+from cutlayer.customer import FinetuneResult, FinetuneSpec, LanguageResult, Objective, Training
+from cutlayer.privacy import TextToText
+from cutlayer.reports.audit import Compared, Evaluation, beside, frontier, quick_attacks
 from tests.unit.reports.audits import NEAREST, PRIOR, failed, full
 
 QUICK = ("maximum-posterior", "nearest-neighbour")
@@ -140,7 +140,7 @@ def test_of_a_language_model_less_is_better():
 
 def test_the_audited_setting_is_compared_by_the_same_attacks():
     """The report's strongest attack was tried on it alone: its number would not be comparable."""
-    spec = LocalSpec(model="starter", privacy=PrivacySpec(eta=70), training=TrainSpec(epochs=3))
+    spec = FinetuneSpec(model="starter", privacy=TextToText(eta=70), training=Training(epochs=3))
     report = full(attacks=(NEAREST, PRIOR))
     made = beside(report, evidence(), spec, [compared(40, evaluation())], attacks=[NEAREST.name])
     (own,) = [point for point in made.points if point.audited]

@@ -28,7 +28,7 @@ from cutlayer.core import Proportion, Ragged, Tokens
 from cutlayer.customer import Silent
 from cutlayer.customer.evidence import Evidence
 from cutlayer.reports.audit import running
-from cutlayer.reports.audit.running import FIRST_TOKENS, Ran, affordable, run_attacks
+from cutlayer.reports.audit.running import FIRST_TOKENS, AttackRun, affordable, run_attacks
 from tests.unit.reports.audits import controls
 
 TOKENS = 40_000
@@ -106,7 +106,7 @@ def outcome(name: str, tokens: int) -> Measured:
     )
 
 
-def run(budget: float | None, *names: str, tokens: int = TOKENS) -> tuple[dict[str, Ran], tuple[str, ...]]:
+def run(budget: float | None, *names: str, tokens: int = TOKENS) -> tuple[dict[str, AttackRun], tuple[str, ...]]:
     texts = Tokens((Ragged(torch.arange(tokens), torch.full((tokens // 10,), 10)),))
     evidence = SimpleNamespace(
         seen_by=lambda _: None, known_to=lambda _: None, truths=lambda _: [("", TokenTruth(texts))]

@@ -12,9 +12,10 @@ import pytest
 from cutlayer.attacks import ATTACKS, Measured, PublicText, examine
 from cutlayer.core import ConfigError, Cut, DataError
 from cutlayer.customer import Client, Home
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora
 from cutlayer.data import Dataset, tokenise
 from cutlayer.reports.audit import check_runs, several_runs
 from tests.promises.runs import TEST, TRAIN, corpus, customer, finetune
@@ -39,7 +40,11 @@ def evidence(client: Client, model: Path, folders: Sequence[Path], given: Sequen
     archive = local_archive(client.home, str(model), Cut(bottom=0))
     return [
         Evidence.of(
-            folder, Corpora(train, None, TEST), archive, home=client.home, attacker=AttackerSpec(known=0 if n else 0.2)
+            folder,
+            Corpora(train, None, TEST),
+            archive,
+            home=client.home,
+            attacker=AttackerSpec(auxiliary_fraction=0 if n else 0.2),
         )
         for n, (folder, train) in enumerate(zip(folders, given, strict=True))
     ]
@@ -134,5 +139,5 @@ def test_a_run_of_another_customer_is_refused(
 def test_files_must_be_as_many_as_runs_or_one(run: Run, tmp_path: Path) -> None:  # noqa: F811
     line = ("audit", "--data", "a.csv", "--data", "b.csv", "--out", tmp_path / "out", "--transcript", "run")
     refused = run(*line)
-    assert refused.code == 2
-    assert "2 files were given for 1 runs" in refused.err
+    assert refused.code == 3
+    assert "--data = 2: must be one for all runs, or one for each of the 1 runs" in refused.err

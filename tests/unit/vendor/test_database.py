@@ -46,17 +46,17 @@ def forget(folder: Path) -> None:
 def shared(data_dir: Path, tmp_path: Path) -> str:
     """The URL of a database that is `data_dir`'s."""
     url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
-    vendor.init(data_dir, db_url=url)
+    vendor.init(data_dir, database_url=url)
     vendor.keys.create(data_dir, "clinic")
     return url
 
 
 def test_a_new_folder_is_not_set_up_on_the_database_of_another(tmp_path: Path, tiny_model: Path, shared: str) -> None:
     with pytest.raises(ConfigError, match=rf"{tmp_path}/b is set to belongs to another data folder") as caught:
-        vendor.init(tmp_path / "b", models=[str(tiny_model)], db_url=shared)
+        vendor.init(tmp_path / "b", models=[str(tiny_model)], database_url=shared)
     assert "its own (cutlayer vendor init --db-url" in caught.value.remedy
     assert [path.name for path in (tmp_path / "b").iterdir()] == [".lock"]
-    vendor.init(tmp_path / "b", models=[str(tiny_model)], db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", threads=1)
+    vendor.init(tmp_path / "b", models=[str(tiny_model)], database_url=f"sqlite:///{tmp_path / 'b.sqlite'}", threads=1)
     assert vendor.keys.list(tmp_path / "b") == ()
 
 
@@ -115,7 +115,7 @@ def test_a_database_of_before_belongs_to_the_first_folder_that_uses_it(
         vendor.create_app(vendor.VendorSettings.load(data_dir)).state.vendor.close()
     assert owner(data_dir) == (data_dir / "vendor.id").read_text().strip()
     with pytest.raises(ConfigError, match="belongs to another data folder"):
-        vendor.init(tmp_path / "b", models=[str(tiny_model)], db_url=shared)
+        vendor.init(tmp_path / "b", models=[str(tiny_model)], database_url=shared)
     assert {key.tenant for key in vendor.keys.list(data_dir)} == {"clinic", "hospital"}
 
 
@@ -134,7 +134,7 @@ def test_of_two_folders_that_claim_a_database_at_once_one_gets_it(
 
     monkeypatch.setattr(vendor.VendorSettings, "identify", overtaken)
     with pytest.raises(ConfigError, match=rf"{slower} is set to belongs to another data folder"):
-        vendor.init(slower, db_url=shared)
+        vendor.init(slower, database_url=shared)
     assert owner(faster) == (faster / "vendor.id").read_text().strip()
     vendor.init(slower)  # its own database is its own still
 
@@ -171,7 +171,7 @@ def test_a_database_that_takes_a_connection_and_says_nothing(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(StorageError, match=f"{address}/x cannot be used: .*timeout") as caught:
-            vendor.init(data_dir, db_url=f"postgresql://cutlayer:secret@{address}/x{query}")
+            vendor.init(data_dir, database_url=f"postgresql://cutlayer:secret@{address}/x{query}")
         assert time.monotonic() - began < 20
     assert "Check that it is running" in caught.value.remedy
     assert "secret" not in str(caught.value)

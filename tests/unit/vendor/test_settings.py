@@ -48,7 +48,7 @@ def test_a_second_init_changes_what_it_is_given_and_nothing_else(tmp_path: Path,
     vendor.init(
         folder,
         models=[f"b={moved}", f"a={tiny_model}"],
-        db_url=f"sqlite:///{tmp_path / 'elsewhere.sqlite'}",
+        database_url=f"sqlite:///{tmp_path / 'elsewhere.sqlite'}",
         max_bottom=1,
         threads=1,
         limits=vendor.Limits(live_jobs=3),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess, SignalSource
 from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text
-from cutlayer.attacks.evaluation.scoring import Further, Score
+from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.simplest import nearest_class
 from cutlayer.attacks.evaluation.statistics import area_under_curve, bootstrap_of, chance_of_match
 from cutlayer.attacks.evaluation.telling import telling_like, vocabulary_of
@@ -36,7 +36,7 @@ from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Labell
 from cutlayer.attacks.simulate import simulate
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Payload, Ragged, Rows, Tokens
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, TextToText
 from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
 
@@ -199,7 +199,7 @@ class AttributeTruth:
         kept_by = torch.randint(self.classes, (len(knowledge.table),), generator=rng)
         etas = torch.full((len(knowledge.table), self.classes), _DROWNED, dtype=torch.float64)
         etas[torch.arange(len(etas)), kept_by] = _KEPT
-        noise = Noise(PrivacySpec(eta=1.0, cti=CtiSpec()), etas=etas / float(knowledge.table.norm(dim=1).mean()))
+        noise = Noise(TextToText(eta=1.0, cti=CtiSpec()), etas=etas / float(knowledge.table.norm(dim=1).mean()))
         lengths = torch.full((len(self),), _SURVIVING)
         values = words[torch.randint(len(words), (int(lengths.sum()),), generator=rng)]
         told = torch.randint(self.classes, (len(self),), generator=rng) if labels is None else labels
@@ -255,9 +255,9 @@ class AttributeTruth:
             looks += torch.bincount(texts, minlength=len(self))
         return _Votes(votes, looks, graded)
 
-    def _further(self, truth: Tensor, read: _Votes, attacked: Tensor, groups: Tensor) -> tuple[Further, ...]:
+    def _further(self, truth: Tensor, read: _Votes, attacked: Tensor, groups: Tensor) -> tuple[SecondaryMetric, ...]:
         share = float(torch.bincount(truth).max()) / len(truth)
-        majority = Further(
+        majority = SecondaryMetric(
             name="majority",
             title="share of the most frequent label: what needs no look at all",
             value=share,
@@ -270,7 +270,7 @@ class AttributeTruth:
         scores, positive = means[:, 1] - means[:, 0], truth == 1
         # of one kind's groups at least: where all stand on their side, the rarer kind says how sure that is
         fewest = min(len(groups[positive].unique()), len(groups[~positive].unique()))
-        area = Further(
+        area = SecondaryMetric(
             name="auc",
             title="area under the ROC curve",
             value=float(area_under_curve(scores, positive)),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.evaluation.places import OTHER_RUN
-from cutlayer.attacks.evaluation.scoring import Further, Score
+from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.simplest import read_words
 from cutlayer.attacks.evaluation.statistics import bootstrap, clustered
 from cutlayer.attacks.evaluation.tokens import TokenTruth
@@ -195,9 +195,9 @@ def _chance(names: Sequence[str], true: Tensor, guessed: Tensor) -> float:
     return sum(found) / len(found)
 
 
-def _shares(name: str, title: str, hits: Tensor, trials: Tensor) -> tuple[Further, ...]:
+def _shares(name: str, title: str, hits: Tensor, trials: Tensor) -> tuple[SecondaryMetric, ...]:
     if not int(trials.sum()):
         return ()
     found = clustered(hits, trials)
     interval = bootstrap(hits, trials)
-    return (Further(name=name, title=title, value=found.value, interval=interval, n=found.n),)
+    return (SecondaryMetric(name=name, title=title, value=found.value, interval=interval, n=found.n),)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess, SignalSource
 from cutlayer.attacks.evaluation.places import joined_by_text
-from cutlayer.attacks.evaluation.scoring import Further, Score
+from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.statistics import chance_of_groups, chance_of_match, matched_groups
 from cutlayer.attacks.evaluation.telling import telling_like
 from cutlayer.attacks.evaluation.traffic import (
@@ -78,10 +78,10 @@ class LabelTruth:
         hits = torch.zeros_like(looks).index_add(0, rows, right.long())
         return Score(hits, looks, chance, int(looks.max()), self._further(len(rows)))
 
-    def _further(self, looks: int) -> tuple[Further, ...]:
+    def _further(self, looks: int) -> tuple[SecondaryMetric, ...]:
         if self.epsilon is None:
             return ()
-        cap = Further(
+        cap = SecondaryMetric(
             name=REPORTS_ALONE,
             title="the most that reports alone tell of labels that are equally frequent: e^ε / (e^ε + K - 1)",
             value=keep_probability(self.epsilon, self.num_labels),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.evaluation.places import joined_by_text
-from cutlayer.attacks.evaluation.scoring import Further, Score
+from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.statistics import chance_of_match
 from cutlayer.attacks.evaluation.traffic import CONTROL, CONTROL_ITEMS, Traffic, as_rows, form_of, packed, sent
 from cutlayer.attacks.evaluation.truth import Graded
@@ -44,13 +44,13 @@ class LengthTruth:
         right = self.lengths[texts] == values
         looks = torch.bincount(texts, minlength=len(self.lengths))
         kinds, place, count = self.lengths.unique(return_inverse=True, return_counts=True)
-        alone = Further(
+        alone = SecondaryMetric(
             name="unique_length",
             title="share of texts that are as long as no other: known by their length alone",
             value=float((count[place] == 1).double().mean()),
             n=len(self.lengths),
         )
-        different = Further(
+        different = SecondaryMetric(
             name="lengths", title="different lengths", value=float(len(kinds)), n=len(self.lengths), unit="lengths"
         )
         return Score(

@@ -12,7 +12,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack
 from cutlayer.attacks.evaluation.attributes import AttributeTruth
 from cutlayer.attacks.evaluation.controls import Control, run_controls
 from cutlayer.attacks.evaluation.labels import LabelTruth
-from cutlayer.attacks.evaluation.scoring import Further, Reading
+from cutlayer.attacks.evaluation.scoring import Reading, SecondaryMetric
 from cutlayer.attacks.evaluation.tokens import TokenTruth
 from cutlayer.attacks.evaluation.truth import Truth
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
@@ -45,7 +45,7 @@ class Measured(_Result):
     chance: float
     p_value: float
     looks: int
-    further: tuple[Further, ...] = ()
+    further: tuple[SecondaryMetric, ...] = ()
     controls: tuple[Control, ...]
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.evaluation.places import joined_by_text
-from cutlayer.attacks.evaluation.scoring import Further, Score
+from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.statistics import bootstrap_of
 from cutlayer.attacks.evaluation.traffic import CONTROL, Traffic, stored_words
 from cutlayer.attacks.evaluation.truth import Graded
@@ -58,7 +58,7 @@ class RowTruth:
             torch.searchsorted(ordered, values + side, right=side > 0) for side in (-self.tolerance, self.tolerance)
         ]
         own, guessed = _ranks(true), _ranks(values)
-        correlation = Further(
+        correlation = SecondaryMetric(
             name="rank_correlation",
             title="rank correlation of guessed and true rows (Spearman), without its sign",
             value=float(_correlation(own, guessed, torch.ones(len(true)))),

@@ -17,7 +17,7 @@ UNREAD = -1
 """In the place of a token about which nothing was guessed."""
 
 
-class Further(BaseModel):
+class SecondaryMetric(BaseModel):
     """A number beside the share that was right, of the same guesses.
 
     Attributes:
@@ -59,7 +59,7 @@ class Score:
     trials: Tensor
     chance: float
     looks: int
-    further: tuple[Further, ...] = ()
+    further: tuple[SecondaryMetric, ...] = ()
     reading: Reading | None = None
 
     @property
@@ -101,7 +101,7 @@ class Reading:
     looks: Tensor
     chance: float
     texts: Tensor
-    further: tuple[Further, ...] = ()
+    further: tuple[SecondaryMetric, ...] = ()
     originals: Tensor | None = None
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import Guess
 from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text
-from cutlayer.attacks.evaluation.scoring import UNREAD, Further, Reading, Score
+from cutlayer.attacks.evaluation.scoring import UNREAD, Reading, Score, SecondaryMetric
 from cutlayer.attacks.evaluation.simplest import most_said, read_words
 from cutlayer.attacks.evaluation.statistics import chance_of_match, resampled
 from cutlayer.attacks.evaluation.traffic import (
@@ -154,7 +154,7 @@ class TokenTruth:
             raise DataError("Rows were guessed, and the truth has no table to compare them with.", remedy="Give one.")
         return self.search
 
-    def _far(self, distances: list[tuple[Tensor, Tensor, Tensor]], seen: Tensor) -> tuple[Further, ...]:
+    def _far(self, distances: list[tuple[Tensor, Tensor, Tensor]], seen: Tensor) -> tuple[SecondaryMetric, ...]:
         """How far guessed rows are from the true ones, over all looks."""
         items, errors, likenesses = (torch.cat(column) for column in zip(*distances, strict=True))
         counted = seen[items]
@@ -168,7 +168,7 @@ class TokenTruth:
         ):
             sums = none.index_add(0, owner, values[counted])
             told.append(
-                Further(
+                SecondaryMetric(
                     name=name,
                     title=title,
                     value=float(sums.sum() / trials.sum()),
@@ -179,7 +179,7 @@ class TokenTruth:
                 )
             )
         rows = self._searched().table[self.tokens.values[items[counted]]]
-        spread = Further(
+        spread = SecondaryMetric(
             name="mse_blind",
             title="mean squared distance of the mean row: what needs no look at all",
             value=float((rows - rows.mean(0)).square().sum(1).mean()),

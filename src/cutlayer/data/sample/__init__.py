@@ -1,6 +1,6 @@
 """An embedded corpus of 2,000 support messages for demos and tests.
 
-The messages are synthetic: `cutlayer.data.generate_sample` made them from templates, nobody wrote
+The messages are synthetic: `training.sample_corpus` made them from templates, nobody wrote
 them, and every row says so in its column `origin`. Columns:
 
 - `text`: the message;

@@ -9,6 +9,7 @@ import numpy as np
 
 from cutlayer.core import Claim, ConfigError, Fault, Guarantee
 from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Rng
+from cutlayer.privacy.spec import D_CHI
 
 LARGEST_RADIUS: Final = 2.0**28
 """Up to this expected norm fp64 is at least 2^14 times finer than the lattice at every coordinate."""
@@ -28,7 +29,7 @@ class DChi:
     Ref: Feyisetan et al. 2020, §2.6, arXiv:1910.08902; SAP §4.3, eq. (3).
     """
 
-    name = "d-chi"
+    name = D_CHI
 
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """Independent noise, one row per token; see `Mechanism.noise`.

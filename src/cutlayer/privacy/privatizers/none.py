@@ -16,7 +16,7 @@ from cutlayer.privacy.spec import PrivacySpec
 
 
 @PRIVATIZERS.add("none")
-class NoPrivacy(Privatizer):
+class NoPrivacyPrivatizer(Privatizer):
     """Releases texts as they are: an event in the ledger with eta = ∞, not an absence of one."""
 
     @classmethod

@@ -176,7 +176,7 @@ class Privatizer(ABC):
             tokens: `n` texts as token ids. Special tokens are left out: they are public, stand where
                 the tokenizer always puts them, and are neither noised nor candidates.
             labels: `[n]` int64, or `None` where they are unknown. Read by CTI alone.
-            look: The epoch, where each is a look of its own (a bottom that is trained by redraw). Else `None`: a
+            look: The epoch, where each is a look of its own (a bottom trained on resampled releases). Else `None`: a
                 token's one draw is used wherever it stands behind the same text.
             excerpts: What the tokens are cut out of, where they are no texts from their beginning.
 

@@ -21,7 +21,7 @@ from cutlayer.privacy.spec import PrivacySpec
 
 
 @PRIVATIZERS.add("text-to-text")
-class TextToText(Privatizer):
+class TextToTextPrivatizer(Privatizer):
     """SAP's privatization: noise on the token's row, then the nearest row's token.
 
         ids'[t] = argmin over candidates w of ‖table[ids[t]] + n - table[w]‖        eq. (3), (4)

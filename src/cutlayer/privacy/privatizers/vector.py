@@ -23,7 +23,7 @@ from cutlayer.privacy.spec import PrivacySpec
 
 
 @PRIVATIZERS.add("vector")
-class Vector(Privatizer):
+class VectorPrivatizer(Privatizer):
     """Adds noise to rows and releases the rows.
 
     **Which rows.** At place `tokens`: the rows of content tokens. Special tokens' rows are entries

@@ -1,43 +1,26 @@
-"""The line that a split run is read against: ordinary PEFT, one process, nothing private.
+"""The line that a classifier's split run is read against: ordinary PEFT, one process, nothing private.
 
-Hugging Face's own class, PEFT's own wrapper, PyTorch's own AdamW and the usual linear schedule; no
-module of this package computes anything here. Only what a seed and a customer decide is taken from it, the
-values that the adapter starts with, each step's dropout and the order of the texts, so that this customer's
-split run with the same seed is the same run.
+Hugging Face's own class, tokenising and padding; see `fit` for the rest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import PeftModel
 from torch import Tensor
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase, get_linear_schedule_with_warmup
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from cutlayer.core import Cut, Proportion
-from cutlayer.customer import Progress, TrainSpec
-from cutlayer.customer.client import choose_device
-from cutlayer.customer.derived import run_order
-from cutlayer.customer.home import Home
-from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.core import Proportion
+from cutlayer.customer import Lora, Objective, Progress
+from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset, LabelNames
-from cutlayer.models import (
-    Head,
-    adapter_state,
-    attach_lora,
-    load_model,
-    load_tokenizer,
-    max_length,
-    seed_dropout,
-    split,
-)
-from cutlayer.privacy import PrivacySpec
-from cutlayer.wire import Precision
+from cutlayer.models import Head, load_model, load_tokenizer, max_length
+from cutlayer.recipes.reference.fit import Lesson, ReferenceRun, fit, ordinary_peft
 
 _EVALUATION_BATCH = 64
 
@@ -71,25 +54,9 @@ class Centralised:
     seconds: float
 
 
-def order_without_privacy(customer: Path, seed: int) -> Order:
-    """In which a customer's runs without privacy take their texts.
-
-    Args:
-        customer: Its folder; made on first use.
-        seed: The run's.
-    """
-    return run_order(seed, PrivacySpec.no_privacy(), Home(customer).secret)
-
-
 def train_centralised(
-    train: Dataset,
-    dev: Dataset,
-    test: Dataset,
+    run: ReferenceRun,
     *,
-    model: str,
-    training: TrainSpec,
-    seed: int,
-    order: Order,
     progress: Progress,
     bottom: int = 0,
     device: str = "auto",
@@ -98,13 +65,7 @@ def train_centralised(
     """Fine-tunes the whole model with LoRA on texts as they are.
 
     Args:
-        train: Texts to train on.
-        dev: Texts to stop on.
-        test: Texts to measure on.
-        model: `starter`, a local folder or a hub id.
-        training: How the adapter is trained; the same settings as a split run's.
-        seed: Initialisation and dropout, as in a split run.
-        order: In which texts are taken: `order_without_privacy` of the customer whose split runs this is read against.
+        run: The texts and how they are learnt.
         progress: Where to show progress.
         bottom: Blocks without adapter, counted from below, as at a frozen bottom.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
@@ -115,105 +76,43 @@ def train_centralised(
     """
     place = choose_device(device)
     started = time.monotonic()
-    places = order.of(train.texts)
-    train, dev, test = train.select(places), *(each.select(order.of(each.texts)) for each in (dev, test))
+    train, dev, test = run.arranged()
     names = LabelNames.of(train.labels or ())
-    whole = load_model(model, head=Head.CLASSIFICATION, num_labels=len(names))
-    tokenizer = load_tokenizer(model)
+    whole = load_model(run.model, head=Head.CLASSIFICATION, num_labels=len(names))
+    tokenizer = load_tokenizer(run.model)
     if tokenizer.pad_token is None:
         # decoders without a padding token: the usual choice, so that the last real token is found
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
-    adapted = ordinary_peft(whole, training, bottom=bottom, num_labels=len(names), seed=seed)
+    if not isinstance(run.tuning, Lora):
+        raise TypeError("a classifier is tuned with adapters and a head")
+    adapted = ordinary_peft(whole, run.tuning, seed=run.seed, bottom=bottom, num_labels=len(names))
     adapted.to(place)
+    limits = (run.training.max_length, max_length(whole.config), tokenizer.model_max_length)
+    batches = Batches(tokenizer, min(limit for limit in limits if limit), place)
+    labels = names.encode(train.labels or (), source="train")
+
+    def loss(texts: Tensor) -> Tensor:
+        logits = adapted(**batches.of([train.texts[i] for i in texts.tolist()])).logits
+        return torch.nn.functional.cross_entropy(logits.float(), labels[texts].to(place))
+
+    def accuracy(dataset: Dataset, stage: str) -> Proportion:
+        return _accuracy(adapted, batches, dataset, names, progress, stage)
+
+    numbers = torch.tensor(run.order.of(run.train.texts))
+
+    def watch(texts: Tensor) -> None:
+        if watcher is not None:
+            watcher.step(numbers[texts])
+
     if watcher is not None:
         watcher.begin(adapted)
-    limits = (training.max_length, max_length(whole.config), tokenizer.model_max_length)
-    longest = min(limit for limit in limits if limit)
-    batches = Batches(tokenizer, longest, place)
-
-    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
-    steps = -(-len(train) // training.batch_size)
-    schedule = get_linear_schedule_with_warmup(optimiser, 0, steps * training.epochs)
-    labels = names.encode(train.labels or (), source="train")
-    lengths = batches.lengths(train)
-    losses: list[float] = []
-    dev_accuracy: list[float] = []
-    best: dict[str, Tensor] = {}
-    while len(dev_accuracy) < training.epochs and _keeps_rising(dev_accuracy, training.patience):
-        epoch = len(dev_accuracy)
-        _train(adapted, dropout=training.dropout)
-        shuffled = epoch_batches(
-            lengths,
-            batch_size=training.batch_size,
-            rng=order.generator(epoch),
-            group_by_length=training.group_by_length,
-        )
-        for number, indices in enumerate(shuffled, start=1):
-            seed_dropout(seed, len(losses) + 1)
-            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
-                logits = adapted(**batches.of([train.texts[i] for i in indices.tolist()])).logits
-            loss = torch.nn.functional.cross_entropy(logits.float(), labels[indices].to(place))
-            loss.backward()
-            if watcher is not None:
-                watcher.step(torch.tensor(places)[indices])
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-            losses.append(float(loss.detach()))
-            progress.update(f"centralised epoch {epoch + 1}/{training.epochs}", number, steps, f"loss {losses[-1]:.3f}")
-        accuracy = _accuracy(adapted, batches, dev, names, progress, "centralised dev")
-        if not dev_accuracy or accuracy.value > max(dev_accuracy):
-            best = {name: parameter.detach().clone() for name, parameter in _trained(adapted)}
-        dev_accuracy.append(accuracy.value)
-    with torch.no_grad():
-        for name, parameter in _trained(adapted):
-            parameter.copy_(best[name])
-    accuracy = _accuracy(adapted, batches, test, names, progress, "centralised test")
-    return Centralised(accuracy, tuple(dev_accuracy), tuple(losses), time.monotonic() - started)
-
-
-def ordinary_peft(whole: PreTrainedModel, training: TrainSpec, *, bottom: int, num_labels: int, seed: int) -> PeftModel:
-    """PEFT around the whole model, starting from the values that a split run starts from.
-
-    Args:
-        whole: The model with its head.
-        training: Rank, scale, dropout and targets of the adapter.
-        bottom: Blocks without adapter, counted from below.
-        num_labels: Outputs of the head.
-        seed: What the adapter's first values are drawn from.
-    """
-    reference = attach_lora(
-        split(whole, Cut(bottom=bottom or None)).top,
-        rank=training.rank,
-        alpha=training.alpha,
-        dropout=training.lora_dropout,
-        targets=training.targets,
-        num_labels=num_labels,
-        seed=seed,
-    )
-    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
-    adapted = cast(PeftModel, get_peft_model(whole, config))
-    set_peft_model_state_dict(adapted, adapter_state(reference))
-    return adapted
-
-
-def _train(model: PeftModel, *, dropout: bool) -> None:
-    """Training mode; the adapter's own dropout follows its rate either way."""
-    model.train(dropout)
-    for name, module in model.named_modules():
-        if "lora_dropout" in name:
-            module.train()
-
-
-def _trained(model: PeftModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
-
-
-def _keeps_rising(dev: Sequence[float], patience: int) -> bool:
-    """Early stopping as `customer.trainer` does it: the best epoch is the first of equals."""
-    return not dev or len(dev) - 1 - dev.index(max(dev)) < patience
+    lesson = Lesson(
+        adapted, batches.lengths(train), loss, lambda: accuracy(dev, "centralised dev").value,
+        Objective.CLASSIFICATION.best,
+    )  # fmt: skip
+    fitted = fit(run, lesson, progress, watch=watch)
+    return Centralised(accuracy(test, "centralised test"), fitted.dev, fitted.losses, time.monotonic() - started)
 
 
 @torch.no_grad()

@@ -1,41 +1,25 @@
 """The line that a language model's split run is read against: the whole model, one process, nothing private.
 
-As in `classifier`, only what a seed decides is taken from this package: an adapter's first values and the
-order of the blocks.
+Texts are packed and padded here, not by what a split run does it with; see `fit` for the rest.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_linear_schedule_with_warmup
+from transformers import PreTrainedTokenizerBase
 
-from cutlayer.core import Cut, Perplexity
-from cutlayer.customer import Method, Progress, TrainSpec
-from cutlayer.customer.client import choose_device
-from cutlayer.customer.order import Order, epoch_batches
-from cutlayer.customer.settings import BLOCK_LENGTH
+from cutlayer.core import Perplexity
+from cutlayer.customer import Lora, Objective, Progress, TrainSpec
+from cutlayer.customer.connection import choose_device
+from cutlayer.customer.defaults import BLOCK_LENGTH
 from cutlayer.data import Dataset
-from cutlayer.models import (
-    Head,
-    Kind,
-    adapter_state,
-    attach_lora,
-    cut_up,
-    family_of,
-    load_model,
-    load_tokenizer,
-    max_length,
-    seed_dropout,
-)
-from cutlayer.wire import Precision
+from cutlayer.models import Head, Kind, family_of, load_model, load_tokenizer, max_length
+from cutlayer.recipes.reference.fit import Lesson, ReferenceRun, fit, ordinary_peft
 
 _EVALUATION_BATCH = 4
 
@@ -62,27 +46,12 @@ class CentralisedLanguage:
 
 
 def train_centralised_language_model(
-    train: Dataset,
-    dev: Dataset,
-    test: Dataset,
-    *,
-    model: str,
-    training: TrainSpec,
-    seed: int,
-    order: Order,
-    progress: Progress,
-    device: str = "auto",
+    run: ReferenceRun, *, progress: Progress, device: str = "auto"
 ) -> CentralisedLanguage:
     """Fine-tunes the whole model, a decoder or an encoder-decoder, on texts as they are.
 
     Args:
-        train: Texts to train on; of an encoder-decoder, pairs.
-        dev: Texts to stop on.
-        test: Texts to measure on.
-        model: An embedded model's name, a local folder or a hub id.
-        training: How it is tuned; the same settings as a split run's.
-        seed: Initialisation and dropout, as in a split run.
-        order: In which texts are taken: `order_without_privacy` of the customer whose split runs this is read against.
+        run: The texts and how they are learnt.
         progress: Where to show progress.
         device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
 
@@ -91,52 +60,29 @@ def train_centralised_language_model(
     """
     place = choose_device(device)
     started = time.monotonic()
-    train, dev, test = (each.select(order.of(each.texts)) for each in (train, dev, test))
-    whole = load_model(model, head=Head.LANGUAGE)
-    tuned = _tuned(whole, training, seed=seed).to(place)
+    whole = load_model(run.model, head=Head.LANGUAGE)
+    tuned: nn.Module = whole.requires_grad_(True)
+    if isinstance(run.tuning, Lora):
+        tuned = ordinary_peft(whole, run.tuning, seed=run.seed)
+    tuned.to(place)
     kind = Pairs if family_of(whole.config).kind is Kind.ENCODER_DECODER else Blocks
-    corpus = kind(load_tokenizer(model), training, max_length(whole.config))
-    texts, dev_texts, test_texts = (corpus.of(dataset) for dataset in (train, dev, test))
-    trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay)
-    steps = -(-len(texts) // training.batch_size)
-    schedule = get_linear_schedule_with_warmup(optimiser, 0, -(-steps * training.epochs // training.accumulation))
-    losses: list[float] = []
-    values: list[float] = []
-    before = _perplexity(tuned, corpus, dev_texts, place, progress, "centralised dev before").value
-    best: dict[str, Tensor] = {}
-    while len(values) < training.epochs and (
-        not values or len(values) - 1 - values.index(min(values)) < training.patience
-    ):
-        tuned.train(training.dropout)
-        shuffled = epoch_batches(
-            torch.tensor([corpus.length(text) for text in texts]),
-            batch_size=training.batch_size,
-            rng=order.generator(len(values)),
-            group_by_length=training.group_by_length,
-        )
-        for number, indices in enumerate(shuffled, start=1):
-            seed_dropout(seed, len(losses) + 1)
-            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
-                loss = torch.cat(corpus.losses(tuned, [texts[i] for i in indices.tolist()], place)).mean()
-            (loss / training.accumulation).backward()
-            losses.append(float(loss.detach()))
-            if len(losses) % training.accumulation == 0 or len(losses) == steps * training.epochs:
-                if training.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(trained, training.clip_norm)
-                optimiser.step()
-                schedule.step()
-                optimiser.zero_grad()
-            progress.update(f"centralised epoch {len(values) + 1}/{training.epochs}", number, steps)
-        value = _perplexity(tuned, corpus, dev_texts, place, progress, "centralised dev").value
-        if value < min(values, default=float("inf")):
-            best = {name: parameter.detach().clone() for name, parameter in _trained(tuned)}
-        values.append(value)
-    with torch.no_grad():
-        for name, parameter in _trained(tuned):
-            parameter.copy_(best[name])
-    perplexity = _perplexity(tuned, corpus, test_texts, place, progress, "centralised test")
-    return CentralisedLanguage(perplexity, before, tuple(values), tuple(losses), time.monotonic() - started, tuned)
+    corpus = kind(load_tokenizer(run.model), run.training, max_length(whole.config))
+    train, dev, test = (corpus.of(dataset) for dataset in run.arranged())
+
+    def loss(texts: Tensor) -> Tensor:
+        return torch.cat(corpus.losses(tuned, [train[i] for i in texts.tolist()], place)).mean()
+
+    def perplexity(texts: list[Text], stage: str) -> Perplexity:
+        return _perplexity(tuned, corpus, texts, place, progress, stage)
+
+    before = perplexity(dev, "centralised dev before").value
+    lesson = Lesson(
+        tuned, torch.tensor([corpus.length(text) for text in train]), loss,
+        lambda: perplexity(dev, "centralised dev").value, Objective.LM.best,
+    )  # fmt: skip
+    fitted = fit(run, lesson, progress)
+    reached = perplexity(test, "centralised test")
+    return CentralisedLanguage(reached, before, fitted.dev, fitted.losses, time.monotonic() - started, tuned)
 
 
 Text = tuple[Tensor, ...]
@@ -252,28 +198,6 @@ def _padded(texts: list[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     ids = nn.utils.rnn.pad_sequence(texts, batch_first=True)
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
     return ids.to(device), mask.to(device)
-
-
-def _tuned(whole: PreTrainedModel, training: TrainSpec, *, seed: int) -> nn.Module:
-    """The whole model ready to train: all weights, or PEFT's adapter with the values that a split run starts from."""
-    if training.method is Method.FULL:
-        return whole.requires_grad_(True)
-    reference = attach_lora(
-        cut_up(whole, Cut(bottom=None)).top,
-        rank=training.rank,
-        alpha=training.alpha,
-        dropout=training.lora_dropout,
-        targets=training.targets,
-        seed=seed,
-    )
-    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
-    adapted = cast(PeftModel, get_peft_model(whole, config))
-    set_peft_model_state_dict(adapted, adapter_state(reference))
-    return adapted
-
-
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -17,25 +16,21 @@ if TYPE_CHECKING:
         frontier,
         quick_attacks,
     )
+    from cutlayer.reports.audit.leak_report import LeakReport
     from cutlayer.reports.audit.public import public_text
-    from cutlayer.reports.audit.report import ALPHA, METRICS, audit
+    from cutlayer.reports.audit.report import ALPHA, METRICS, Attacked, audit
     from cutlayer.reports.audit.runs import SeveralRuns, check_runs, several_runs
     from cutlayer.reports.audit.students import train_students
-    from cutlayer.reports.audit.traffic import (
-        LocalSpec,
-        local_answers,
-        local_evidence,
-        local_exchange,
-        recorded_evidence,
-    )
+    from cutlayer.reports.audit.traffic import local_answers, local_evidence, local_exchange, recorded_evidence
 
 __all__ = [
     "ALPHA",
     "HELD_OUT",
     "METRICS",
+    "Attacked",
     "Compared",
     "Evaluation",
-    "LocalSpec",
+    "LeakReport",
     "SeveralRuns",
     "audit",
     "beside",
@@ -56,5 +51,4 @@ __all__ = [
     "unasked",
 ]
 
-require("audit")
-on_first_use(__name__)
+on_first_use(__name__, extra="audit")

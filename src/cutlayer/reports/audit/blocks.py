@@ -104,7 +104,7 @@ def _inapplicable(spec: RunSpec) -> str:
         )
     if spec.objective is Objective.SEQ2SEQ:
         return "Encoder-decoders are not supported: rows of two stacks go in, and a text's two sides meet in them."
-    if spec.bottom is None:
+    if spec.cut.bottom is None:
         return (
             "With the text cut, token ids go up: the vendor holds the token table too, and no row goes into its part."
         )

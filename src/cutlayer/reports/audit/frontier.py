@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from cutlayer.attacks import ATTACKS, PublicText, Question
 from cutlayer.core.proportion import interval
-from cutlayer.customer import FinetuneResult, LanguageResult, Objective, Progress
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.customer import FinetuneResult, FinetuneSpec, LanguageResult, Objective, Progress
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.data import Dataset
-from cutlayer.reports.audit.report import audit
-from cutlayer.reports.audit.traffic import LocalSpec, local_evidence
+from cutlayer.reports.audit.report import Attacked, audit
+from cutlayer.reports.audit.traffic import local_evidence
 from cutlayer.reports.schema import AuditReport, Finding, Frontier, FrontierPoint, Interval
 from cutlayer.reports.wording import per_cent, plain
 
@@ -115,7 +117,7 @@ def quick_attacks() -> tuple[str, ...]:
 
 def evaluate(
     texts: Dataset,
-    spec: LocalSpec,
+    spec: FinetuneSpec,
     *,
     attacker: AttackerSpec,
     public: PublicText | None,
@@ -147,14 +149,12 @@ def evaluate(
     with tempfile.TemporaryDirectory(prefix="cutlayer-setting-") as folder:
         evidence = local_evidence(texts, spec, Path(folder), progress, attacker=attacker)
         report = audit(
-            evidence,
-            spec.model,
+            Attacked(evidence, spec.model or LOCAL_MODEL),
             public=public,
-            recorded=False,
             budget=None,
             only=attacks,
             shown=shown,
-            seed=spec.seed,
+            seed=spec.seed or 0,
             repeat=repeat,
             progress=progress,
         )
@@ -166,7 +166,7 @@ def evaluate(
 
 def evaluate_beside(
     texts: Dataset,
-    specs: Sequence[LocalSpec],
+    specs: Sequence[FinetuneSpec],
     *,
     attacker: AttackerSpec,
     public: PublicText | None,
@@ -196,7 +196,7 @@ def evaluate_beside(
     return tuple(compared)
 
 
-def setting_label(spec: LocalSpec) -> str:
+def setting_label(spec: FinetuneSpec) -> str:
     """A setting, by what differs between those of one frontier."""
     privacy = spec.privacy
     return "no noise" if privacy.mechanism == "none" else f"{privacy.mechanism}, eta {plain(privacy.eta)}"
@@ -205,7 +205,7 @@ def setting_label(spec: LocalSpec) -> str:
 def beside(
     report: AuditReport,
     evidence: Evidence,
-    spec: LocalSpec,
+    spec: FinetuneSpec,
     others: Sequence[Compared],
     *,
     attacks: Collection[str],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -26,7 +26,7 @@ from cutlayer.models import Head, load_model
 from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
-from cutlayer.reports.audit.running import Ran, run_attacks
+from cutlayer.reports.audit.running import AttackRun, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.markup import Markup, mark_up
 from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
@@ -37,17 +37,33 @@ ALPHA = 0.01
 _UNLABELLED = "The texts were given without labels, so there is nothing to hold guesses against."
 
 
+@dataclass(frozen=True)
+class Attacked:
+    """What is attacked, and what is to be said of it beside the attacks.
+
+    Attributes:
+        evidence: What the run, or several, showed.
+        source: Where the vendor's model is to be had: `starter`, a local folder or a hub id.
+        recorded: Whether the traffic is of a run that was, not made for the audit.
+        runs: What is to be said of several runs that are read together.
+        students: Copies of the tuned model that were tried, for the vendor's page.
+        blocks: Copies of the vendor's blocks that were tried, for the same page.
+    """
+
+    evidence: Evidence
+    source: str
+    recorded: bool = False
+    runs: tuple[str, ...] = ()
+    students: tuple[Student, ...] = ()
+    blocks: BlocksCopies | None = None
+
+
 def audit(
-    evidence: Evidence,
-    source: str,
+    attacked: Attacked,
     *,
     public: PublicText | None,
-    recorded: bool,
     budget: float | None,
     only: Collection[str] | None = None,
-    students: tuple[Student, ...] = (),
-    runs: tuple[str, ...] = (),
-    blocks: BlocksCopies | None = None,
     shown: int,
     seed: int,
     repeat: tuple[str, ...],
@@ -56,21 +72,17 @@ def audit(
     """Attacks what a run showed, and reports.
 
     Args:
-        evidence: The run.
-        source: Where the vendor's model is to be had: `starter`, a local folder or a hub id.
+        attacked: The run.
         public: The attacker's own text.
-        recorded: Whether the traffic is of a run that was, not made for the audit.
         budget: Seconds that attacks may take; for it they are run more weakly, and the report says so. `None` for as
             long as they take.
         only: Names of the attacks to run; `None` for all.
-        students: Copies of the tuned model that were tried, for the vendor's page.
-        runs: What is to be said of several runs that are read together.
-        blocks: Copies of the vendor's blocks that were tried, for the same page.
         shown: Examples on page one.
         seed: From which examples are chosen.
         repeat: Command lines that make the report again.
         progress: Where to show progress.
     """
+    evidence, source = attacked.evidence, attacked.source
     model = load_model(source, head=Head.LANGUAGE if evidence.spec.objective.generates else Head.CLASSIFICATION)
     knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
     evidence = replace(evidence, knowledge=knowledge)
@@ -84,9 +96,11 @@ def audit(
     best = strongest(findings)
     rows, tried = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.reading for each in ran if each.reading is not None}
-    page = vendor_page(evidence, source, students, blocks)
+    page = vendor_page(evidence, source, attacked.students, attacked.blocks)
     depth = sum("block" in part.name for part in page.handed)
-    settings = _settings(evidence, source, blocks=depth, recorded=recorded, budget=budget, seed=seed, looks=_looks(ran))
+    settings = _settings(
+        evidence, source, blocks=depth, recorded=attacked.recorded, budget=budget, seed=seed, looks=_looks(ran)
+    )
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -104,7 +118,7 @@ def audit(
         examples=examples(evidence, readings, best, count=shown, seed=seed),
         vendor=page,
         traded=traded,
-        runs=runs,
+        runs=attacked.runs,
         repeat=repeat,
     )
 
@@ -125,15 +139,17 @@ def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | N
     return known if public is None else known.followed_by(public)
 
 
-def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[Ran]:
+def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[AttackRun]:
     """Attacks on labels, where texts have none."""
     if not evidence.unlabelled:
         return []
     unasked = [name for name in names if ATTACKS[name].question is Question.LABEL]
-    return [Ran(name, ATTACKS[name], "", Examined(NotApplicable(attack=name, reason=_UNLABELLED))) for name in unasked]
+    return [
+        AttackRun(name, ATTACKS[name], "", Examined(NotApplicable(attack=name, reason=_UNLABELLED))) for name in unasked
+    ]
 
 
-def _rows_that_stand_out(evidence: Evidence, ran: list[Ran]) -> tuple[tuple[int, ...], int]:
+def _rows_that_stand_out(evidence: Evidence, ran: list[AttackRun]) -> tuple[tuple[int, ...], int]:
     """Rows of which any attack read improbably much; together as improbable as one attack's alone.
 
     Returns:
@@ -161,7 +177,7 @@ def _markup(evidence: Evidence, reading: Reading) -> Markup | None:
     )
 
 
-def _looks(ran: list[Ran]) -> int:
+def _looks(ran: list[AttackRun]) -> int:
     return max((each.found.outcome.looks for each in ran if isinstance(each.found.outcome, Measured)), default=1)
 
 
@@ -183,7 +199,7 @@ _COUNTED: Mapping[str, str] = {
 }
 
 
-def _finding(run: Ran, above: bool | None, evidence: Evidence) -> Finding:
+def _finding(run: AttackRun, above: bool | None, evidence: Evidence) -> Finding:
     outcome, question = run.found.outcome, run.attack.question
     common: dict[str, Any] = {
         "name": run.name,
@@ -225,7 +241,7 @@ def _finding(run: Ran, above: bool | None, evidence: Evidence) -> Finding:
     )
 
 
-def _reference(run: Ran) -> str:
+def _reference(run: AttackRun) -> str:
     """Where an attack is from, and of which package it is where that is not cutlayer."""
     origin = ATTACKS.origin(run.name)
     return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"
@@ -241,7 +257,7 @@ def _settings(
         model=spec.model if recorded else source,
         fingerprint=manifest.fingerprint,
         cut=spec.cut.slug,
-        bottom_blocks=spec.bottom,
+        bottom_blocks=spec.cut.bottom,
         blocks=blocks,
         mechanism=spec.privacy.mechanism,
         noise=spec.privacy.noise,

@@ -40,7 +40,7 @@ MOST_TOKENS = 2**16
 
 
 @dataclass(frozen=True)
-class Ran:
+class AttackRun:
     """An attack that was run.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Turn:
             return FIRST_GO
         return min(Fraction(1), Fraction(FIRST_TOKENS, self.tokens)) if self.tokens else Fraction(1)
 
-    def run(self, evidence: Evidence, share: Fraction, *, limited: bool, before: Ran | None = None) -> Ran:
+    def run(self, evidence: Evidence, share: Fraction, *, limited: bool, before: AttackRun | None = None) -> AttackRun:
         """Runs it.
 
         Args:
@@ -148,12 +148,12 @@ class _Turn:
             run=attack,
             controls=controls,
         )
-        return Ran(self.name, self.attack, self.column, found, share, tuple(less), time.monotonic() - began)
+        return AttackRun(self.name, self.attack, self.column, found, share, tuple(less), time.monotonic() - began)
 
 
 def run_attacks(
     evidence: Evidence, names: Sequence[str], *, budget: float | None, progress: Progress
-) -> tuple[list[Ran], tuple[str, ...]]:
+) -> tuple[list[AttackRun], tuple[str, ...]]:
     """Runs attacks: those that cost little first, and of these one on each question before another has its second.
 
     Args:
@@ -171,14 +171,14 @@ def run_attacks(
     def left() -> float:
         return float("inf") if budget is None else budget - (time.monotonic() - began)
 
-    found: dict[int, Ran] = {}
+    found: dict[int, AttackRun] = {}
     for done, number in enumerate(_one_after_the_other(turns)):
         turn = turns[number]
         progress.update("attacks", done, len(turns), turn.attack.title)
         if left() < 0:
             reason = f"The time budget of {budget:g} s was used up before it was its turn."
             nothing = Examined(NotApplicable(attack=turn.name, reason=reason))
-            found[number] = Ran(turn.name, turn.attack, turn.column, nothing, share=Fraction(0))
+            found[number] = AttackRun(turn.name, turn.attack, turn.column, nothing, share=Fraction(0))
         else:
             share = Fraction(1) if budget is None else turn.least
             found[number] = turn.run(evidence, share, limited=budget is not None)
@@ -230,7 +230,7 @@ def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
     return share
 
 
-def _traded(ran: Sequence[Ran], budget: float | None) -> Iterator[str]:
+def _traded(ran: Sequence[AttackRun], budget: float | None) -> Iterator[str]:
     for each in ran:
         if each.less:
             yield f"{each.name} was run with {' and '.join(each.less)}, for the time budget of {budget:g} s."

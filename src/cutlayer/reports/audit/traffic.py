@@ -7,52 +7,32 @@ same distribution as a real run's, not the same draw.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
 from cutlayer import vendor
 from cutlayer.attacks import Exchanged
-from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped
-from cutlayer.customer import Client, Home, Objective, Progress, TrainBottom, TrainSpec
-from cutlayer.customer.evidence import AttackerSpec, Evidence
+from cutlayer.core import ConfigError, CutlayerWarning, Fault, Stopped
+from cutlayer.customer import Client, FinetuneSpec, Home, Objective, Progress, TrainBottom
+from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.defaults import settle, settle_cut
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.finetune import finetune
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.prepare import Corpora
+from cutlayer.customer.settings import LOCAL_MODEL
+from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
-from cutlayer.privacy import PrivacySpec
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire.transports import LocalTransport
 
 
-class LocalSpec(Spec):
-    """What is audited.
-
-    Attributes:
-        model: `starter`, a local folder or a hub id: the vendor's model.
-        privacy: How releases are privatized.
-        objective: What is learnt: a label per text, or to continue texts.
-        bottom: Blocks at the customer; `None` is the text cut.
-        tail: Of a language model, blocks above the upper cut at the customer.
-        train_bottom: Whether and how the bottom is trained; `None` for what the objective does by default.
-        training: How the adapter is trained.
-        seed: Data order, initialisation and dropout. Never noise.
-    """
-
-    model: str
-    privacy: PrivacySpec
-    objective: Literal[Objective.CLASSIFICATION, Objective.LM] = Objective.CLASSIFICATION
-    bottom: int | None = 0
-    tail: int = 0
-    train_bottom: TrainBottom | None = None
-    training: TrainSpec = TrainSpec()
-    seed: int = 0
-
-
 def local_evidence(
-    texts: Dataset, spec: LocalSpec, folder: Path, progress: Progress, *, attacker: AttackerSpec
+    texts: Dataset, spec: FinetuneSpec, folder: Path, progress: Progress, *, attacker: AttackerSpec
 ) -> Evidence:
     """Fine-tunes on texts against a vendor in this process, and returns what that showed.
 
@@ -61,7 +41,7 @@ def local_evidence(
 
     Args:
         texts: The customer's.
-        spec: What is audited.
+        spec: What is audited; of its model the source.
         folder: Where vendor, customer and run are kept; the caller removes it.
         progress: Where to show progress.
         attacker: What the attacker is taken to know of the texts.
@@ -71,50 +51,39 @@ def local_evidence(
         DataError: Texts that cannot be trained on.
         Stopped: The user interrupted.
     """
+    validate(settle(spec))
     unlabelled = spec.objective is Objective.CLASSIFICATION and texts.labels is None
     if unlabelled:
         _check_unlabelled(spec)
-        texts = replace(texts, labels=_made_up_labels(len(texts), seed=spec.seed))
-    vendor.init(folder / "vendor", models=[f"model={spec.model}"], max_bottom=spec.bottom or 0, max_tail=spec.tail)
+        texts = replace(texts, labels=_made_up_labels(len(texts), seed=spec.seed or 0))
+    model, cut = spec.model or LOCAL_MODEL, settle_cut(spec.cut, spec.objective)
+    deepest = max(cut.bottom or 0, cut.target)
+    vendor.init(folder / "vendor", models=[f"model={model}"], max_bottom=deepest, max_tail=cut.tail or 0)
     given = Corpora(texts, None, None)
     with closing(_client(folder)) as client:
-        common: dict[str, Any] = {
-            "eta": spec.privacy.eta,
-            "mechanism": spec.privacy.mechanism,
-            "noise": spec.privacy.noise,
-            "noise_window": spec.privacy.noise_window,
-            "place": spec.privacy.place,
-            "bottom": spec.bottom,
-            "training": spec.training,
-            "seed": spec.seed,
-            "out": folder / "run",
-            "progress": progress,
-        }
         try:
-            if spec.objective is Objective.LM:
-                client.finetune_language_model(texts, tail=spec.tail, train_bottom=spec.train_bottom, **common)
-                cut = Cut(bottom=spec.bottom, tail=spec.tail)
-            else:
-                trained = spec.train_bottom or TrainBottom.FROZEN
-                client.finetune(texts, cti=spec.privacy.cti or False, train_bottom=trained, **common)
-                cut = Cut(bottom=spec.bottom)
+            here = spec.model_copy(update={"model": "model", "seed": spec.seed or 0})
+            with warnings.catch_warnings():
+                # how well a model learns that nobody is going to ask is no concern of an audit's
+                warnings.simplefilter("ignore", CutlayerWarning)
+                finetune(client, here, given, out=folder / "run", progress=progress)
         except Stopped as error:  # which names the run's folder, and that goes
             raise Stopped(
                 "Stopped. The run that was to be attacked was not done, and nothing of it is kept.",
                 remedy="Run the same command again.",
             ) from error
-        archive = local_archive(client.home, spec.model, cut)
+        archive = local_archive(client.home, model, cut)
         evidence = Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
         return evidence.without_labels() if unlabelled else evidence
 
 
-def _check_unlabelled(spec: LocalSpec) -> None:
+def _check_unlabelled(spec: FinetuneSpec) -> None:
     """Refuses, before anything is run, settings under which labels change what leaves of the texts."""
     faults = []
     if spec.privacy.cti is not None:
         faults.append(Fault("cti", "set", "needs labels: contributing tokens are found by them"))
-    if spec.train_bottom not in (None, TrainBottom.FROZEN):
-        faults.append(Fault("train_bottom", spec.train_bottom, "needs labels: what leaves of it depends on them"))
+    if (trained := spec.tuning.train_bottom) not in (None, TrainBottom.FROZEN):
+        faults.append(Fault("train_bottom", trained, "needs labels: what leaves of it depends on them"))
     if faults:
         raise ConfigError(faults, remedy="Name the column that holds the labels: --label-column.")
 

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from cutlayer.core.extras import require
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -23,5 +22,4 @@ __all__ = [
     "search",
 ]
 
-require("audit")
-on_first_use(__name__)
+on_first_use(__name__, extra="audit")

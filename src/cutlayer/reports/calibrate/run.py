@@ -10,8 +10,8 @@ from typing import Final
 
 from cutlayer.attacks import Question
 from cutlayer.core import ConfigError, Cut, Place, Spec
-from cutlayer.customer import Home, Objective, Progress, TrainSpec
-from cutlayer.customer.evidence import AttackerSpec
+from cutlayer.customer import FinetuneSpec, Home, Objective, Progress, Training
+from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.handout import local_archive
 from cutlayer.data import Dataset, tokenise
 from cutlayer.privacy import NeighbourSearch
@@ -19,7 +19,6 @@ from cutlayer.reports.audit import (
     HELD_OUT,
     Compared,
     Evaluation,
-    LocalSpec,
     evaluate,
     frontier,
     public_text,
@@ -57,7 +56,7 @@ class CalibrationSpec(Spec):
     arms: tuple[Arm, ...]
     target: float
     evaluations: int = 12
-    training: TrainSpec = TrainSpec(dev_share=HELD_OUT)
+    training: Training = Training(dev_share=HELD_OUT)
     attacker: AttackerSpec = AttackerSpec()
     seed: int = 0
 
@@ -78,7 +77,7 @@ class Cell(Spec):
 
     setting: Setting
     model: str
-    training: TrainSpec
+    training: Training
     attacker: AttackerSpec
     public: str
     data: str
@@ -248,10 +247,10 @@ class _Evaluator:
     def _evaluate(
         self, setting: Setting, attacks: tuple[str, ...] | None, repeat: tuple[str, ...], *, shown: int
     ) -> tuple[Evaluation, AuditReport]:
-        local = LocalSpec(
+        local = FinetuneSpec(
             model=self._spec.model,
             privacy=setting.privacy,
-            bottom=setting.arm.bottom,
+            cut=Cut(bottom=setting.arm.bottom),
             training=self._spec.training,
             seed=self._spec.seed,
         )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cutlayer.core import ConfigError, Fault, Place, Spec
-from cutlayer.privacy import CtiSpec, PrivacySpec
+from cutlayer.privacy import CtiSpec, PrivacySpec, TextToText, Vector
 from cutlayer.reports.audit import Evaluation
 
 _FINE = 1.05
@@ -29,7 +30,7 @@ class Arm(Spec):
         bottom: Blocks at the customer; `None` is the text cut.
     """
 
-    mechanism: str = "text-to-text"
+    mechanism: Literal["text-to-text", "vector"] = "text-to-text"
     place: Place = Place.TOKENS
     cti: bool = False
     bottom: int | None = 0
@@ -56,14 +57,10 @@ class Setting(Spec):
     @property
     def privacy(self) -> PrivacySpec:
         """How texts are privatized."""
-        return PrivacySpec.model_validate(
-            {
-                "mechanism": self.arm.mechanism,
-                "eta": self.eta,
-                "place": self.arm.place,
-                "cti": CtiSpec() if self.arm.cti else None,
-            }
-        )
+        cti = CtiSpec() if self.arm.cti else None
+        if self.arm.mechanism == "vector":
+            return Vector(eta=self.eta, place=self.arm.place, cti=cti)
+        return TextToText(eta=self.eta, cti=cti)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cutlayer.attacks import Transcript as Seen
 from cutlayer.attacks.knowledge import UNMARKED
 from cutlayer.core import Cut, DataError, Ragged, Tokens
 from cutlayer.models import Head, cut_up
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText
 from tests.equivalence import zoo
 from tests.unit.attacks import worlds
 from tests.unit.attacks.test_simulate import seeded
@@ -162,7 +162,7 @@ def seen(folder, tokens):
 
 def test_it_learns_from_the_noise_that_it_meets(tmp_path):
     """Where most tokens were replaced, "none" is the most probable tag of all: names are told by less than that."""
-    told = known(noise=Noise(PrivacySpec(eta=1.2)))
+    told = known(noise=Noise(TextToText(eta=1.2)))
     tokens, tags = worlds.named_texts(300, seed=4)
     released = simulate(tokens, told, rows=None, rng=seeded(9))
     replaced = float((released.segments[0].values != tokens.segments[0].values).double().mean())

@@ -8,7 +8,7 @@ import torch
 from cutlayer.attacks import AutoencoderInversion, Fitting, Noise, PublicText, TokenTruth, View, simulate
 from cutlayer.attacks import Transcript as Seen
 from cutlayer.core import DataError, Ragged, Tokens
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import Vector
 from tests.unit.attacks import worlds
 from tests.unit.attacks.test_simulate import seeded
 from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, TABLE, VOCAB
@@ -64,7 +64,7 @@ def test_rows_need_a_table_to_be_compared_with():
 def test_it_takes_noise_off(tmp_path):
     """Rows that it guesses are nearer to the true ones than those released, and than the mean row."""
     public = PublicText(worlds.random_tokens(2000, seed=1), source="made up")
-    noise = Noise(PrivacySpec(mechanism="vector", eta=6))
+    noise = Noise(Vector(eta=6))
     knowledge = replace(KNOWLEDGE, candidates=torch.arange(VOCAB) >= 10, noise=noise, public=public)
     tokens = worlds.random_tokens(200, seed=2)
     released = simulate(tokens, knowledge, rows=torch.float32, rng=seeded(5))

@@ -25,7 +25,7 @@ from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.core import Cut, Ragged, Tokens
 from cutlayer.models import Head, cut_up
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText, Vector
 from cutlayer.wire.recording import Direction
 from tests.equivalence import zoo
 from tests.unit.attacks import worlds
@@ -72,7 +72,7 @@ KNOWN = dataclasses.replace(
     table=cut_up(MODEL, Cut(bottom=0)).bottom.table.detach(),
     candidates=CANDIDATES,
     model=MODEL,
-    noise=Noise(PrivacySpec(eta=3.5)),
+    noise=Noise(TextToText(eta=3.5)),
     public=PublicText(telling(1200, seed=1), source="made up"),
 )
 
@@ -171,11 +171,11 @@ def test_what_was_fitted_is_fitted_once(tmp_path, monkeypatch):
     attack = MaskedInfill(FAST)
     assert attack.reader(knowledge, rows=False) is attack.reader(knowledge, rows=False)
     assert len(fits) == 1
-    attack.reader(dataclasses.replace(knowledge, noise=Noise(PrivacySpec(eta=4))), rows=False)
+    attack.reader(dataclasses.replace(knowledge, noise=Noise(TextToText(eta=4))), rows=False)
     assert len(fits) == 2
 
 
-@pytest.mark.parametrize("noise", [Noise.nothing(), Noise(PrivacySpec(eta=1e4))])
+@pytest.mark.parametrize("noise", [Noise.nothing(), Noise(TextToText(eta=1e4))])
 def test_where_nothing_is_hidden_nothing_is_learnt(tmp_path, monkeypatch, noise):
     monkeypatch.setattr(MaskedInfill, "_trained", lambda *_: pytest.fail("there is nothing to fill in"))
     assert share(guessed(MaskedInfill(FAST), seen(tmp_path, TEXTS, fresh(noise=noise)))) == 1
@@ -206,7 +206,7 @@ def test_releases_of_one_text_are_read_together():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"noise": Noise(PrivacySpec(mechanism="vector", eta=9))}, "Noisy rows were sent"),
+        ({"noise": Noise(Vector(eta=9))}, "Noisy rows were sent"),
         ({"model": None}, "was granted none"),
         ({"template": None}, "was granted none"),
         ({"model": zoo.shared_model("gpt2", Head.CLASSIFICATION)}, "no encoder"),

@@ -27,7 +27,7 @@ from cutlayer.attacks.inversion.decoding import decode
 from cutlayer.attacks.inversion.emission import Candidates, NoisyRows
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.core import Cut, Place, Ragged, Tokens
-from cutlayer.privacy import CtiSpec, DChi, PrivacySpec
+from cutlayer.privacy import CtiSpec, DChi, TextToText, Vector
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
@@ -190,7 +190,7 @@ def test_it_reads_more_than_the_nearest_neighbour():
     seen = transcript(drawn(3))
     plain = float((drawn(3).segments[0].values == TEXTS.segments[0].values).double().mean())
     assert 0.3 < plain < 0.7, "noise that hides some"
-    assert recovered(MaximumPosterior, seen, knowledge(Noise(PrivacySpec(eta=ETA)))) > plain + 0.1
+    assert recovered(MaximumPosterior, seen, knowledge(Noise(TextToText(eta=ETA)))) > plain + 0.1
 
 
 def test_rows_behind_clipping_are_read_where_nearest_neighbour_reads_little():
@@ -203,7 +203,7 @@ def test_rows_behind_clipping_are_read_where_nearest_neighbour_reads_little():
         worlds.TEMPLATE.assemble(Tokens((side.with_values(rows.float()),)), table=TABLE).inputs_embeds, TEXTS
     )
     shown, truth = transcript(payload)
-    known = knowledge(Noise(PrivacySpec(mechanism="vector", eta=7.0), clip=clip))
+    known = knowledge(Noise(Vector(eta=7.0), clip=clip))
     naive = measure("nearest-neighbour", shown, knowledge=known, truth=truth)
     assert isinstance(naive, Measured)
     assert truth.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.15
@@ -219,7 +219,7 @@ def test_ids_under_cti_are_read_whether_etas_are_estimated_or_not(etas):
     drawn_at = ETAS[side.values, torch.arange(len(TEXTS)).repeat_interleave(side.lengths) % 2]
     ids = draw_ids(side.values, SEARCH, mechanism=DChi(), etas=drawn_at, rng=rng(3))
     plain = float((ids == side.values).double().mean())
-    noise = Noise(PrivacySpec(eta=ETA, cti=CtiSpec()), etas=etas)
+    noise = Noise(TextToText(eta=ETA, cti=CtiSpec()), etas=etas)
     assert 0.3 < plain < 0.7, "noise that hides some"
     assert recovered(MaximumPosterior, transcript(Tokens((side.with_values(ids),))), knowledge(noise)) > plain + 0.05
 
@@ -244,7 +244,7 @@ def test_rows_under_cti_are_read_though_no_tokens_eta_is_known():
         worlds.TEMPLATE.assemble(Tokens((side.with_values(rows),)), table=TABLE).inputs_embeds, TEXTS
     )
     shown, truth_of = transcript(payload)
-    known = knowledge(Noise(PrivacySpec(mechanism="vector", eta=ETA, cti=CtiSpec()), etas=ETAS))
+    known = knowledge(Noise(Vector(eta=ETA, cti=CtiSpec()), etas=ETAS))
     naive = measure("nearest-neighbour", shown, knowledge=known, truth=truth_of)
     assert truth_of.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.1
 
@@ -252,7 +252,7 @@ def test_rows_under_cti_are_read_though_no_tokens_eta_is_known():
 def test_releases_of_one_text_are_read_together():
     one = transcript(drawn(3))
     four = transcript(*(drawn(seed) for seed in (3, 4, 5, 6)))
-    noise = Noise(PrivacySpec(eta=ETA))
+    noise = Noise(TextToText(eta=ETA))
     single = recovered(MaximumPosterior, one, knowledge(noise))
     # the union of what each look reads by itself, as the paper counts it; and each guess made of all of them
     links = {(f"job/{JOB}", step): torch.arange(len(TEXTS)) for step in (1, 2, 3, 4)}
@@ -267,7 +267,7 @@ def test_releases_of_one_text_are_read_together():
 def test_linked_texts_may_stand_in_another_order_each_time():
     order = torch.randperm(len(TEXTS), generator=generator(1))
     first, second = drawn(3), drawn(4).select(order)
-    noise = Noise(PrivacySpec(eta=ETA))
+    noise = Noise(TextToText(eta=ETA))
     straight = {(f"job/{JOB}", 1): torch.arange(len(TEXTS)), (f"job/{JOB}", 2): torch.arange(len(TEXTS))}
     mixed = {**straight, (f"job/{JOB}", 2): order}
     shown, _ = transcript(first, drawn(4))
@@ -279,7 +279,7 @@ def test_linked_texts_may_stand_in_another_order_each_time():
 
 def test_where_nothing_reads_more_releases_are_taken_as_they_are():
     attack = MaximumPosterior(SPEC)
-    known = knowledge(Noise(PrivacySpec(eta=1e4)))
+    known = knowledge(Noise(TextToText(eta=1e4)))
     reader = attack.reader(known, rows=False)
     assert reader.tuned.weight is None
     assert reader.tuned.read == reader.tuned.as_released == 1
@@ -292,11 +292,11 @@ def test_what_was_fitted_is_fitted_once():
     public = PublicText(PUBLIC.tokens, source="made up")
     real = public.fitted
     public.fitted = lambda key, fit: real(key, lambda: calls.append(key) or fit())
-    known = dataclasses.replace(knowledge(Noise(PrivacySpec(eta=ETA))), public=public)
+    known = dataclasses.replace(knowledge(Noise(TextToText(eta=ETA))), public=public)
     attack = MaximumPosterior(SPEC)
     assert attack.reader(known, rows=False) is attack.reader(known, rows=False)
     assert len(calls) == 1
-    attack.reader(dataclasses.replace(known, noise=Noise(PrivacySpec(eta=ETA + 1))), rows=False)
+    attack.reader(dataclasses.replace(known, noise=Noise(TextToText(eta=ETA + 1))), rows=False)
     assert len(calls) == 2
 
 
@@ -304,9 +304,9 @@ def test_it_knows_whose_noise_is_drawn(tmp_path):
     with installing(tmp_path) as install:
         install("bundle", FAINT, faint="NOISE")
         for noise, read in (("d-chi", (0.1, 0.7)), ("faint", (0.99, 1))):
-            reader = MaximumPosterior(SPEC).reader(knowledge(Noise(PrivacySpec(eta=ETA, noise=noise))), rows=False)
+            reader = MaximumPosterior(SPEC).reader(knowledge(Noise(TextToText(eta=ETA, noise=noise))), rows=False)
             assert read[0] <= reader.tuned.as_released <= read[1], noise
-        rows = knowledge(Noise(PrivacySpec(mechanism="vector", eta=ETA, noise="faint")))
+        rows = knowledge(Noise(Vector(eta=ETA, noise="faint")))
         with pytest.raises(Inapplicable, match="likelihood of d_chi noise, and theirs is faint"):
             MaximumPosterior(SPEC).reader(rows, rows=True)
 
@@ -317,11 +317,11 @@ def test_it_knows_whose_noise_is_drawn(tmp_path):
         ({"noise": None}, "not told how releases are privatized"),
         ({"public": None}, "no text of its own"),
         ({"cut": Cut(bottom=2)}, "behind blocks"),
-        ({"noise": Noise(PrivacySpec(mechanism="vector", eta=5, place=Place.ACTIVATIONS))}, "no row is a token's"),
+        ({"noise": Noise(Vector(eta=5, place=Place.ACTIVATIONS))}, "no row is a token's"),
     ],
 )
 def test_what_it_cannot_read_it_says(changes, said):
     shown, _ = transcript(drawn(1))
-    known = dataclasses.replace(knowledge(Noise(PrivacySpec(eta=ETA))), **changes)
+    known = dataclasses.replace(knowledge(Noise(TextToText(eta=ETA))), **changes)
     with pytest.raises(Inapplicable, match=said):
         list(MaximumPosterior(SPEC)(View(shown, known)))

@@ -8,7 +8,7 @@ import torch
 from cutlayer.attacks import Fitting, Inapplicable, MlpInversion, NearestNeighbour, Noise, PublicText, View, simulate
 from cutlayer.attacks import Transcript as Seen
 from cutlayer.core import Cut
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText, Vector
 from tests.unit.attacks import worlds
 from tests.unit.attacks.test_simulate import seeded
 from tests.unit.attacks.worlds import KNOWLEDGE, VOCAB
@@ -28,7 +28,7 @@ def hits(guesses, tokens):
 def test_it_learns_which_tokens_are_frequent(tmp_path):
     """Nearest neighbours take all rows for equally probable; of noisy rows, that costs."""
     public = PublicText(worlds.random_tokens(3000, seed=1), source="made up")
-    noise = Noise(PrivacySpec(mechanism="vector", eta=3))
+    noise = Noise(Vector(eta=3))
     knowledge = replace(KNOWLEDGE, candidates=torch.arange(VOCAB) >= 10, noise=noise, public=public)
     tokens = worlds.random_tokens(300, seed=2)
     view = View(seen(tmp_path, simulate(tokens, knowledge, rows=torch.float32, rng=seeded(5))), knowledge)
@@ -47,7 +47,7 @@ def test_what_is_fitted_is_kept_for_the_same_noise_alone(tmp_path, monkeypatch):
     list(attack(view))
     assert not fits
     others = (
-        replace(knowledge, noise=Noise(PrivacySpec(eta=5))),
+        replace(knowledge, noise=Noise(TextToText(eta=5))),
         replace(knowledge, table=knowledge.table.flip(0)),
         replace(knowledge, candidates=torch.arange(VOCAB) >= 10),
         replace(knowledge, cut=Cut(bottom=None)),

@@ -27,7 +27,7 @@ from cutlayer.attacks.inversion.alignment import Looks
 from cutlayer.attacks.inversion.channel import draw_ids
 from cutlayer.attacks.inversion.multi_run import JointReader
 from cutlayer.core import Ragged, Tokens
-from cutlayer.privacy import DChi, PrivacySpec
+from cutlayer.privacy import DChi, TextToText, Vector
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import RECORD_SET, record
 
@@ -36,7 +36,7 @@ OTHER_SET = "c" * 32
 KNOWLEDGE = dataclasses.replace(
     worlds.KNOWLEDGE,
     candidates=worlds.CANDIDATES,
-    noise=Noise(PrivacySpec(eta=ETA)),
+    noise=Noise(TextToText(eta=ETA)),
     public=PublicText(worlds.random_tokens(2000, seed=1), source="made up"),
 )
 
@@ -152,7 +152,7 @@ def test_runs_of_two_etas_are_read_together(tmp_path) -> None:
         seen.append(Transcript.recorded(record(tmp_path / name, [worlds.shard(0, sent, record_set=name)])))
         truths.append(TokenTruth(Tokens((texts,)), records={name: torch.arange(TEXTS)}))
     truth = TokenTruth.joined(truths, torch.arange(TEXTS).repeat(2))
-    told = {f"record-set/{OTHER_SET}": Noise(PrivacySpec(eta=weaker))}
+    told = {f"record-set/{OTHER_SET}": Noise(TextToText(eta=weaker))}
     knows = dataclasses.replace(KNOWLEDGE, noises=told)
     both = list(MultiRun()(View(Transcript.joined(seen), knows)))
     alone = truths[0].score(MultiRun()(View(seen[0], KNOWLEDGE))).success.value
@@ -165,7 +165,7 @@ def test_runs_of_two_etas_are_read_together(tmp_path) -> None:
 def test_noisy_rows_are_refused(tmp_path) -> None:
     payload = worlds.as_rows(worlds.random_tokens(5))
     seen = Transcript.recorded(record(tmp_path, [worlds.shard(0, payload)]))
-    noise = Noise(PrivacySpec(mechanism="vector", eta=ETA))
+    noise = Noise(Vector(eta=ETA))
     with pytest.raises(Inapplicable, match="aligns released tokens"):
         list(MultiRun()(View(seen, dataclasses.replace(KNOWLEDGE, noise=noise))))
 

@@ -24,7 +24,7 @@ from cutlayer.attacks.inversion import refined
 from cutlayer.attacks.inversion.observed import ObservedRows
 from cutlayer.attacks.inversion.refined import refine
 from cutlayer.core import Cut, Place, Rows, Tokens
-from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy import TextToText, Vector
 from tests.unit.attacks import worlds
 from tests.unit.attacks.test_simulate import seeded
 from tests.unit.attacks.worlds import PLAIN, TEMPLATE, VOCAB
@@ -34,8 +34,8 @@ POOR = LearnedInversionSpec(tokens=1500, passes=2, hidden=16)
 ATTACK = RefinedInversion(RefinedInversionSpec(start=POOR, candidates=VOCAB, rounds=64, trials=64))
 QUICK = RefinedInversion(RefinedInversionSpec(start=POOR, candidates=32, rounds=8, trials=16, tuning_tokens=128))
 """Under noise no text is known to be right, and all rounds are used."""
-ROWS_NOISE = PrivacySpec(mechanism="vector", eta=14, place=Place.ACTIVATIONS)
-REPLACED = PrivacySpec(eta=150)
+ROWS_NOISE = Vector(eta=14, place=Place.ACTIVATIONS)
+REPLACED = TextToText(eta=150)
 """Half of the tokens are."""
 
 
@@ -235,7 +235,7 @@ def test_a_guess_is_judged_by_all_rows_special_tokens_included():
         ({"bottom": None}, "not granted the bottom"),
         ({"public": None}, "lacks text, table or mechanism"),
         ({"noise": None}, "not told how releases are privatized"),
-        ({"noise": Noise(PrivacySpec(mechanism="vector", eta=50))}, "before the blocks"),
+        ({"noise": Noise(Vector(eta=50))}, "before the blocks"),
     ],
 )
 def test_what_it_cannot_read_it_says(tmp_path, changes, said):

@@ -18,7 +18,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks import Transcript as Seen
 from cutlayer.core import Cut, Ragged, Tokens
-from cutlayer.privacy import CtiSpec, PrivacySpec, UtilityImportance
+from cutlayer.privacy import CtiSpec, TextToText, UtilityImportance
 from tests.unit.attacks import worlds
 from tests.unit.attacks.test_simulate import CANDIDATES, seeded
 from tests.unit.attacks.worlds import KNOWLEDGE, RECORD_SET, VOCAB
@@ -58,7 +58,7 @@ def test_a_class_that_spares_its_own_words_is_read_from_what_is_left(tmp_path):
     """The texts' words are drawn from one distribution for all: nothing but the noise knows the class."""
     tokens, labels = telling(400, seed=2)
     fitted = importance(tokens, labels)
-    noise = Noise(PrivacySpec(eta=6, cti=CtiSpec()), etas=fitted.etas(eta0=6))
+    noise = Noise(TextToText(eta=6, cti=CtiSpec()), etas=fitted.etas(eta0=6))
     neutral = worlds.random_tokens(800, seed=5, longest=80)
     classes = torch.randint(2, (800,), generator=worlds.generator(6))
     outcome = measured(tmp_path / "own", neutral, classes, classes, noise)
@@ -74,7 +74,7 @@ def test_a_class_that_spares_its_own_words_is_read_from_what_is_left(tmp_path):
 def test_it_is_checked_by_words_that_its_own_text_has(tmp_path):
     """A book has a small part of a model's vocabulary, and of the rest nobody could learn anything from it."""
     tokens, labels = telling(400, seed=2)
-    noise = Noise(PrivacySpec(eta=6, cti=CtiSpec()), etas=importance(tokens, labels).etas(eta0=6))
+    noise = Noise(TextToText(eta=6, cti=CtiSpec()), etas=importance(tokens, labels).etas(eta0=6))
     (side,) = PUBLIC.tokens.segments
     few = PublicText(Tokens((side.with_values(10 + side.values % 30),)), source="made up")
     assert measured(tmp_path, tokens, labels, labels, noise, few).status == "measured"
@@ -94,9 +94,9 @@ def test_etas_of_classes_are_those_of_the_customers_importance():
 @pytest.mark.parametrize(
     "noise",
     [
-        Noise(PrivacySpec(eta=6)),
+        Noise(TextToText(eta=6)),
         Noise.nothing(),
-        Noise(PrivacySpec(eta=6, cti=CtiSpec(class_free=True)), etas=torch.full((VOCAB, 1), 6.0)),
+        Noise(TextToText(eta=6, cti=CtiSpec(class_free=True)), etas=torch.full((VOCAB, 1), 6.0)),
         None,
     ],
 )
@@ -113,7 +113,7 @@ def test_rows_are_not_read(tmp_path):
     etas = torch.rand(VOCAB, 2, dtype=torch.float64) + 5
     rows = worlds.as_rows(worlds.random_tokens(20))
     transcript = Seen.recorded(worlds.record(tmp_path, [worlds.shard(0, rows)]))
-    knowledge = known(Noise(PrivacySpec(eta=6, cti=CtiSpec()), etas=etas))
+    knowledge = known(Noise(TextToText(eta=6, cti=CtiSpec()), etas=etas))
     with pytest.raises(Inapplicable, match="Rows were released"):
         list(SurvivalPattern()(View(transcript, knowledge)))
     truth = AttributeTruth(torch.arange(4) % 2, 2, torch.arange(4) < 1, signal=SignalSource.SURVIVAL).sample()

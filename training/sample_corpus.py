@@ -1,4 +1,4 @@
-"""Makes the embedded sample corpus: `python -m cutlayer.data.generate_sample FOLDER`.
+"""Makes the embedded sample corpus: `python -m training.sample_corpus FOLDER`.
 
 Every message is put together from templates by a seeded generator, so the corpus is synthetic from
 the first letter to the last, and the same program makes the same bytes. It is built to be learnable

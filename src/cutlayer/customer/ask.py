@@ -1,0 +1,236 @@
+"""What an adapter is asked: labels, texts, rows. Texts leave as they were privatized in training, by the same gate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cutlayer.attacks import Exchanged
+from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
+from cutlayer.customer.connection import Connection
+from cutlayer.customer.derived import noise_secret
+from cutlayer.customer.forecast import charges_of, releases_of
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.generate import OnText, generate
+from cutlayer.customer.handout import Offer, choose_model, fetch_archive
+from cutlayer.customer.link import AdapterLink
+from cutlayer.customer.order import Order
+from cutlayer.customer.plan import build_session
+from cutlayer.customer.profile import Profile
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.results import Generation, Prediction
+from cutlayer.customer.session import Session, Texts
+from cutlayer.customer.settings import Objective, Sampling
+from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
+from cutlayer.data import UNCUT, Dataset, tokenise
+from cutlayer.models import Tail
+from cutlayer.privacy import find_mechanism
+
+
+@dataclass(frozen=True)
+class Query:
+    """The road to an adapter, as it was trained, with the door on it.
+
+    Attributes:
+        connection: The way to the vendor.
+        profile: How the adapter was trained.
+        purpose: `predict`, `generate` or `exchange`: the ledger names these frames by it, and the adapter.
+        session: The road.
+        gate: The door.
+        offer: The vendor's model and limits.
+        progress: Where to show progress.
+    """
+
+    connection: Connection
+    profile: Profile
+    purpose: str
+    session: Session
+    gate: Gate
+    offer: Offer
+    progress: Progress
+
+    @classmethod
+    def open(cls, connection: Connection, profile: Profile, purpose: str, progress: Progress) -> Query:
+        """The road to an adapter.
+
+        Args:
+            connection: The way to the vendor.
+            profile: How the adapter was trained.
+            purpose: What is asked.
+            progress: Where to show progress.
+        """
+        spec = profile.spec
+        find_mechanism(spec.privacy.noise)  # before the vendor is asked: a plug-in may be gone
+        offer = choose_model(connection.gate(), spec.model)
+        gate = connection.gate_of(f"{purpose}/{profile.adapter}", spec, offer)
+        archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
+        importance = profile.importance(connection.home)
+        session = build_session(archive, connection.home, spec, importance, None, connection.device)
+        session.load_trained(profile.trained(connection.home))
+        return cls(connection, profile, purpose, session, gate, offer, progress)
+
+    def order(self, texts: Sequence[tuple[str, ...]]) -> list[int]:
+        """In which texts are asked about: others may hold a list of people in the file's order."""
+        secret = noise_secret(self.connection.home, self.profile.spec.unsafe_noise_seed)
+        return Order(secret, f"{self.purpose}/{self.profile.adapter}").of(texts)
+
+    def check_budget(self, tokens: Tokens) -> None:
+        """Refuses, before any leaves, texts that would be charged beyond the adapter's budget."""
+        budget = self.profile.spec.privacy_budget
+        if budget is None:
+            return
+        releases = releases_of(self.session, Texts(tokens), width=self.offer.model.width)
+        charges = charges_of(releases, total=len(tokens), progress=self.progress)
+        self.connection.home.ledger.check_budget(charges, unit=self.session.privatizer.unit, budget=budget)
+
+
+def predict(connection: Connection, profile: Profile, dataset: Dataset, progress: Progress) -> list[Prediction]:
+    """Labels, one for each text.
+
+    Args:
+        connection: The way to the vendor.
+        profile: How the adapter was trained.
+        dataset: Texts, or pairs.
+        progress: Where to show progress.
+
+    Raises:
+        ConfigError: The adapter gives no labels, or was trained on pairs and these are texts, or the other way round.
+    """
+    if profile.spec.objective.generates:
+        raise ConfigError(
+            f"Adapter {profile.adapter} is a language model's: it gives no labels.", remedy="Use generate."
+        )
+    if dataset.segments != profile.segments:
+        raise ConfigError(
+            f"The adapter was trained on {'pairs' if profile.segments == 2 else 'single texts'}.",
+            remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
+        )
+    query = Query.open(connection, profile, "predict", progress)
+    session, archive = query.session, query.session.archive
+    session.link = AdapterLink(query.gate, profile.adapter, labels=len(profile.labels))
+    session.eval()
+    order = query.order(dataset.texts)
+    tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content).select(torch.tensor(order))
+    query.check_budget(tokens)
+    most = min(query.offer.positions, EVALUATION_POSITIONS)
+    predictions: list[Prediction] = []
+    with torch.no_grad():
+        for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), most):
+            probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
+            predictions += [
+                Prediction(label=profile.labels[label], probability=probability)
+                for label, probability in zip(best.tolist(), probabilities.tolist(), strict=True)
+            ]
+            progress.update("predict", int(indices[-1]) + 1, len(dataset))
+    found = dict(zip(order, predictions, strict=True))
+    return [found[row] for row in range(len(dataset))]
+
+
+def continue_texts(
+    connection: Connection,
+    profile: Profile,
+    prompts: Sequence[str],
+    *,
+    sampling: Sampling,
+    on_text: OnText | None,
+    progress: Progress,
+) -> list[Generation]:
+    """What an adapter writes, one text for each prompt.
+
+    Args:
+        connection: The way to the vendor.
+        profile: How the adapter was trained.
+        prompts: Texts that are continued together; of an encoder-decoder, source texts.
+        sampling: How tokens are chosen.
+        on_text: Called with a prompt's number and what was added, as it comes.
+        progress: Where to show the fetching of the bottom.
+
+    Raises:
+        ConfigError: The adapter gives labels, or a text may become longer than the model takes.
+        DataError: There is no prompt, or one has no token.
+    """
+    if not profile.spec.objective.generates:
+        raise ConfigError(f"Adapter {profile.adapter} is a classifier's: it gives no text.", remedy="Use predict.")
+    if not prompts:
+        raise DataError("There are no prompts.", remedy="Give one at least.")
+    query = Query.open(connection, profile, "generate", progress)
+    order = query.order([(prompt,) for prompt in prompts])
+    dataset = Dataset(tuple((prompts[row],) for row in order))
+    # a source text is cut as those of training were; a prompt never is
+    most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else UNCUT
+    (tokens,) = tokenise(dataset, query.session.archive.tokenizer, max_content=most).segments
+    found = generate(
+        query.session,
+        query.gate,
+        profile.adapter,
+        tokens,
+        sampling,
+        limit=query.offer.model.max_length,
+        on_text=(lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None),
+    )
+    written = dict(zip(order, found, strict=True))
+    return [written[row] for row in range(len(prompts))]
+
+
+def exchange(connection: Connection, profile: Profile, dataset: Dataset, progress: Progress) -> Exchanged:
+    """Rows that go into the vendor's blocks of a language model's adapter, and rows that come out.
+
+    Args:
+        connection: The way to the vendor.
+        profile: How the adapter was trained.
+        dataset: Texts; those without a token are left out.
+        progress: Where to show progress.
+
+    Raises:
+        ConfigError: The adapter does not take rows and give rows.
+        DataError: No text has a token.
+    """
+    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None:
+        raise ConfigError(
+            f"Adapter {profile.adapter} does not take rows and give rows back.",
+            remedy="Name a language model's, with bottom 0 or more.",
+        )
+    query = Query.open(connection, profile, "exchange", progress)
+    session = query.session
+    session.link = AdapterLink(query.gate, profile.adapter, labels=None)
+    session.eval()
+    template, tail, table = session.archive.template, session.tail, session.archive.table
+    if not isinstance(tail, Tail) or table is None:
+        raise TypeError("a language model's customer holds table and tail")
+    order = torch.tensor(query.order(dataset.texts))
+    tokens = tokenise(dataset, session.archive.tokenizer, max_content=profile.max_content).select(order)
+    held = template.segment_lengths(tokens).sum(1) > 0
+    tokens, order = tokens.select(held.nonzero()[:, 0]), order[held]
+    if not len(tokens):
+        raise DataError("No text has a token.", remedy="Name the column of the text.")
+    query.check_budget(tokens)
+    sent, returned = [], []
+    for indices in padded_batches(
+        template.segment_lengths(tokens).sum(1), min(query.offer.positions, LANGUAGE_POSITIONS)
+    ):
+        release = session.release(Texts(tokens.select(indices))).release
+        rows = release.payload
+        if isinstance(rows, Tokens):  # ids left, and the vendor looks them up in the table that is here too
+            embedded = template.assemble(rows, table=table.detach()).inputs_embeds
+            if embedded is None:
+                raise TypeError("what is looked up in a table are rows")
+            rows = template.unpad(embedded, rows)
+        output = session.link.infer(release)
+        rows = dataclasses.replace(rows, packed=rows.packed.with_values(rows.packed.values.float().cpu()))
+        sent.append(rows)
+        returned.append(dataclasses.replace(rows, packed=rows.packed.with_values(output)))
+        progress.update("exchange rows", int(indices[-1]) + 1, len(tokens))
+    inputs = template.assemble(tokens)
+    if inputs.input_ids is None:
+        raise TypeError("texts have token ids")
+    lengths = template.segment_lengths(tokens).sum(1)
+    return Exchanged(
+        sent=Rows.concatenate(sent),
+        returned=Rows.concatenate(returned),
+        tokens=Ragged(inputs.input_ids[inputs.attention_mask.bool()], lengths),
+        tail=tail,
+        template=template,
+    ).select(order.argsort())

@@ -1,0 +1,36 @@
+"""What the attacker is taken to know of the customer's records, and what it asks of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+
+ATTACKER: Final = "The attacker"
+"""The topic of these settings."""
+
+
+class AttackerSpec(SettingsSpec):
+    """What the attacker is taken to know of the customer's records, and what it asks of them."""
+
+    auxiliary_fraction: float = setting(
+        0.2,
+        help="Share of your records that the attacker knows in full: text, label and private attributes. It learns "
+        "from them, and is scored on the others.",
+        shown=Shown(ATTACKER, unit="share"),
+        ge=0,
+        lt=1,
+    )
+    group: str | None = setting(
+        None,
+        help="The column of who wrote a text: the attacker knows all texts of one person, or none.",
+        shown=Shown(ATTACKER, flags=("--group-column",), metavar="NAME"),
+    )
+    secret: tuple[str, ...] = setting(
+        (),
+        help="A column of what nobody may find out, for example the author's gender: the attacker asks for it.",
+        shown=Shown(ATTACKER, flags=("--secret-column",), metavar="NAME"),
+    )
+    seed: int = 0
+    """Which records it knows."""

@@ -1,0 +1,219 @@
+"""What a run will do, worked out and checked before any text leaves: its parts, its data as tokens, its job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cutlayer.core import Cut
+from cutlayer.customer.corpora import Labelled, Plain
+from cutlayer.customer.derived import dropout_seed, label_response, noise_secret, run_order, run_privatizer
+from cutlayer.customer.forecast import Forecast
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.handout import Offer, fetch_archive
+from cutlayer.customer.home import Home
+from cutlayer.customer.link import AdapterLink, Link
+from cutlayer.customer.order import Order
+from cutlayer.customer.prepare import Prepared, check_batches, largest_step, prepare
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.run import Run
+from cutlayer.customer.seq2seq import Seq2SeqSession
+from cutlayer.customer.session import Releasing, Session
+from cutlayer.customer.settings import FullTuning, Lora, Objective, RunSpec, TrainBottom
+from cutlayer.customer.tuning import trains_shared, tune
+from cutlayer.customer.validate import check_head, check_model
+from cutlayer.models import FAMILIES, Archive
+from cutlayer.privacy import Spellings, UtilityImportance, build_privatizer
+from cutlayer.privacy.spec import NoPrivacy
+from cutlayer.wire import Form
+from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, RecordSetSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as it will be.
+
+    Attributes:
+        spec: Its settings.
+        offer: The vendor's model and limits.
+        archive: What the vendor handed out for the cut.
+        data: The texts as tokens.
+        order: In which order they leave and are trained on.
+        session: The road, without a link yet.
+        forecast: What it will release.
+    """
+
+    spec: RunSpec
+    offer: Offer
+    archive: Archive
+    data: Prepared
+    order: Order
+    session: Session
+    forecast: Forecast
+
+    @property
+    def trains(self) -> bool:
+        """Whether the customer has weights of its own to train, and to keep in step with the vendor's."""
+        return bool(self.session.trained())
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, if nothing stops it early."""
+        training = self.spec.training
+        return self.spec.public_iterations + -(-len(self.data.train) // training.batch_size) * training.epochs
+
+    @property
+    def job_cut(self) -> Cut:
+        """The cut as the vendor sees it: ids make every bottom a text cut's."""
+        cut = self.spec.cut
+        return cut.model_copy(update={"bottom": None}) if self.spec.form is Form.IDS else cut
+
+    def record_set_spec(self) -> RecordSetSpec:
+        """What the vendor is told of stored texts."""
+        return RecordSetSpec(
+            model=self.offer.model.name,
+            cut=self.job_cut,
+            form=self.spec.form,
+            segments=self.data.segments,
+            wire_type=self.spec.wire_type,
+        )
+
+    def job_spec(self, run: Run) -> JobSpec:
+        """What the vendor is told of the job.
+
+        Args:
+            run: Which names its record sets.
+        """
+        spec, training, tuning = self.spec, self.spec.training, self.spec.tuning
+        return JobSpec(
+            model=self.offer.model.name,
+            fingerprint=self.offer.model.fingerprint,
+            cut=self.job_cut,
+            form=spec.form,
+            wire_type=spec.wire_type,
+            segments=1 if spec.objective is Objective.SEQ2SEQ else self.data.segments,
+            record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
+            num_labels=len(self.data.label_names) or None,
+            trainable_bottom=not spec.stores,
+            lora=LoraSpec(
+                rank=tuning.r, alpha=tuning.lora_alpha, dropout=tuning.lora_dropout, targets=tuning.target_modules
+            )
+            if isinstance(tuning, Lora)
+            else None,
+            shared_weights=trains_shared(spec, FAMILIES[self.offer.model.family]),
+            optimiser=OptimiserSpec(
+                learning_rate=training.learning_rate,
+                weight_decay=training.weight_decay,
+                total_steps=self.total_steps,
+                accumulation=training.gradient_accumulation_steps,
+                clip_norm=training.max_grad_norm,
+            ),
+            dropout=training.dropout,
+            gradient_checkpointing=training.gradient_checkpointing,
+            precision=training.precision,
+            seed=spec.seed,
+            checkpoint_every=training.checkpoint_steps,
+            largest_steps=tuple(
+                largest_step(examples, self.archive, batch_size=training.batch_size)
+                for examples in (self.data.train, self.data.public)
+                if examples is not None
+            ),
+        )
+
+
+def plan(
+    home: Home,
+    gate: Gate,
+    offer: Offer,
+    rows: Labelled | Plain,
+    spec: RunSpec,
+    progress: Progress,
+    device: torch.device,
+) -> Plan:
+    """Works out a run, and refuses what would fail in its middle. Only the bottom is fetched; no text leaves.
+
+    Args:
+        home: The customer's folder.
+        gate: The door.
+        offer: The vendor's model and limits.
+        rows: The data.
+        spec: The run's settings.
+        progress: Where to show progress.
+        device: Where the bottom is computed.
+
+    Raises:
+        ConfigError: Settings that this model or this data does not allow.
+        DataError: Texts that cannot be trained on.
+        ModelError: The model cannot learn what is to be learnt, or cannot be cut so.
+    """
+    check_model(spec, offer.model)
+    archive = fetch_archive(gate, home, offer.model, spec.cut, progress)
+    whole = isinstance(spec.tuning, FullTuning)
+    if (spec.train_bottom is not TrainBottom.FROZEN and not spec.cut.bottom) or whole:
+        archive.check_trainable()  # the table is trained; deeper bottoms may train their blocks alone
+    if spec.form is Form.IDS and whole:
+        check_head(archive)
+    secret = noise_secret(home, spec.unsafe_noise_seed)
+    data = prepare(
+        rows,
+        spec,
+        archive,
+        vocab_size=offer.model.vocab_size,
+        reported=rows.report(label_response(spec, secret), archive.tokenizer, vault=home.vault)
+        if isinstance(rows, Labelled)
+        else None,
+    )
+    session = build_session(archive, home, spec, data.importance, None, device)
+    data.check()
+    forecast = Forecast(home, spec, data, session, width=offer.model.width)
+    forecast.check_noise(archive)
+    for examples in (data.train, data.public):
+        if examples is not None:
+            check_batches(examples.lengths, batch_size=spec.training.batch_size, positions=offer.positions)
+    return Plan(
+        spec=spec,
+        offer=offer,
+        archive=archive,
+        data=data,
+        order=run_order(spec.seed, spec.privacy, secret),
+        session=session,
+        forecast=forecast,
+    )
+
+
+def build_session(
+    archive: Archive,
+    home: Home,
+    spec: RunSpec,
+    importance: UtilityImportance | None,
+    link: Link | AdapterLink | None,
+    device: torch.device,
+) -> Session:
+    """The road for these settings.
+
+    Args:
+        archive: What the vendor handed out.
+        home: The customer's folder.
+        spec: The run's settings.
+        importance: What CTI knows of each token.
+        link: The way to the vendor, where there is one already.
+        device: Where the bottom is computed.
+    """
+    secret = noise_secret(home, spec.unsafe_noise_seed)
+    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ else Session
+    return kind(
+        archive=archive,
+        parts=tune(archive, spec),
+        releasing=Releasing(
+            privatizer=run_privatizer(archive, spec, secret, importance),
+            public=build_privatizer(NoPrivacy(), secret=secret, spellings=Spellings(archive.spellings)),
+            form=spec.form,
+            wire_type=spec.wire_type,
+            vault=home.vault,
+        ),
+        link=link,
+        seed=dropout_seed(secret, spec.seed),
+        precision=spec.training.precision,
+        device=device,
+    )

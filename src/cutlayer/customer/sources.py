@@ -1,0 +1,61 @@
+"""Where a customer's texts come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+from cutlayer.customer.settings import DataSpec, Objective
+from cutlayer.data import Dataset, Table, is_table, read_dataset
+
+Source = str | Path | Dataset | Table
+"""Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), a `Dataset`, or a table in memory.
+
+Tables are DataFrames of pandas and polars, pyarrow Tables, `datasets.Dataset`s and lists of dicts.
+"""
+
+
+Texts = Source | Sequence[str] | Sequence[tuple[str, str]]
+"""The same, or texts themselves, or pairs of texts."""
+
+
+def read_source(
+    source: Source, data: DataSpec, objective: Objective, *, labelled: bool = True, attributes: Sequence[str] = ()
+) -> Dataset:
+    """Texts to train or measure on, with what is learnt of them.
+
+    Args:
+        source: Where they come from.
+        data: Which columns they stand in.
+        objective: What is learnt.
+        labelled: Whether a classifier's texts have labels.
+        attributes: Further columns to keep.
+    """
+    if isinstance(source, Dataset):
+        return source
+    classifies = objective is Objective.CLASSIFICATION
+    pair = data.text_pair_column if classifies else data.target_column if objective is Objective.SEQ2SEQ else None
+    return read_dataset(
+        source,
+        text_column=data.text_column,
+        text_pair_column=pair,
+        label_column=data.label_column if classifies and labelled else None,
+        attribute_columns=attributes,
+    )
+
+
+def read_texts(source: Texts, data: DataSpec) -> Dataset:
+    """Texts to ask about.
+
+    Args:
+        source: Where they come from.
+        data: Which columns they stand in.
+    """
+    if isinstance(source, Dataset):
+        return source
+    if not isinstance(source, str | Path) and not is_table(source) and isinstance(source, Iterable):
+        return Dataset(tuple((text,) if isinstance(text, str) else tuple(text) for text in source))
+    return read_dataset(
+        cast("str | Path | Table", source), text_column=data.text_column, text_pair_column=data.text_pair_column
+    )

@@ -1,0 +1,270 @@
+"""Rules across settings: which of them have no meaning together. All faults are told at once, before any text is read.
+
+A rule of one setting alone stands with it, as its bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from cutlayer.core import ConfigError, DataError, Fault, ModelError, Place
+from cutlayer.customer.settings import (
+    DataSpec,
+    FinetuneSpec,
+    FullTuning,
+    Lora,
+    Objective,
+    RunSpec,
+    TrainBottom,
+)
+from cutlayer.data import Dataset
+from cutlayer.models import Archive
+from cutlayer.privacy import find_mechanism
+from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
+from cutlayer.wire.messages import ModelInfo
+
+
+def choose_privacy(eta: float | None, privacy: PrivacySpec | None) -> PrivacySpec:
+    """How releases are privatized: as it was said, or text-to-text with an eta.
+
+    Args:
+        eta: Privacy parameter per token, in 1/distance of the embedding table; infinite for no privacy.
+        privacy: The whole of it.
+
+    Raises:
+        ConfigError: Both were given, or neither: how much of a text leaves is never decided by a default.
+    """
+    if privacy is not None:
+        if eta is not None:
+            raise ConfigError([Fault("eta", eta, f"must be left out with privacy: {privacy.mechanism} has its own")])
+        return privacy
+    if eta is None:
+        raise ConfigError(
+            [Fault("eta", None, "has no default")],
+            remedy="Give a number, of which smaller ones hide more (`Client.privatize` shows what would leave), or "
+            "math.inf for no privacy; or give privacy=TextToText(eta=…), Vector(eta=…) or NoPrivacy().",
+        )
+    return NoPrivacy() if eta == math.inf else TextToText(eta=eta)
+
+
+def validate(spec: RunSpec, data: DataSpec | None = None) -> None:
+    """Refuses settings that have no meaning together.
+
+    Args:
+        spec: The run's settings.
+        data: Where its texts and labels stand; `None` where they are not read from a table.
+
+    Raises:
+        ConfigError: With all faults.
+    """
+    find_mechanism(spec.privacy.noise)
+    faults = [*_cut_faults(spec), *_budget_faults(spec), *_label_faults(spec)]
+    if spec.objective is Objective.CLASSIFICATION:
+        faults += _classifier_faults(spec)
+    else:
+        faults += _generating_faults(spec)
+    if spec.objective is Objective.SEQ2SEQ:
+        faults += _seq2seq_faults(spec)
+    elif spec.training.max_target_length is not None:
+        faults.append(Fault("max_target_length", spec.training.max_target_length, "must be left out: " + _NO_TARGET))
+    if data is not None:
+        faults += _data_faults(spec, data)
+    if faults:
+        raise ConfigError(faults)
+
+
+_NO_TARGET = "encoder-decoders have target texts, objective seq2seq"
+
+
+def _cut_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with where the model is cut, or with a bottom that is trained."""
+    bottom, trained = spec.cut.bottom, spec.train_bottom is not TrainBottom.FROZEN
+    if bottom is None and spec.privacy.mechanism != "none":
+        yield Fault("bottom", "text", "has no embedding table, which noise needs: use 0, or `eta` inf")
+    if bottom is None and trained:
+        yield Fault("train_bottom", spec.train_bottom, "needs weights at the customer: use `bottom` 0 or more")
+    if trained and spec.privacy.mechanism == "vector":
+        yield Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text")
+    if spec.train_bottom is TrainBottom.CACHED and not bottom and not spec.cut.target:
+        yield Fault("train_bottom", "cached", "trains blocks: use bottom 1 or more")
+
+
+def _budget_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with a budget of eta."""
+    budget, epochs, eta = spec.privacy_budget, spec.training.epochs, spec.privacy.eta
+    if budget is None:
+        return
+    if spec.unsafe_noise_seed is not None:
+        yield Fault("privacy_budget", budget, "cannot limit noise from a seed, which protects nothing")
+    if spec.train_bottom is TrainBottom.RESAMPLE and not spec.privacy.cti and epochs * eta > budget:
+        yield Fault(
+            "privacy_budget",
+            budget,
+            f"must be {epochs * eta:g} or more for {epochs} epochs, each a look at eta {eta:g}",
+        )
+
+
+def _label_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with labels drawn by randomised response."""
+    epsilon, budget = spec.label_epsilon, spec.label_budget
+    if epsilon is None:
+        if budget is not None:
+            yield Fault("label_budget", budget, "needs `label_epsilon`: labels as they are exceed every budget")
+        return
+    if spec.objective.generates:
+        yield Fault("label_epsilon", epsilon, "must be left out: these labels are the text, and leave as eta says")
+    if spec.privacy.cti is not None:
+        yield Fault("cti", "set", "must be left out with `label_epsilon`: its noise is made of the true labels")
+    if budget is not None and spec.unsafe_noise_seed is not None:
+        yield Fault("label_budget", budget, "cannot limit labels drawn from a seed, which protects nothing")
+    elif budget is not None and epsilon > budget:
+        yield Fault("label_budget", budget, f"must be {epsilon:g} or more, which is label_epsilon")
+
+
+def _classifier_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What is for language models and encoder-decoders alone."""
+    if spec.cut.tail is not None:
+        yield Fault("tail", spec.cut.tail, "must be left out: a classifier's head is the vendor's")
+    if spec.cut.target:
+        yield Fault("target", spec.cut.target, "must be 0: a classifier has one stack of blocks")
+    if isinstance(spec.tuning, FullTuning):
+        yield Fault("method", "full", 'must be "lora": a classifier is tuned with adapters and a head')
+    if spec.training.packing:
+        yield Fault("packing", True, "must be off: each text has a label of its own")
+    if spec.public_iterations:
+        yield Fault("public_iterations", spec.public_iterations, "must be 0: a classifier needs labels to train on")
+
+
+def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with learning text."""
+    iterations, accumulated = spec.public_iterations, spec.training.gradient_accumulation_steps
+    if spec.cut.target and spec.objective is not Objective.SEQ2SEQ:
+        yield Fault("target", spec.cut.target, "must be 0: a language model has one stack of blocks")
+    if spec.privacy.cti is not None:
+        yield Fault("cti", "set", "must be left out: contributing tokens are found by class labels, and there are none")
+    if iterations and spec.train_bottom is TrainBottom.FROZEN:
+        yield Fault("public_iterations", iterations, "must be 0 with a frozen bottom, which they cannot change")
+    if iterations % accumulated:
+        yield Fault(
+            "public_iterations",
+            iterations,
+            f"must be a multiple of gradient_accumulation_steps = {accumulated}, so that their update is taken before "
+            "a private text leaves",
+        )
+    tables = spec.train_bottom is TrainBottom.RESAMPLE and not spec.cut.bottom and not spec.cut.target
+    if tables and isinstance(spec.tuning, Lora):
+        yield Fault("train_bottom", "resample", 'trains the table: use `method` "full", or leave the bottom frozen')
+
+
+def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What an encoder-decoder does not allow."""
+    if spec.cut.bottom is None:
+        yield Fault("bottom", "text", "must be 0 or more: the ids of target texts are their labels")
+    if spec.privacy.place is Place.ACTIVATIONS:
+        yield Fault(
+            "place",
+            "activations",
+            "must be tokens: the rows of a target text change with each step, so noise on them would be a new look "
+            "each time",
+        )
+    if spec.training.packing:
+        yield Fault("packing", True, "must be off: each source text has a target text of its own")
+    if spec.training.dropout:
+        yield Fault("dropout", True, "must be off: a cut encoder-decoder cannot drop out as the whole one does")
+
+
+def _data_faults(spec: RunSpec, data: DataSpec) -> Iterator[Fault]:
+    """Columns that runs of this objective do not read."""
+    if spec.objective.generates and data.text_pair_column is not None:
+        yield Fault(
+            "text_pair_column",
+            data.text_pair_column,
+            "must be left out: a language model is trained on single texts, an encoder-decoder's second text is "
+            "target_column",
+        )
+    if spec.objective is not Objective.SEQ2SEQ and "target_column" in data.model_fields_set:
+        yield Fault("target_column", data.target_column, f"must be left out: {_NO_TARGET}")
+
+
+def check_public(given: FinetuneSpec, *, public: bool) -> None:
+    """Refuses public text for classifiers, and steps on public text where there is none.
+
+    Args:
+        given: What was said of the run.
+        public: Whether public text was given.
+
+    Raises:
+        ConfigError: The one or the other.
+    """
+    if public and given.objective is Objective.CLASSIFICATION:
+        raise ConfigError([Fault("public_first", "given", "must be left out: a classifier needs labels to train on")])
+    if given.public_iterations and not public and given.objective.generates:
+        raise ConfigError(
+            [Fault("public_iterations", given.public_iterations, "needs public text to step on: give `public_first`")]
+        )
+
+
+MOST_LABELS: Final = 200
+"""A column with more values is a label column seldom, and a name, a date or an amount often."""
+
+
+def check_labels(dataset: Dataset, data: DataSpec) -> None:
+    """Refuses a label column that looks like none: each label becomes an output of the vendor's head.
+
+    Args:
+        dataset: What is trained on.
+        data: Which column it is, and whether it was said to be meant.
+
+    Raises:
+        DataError: It has another value in each row, or over 200 of them.
+    """
+    if data.many_labels or dataset.labels is None:
+        return
+    values = len(set(dataset.labels))
+    if values <= MOST_LABELS and (values < len(dataset) or values < 3):
+        return
+    raise DataError(
+        f"Column {data.label_column!r} has {values} different values in {len(dataset)} rows, which is much for labels.",
+        remedy="Name the column of the labels: --label-column, in Python label_column. If it is this one, say "
+        "--many-labels, in Python many_labels=True.",
+    )
+
+
+def check_head(archive: Archive) -> None:
+    """Refuses a whole tuning above released ids of a model whose head is its embedding table.
+
+    The vendor looks ids up in a table of its own and trains it; the head, the same weights, would stay behind here.
+
+    Args:
+        archive: What the vendor handed out.
+
+    Raises:
+        ConfigError: The head is tied to the table.
+    """
+    if archive.tail is not None and any(weight is archive.table for weight in archive.tail.parameters()):
+        raise ConfigError(
+            [Fault("method", "full", "must be lora: ids are released, and this model's head is its embedding table")],
+            remedy="Use --bottom 1, or adapters.",
+        )
+
+
+def check_model(spec: RunSpec, model: ModelInfo) -> None:
+    """Refuses a model that cannot learn what is to be learnt.
+
+    Args:
+        spec: The run's settings.
+        model: The vendor's model.
+
+    Raises:
+        ModelError: It is an encoder-decoder and the objective is for others, or the other way round.
+    """
+    pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
+    if pairs and not seq2seq:
+        raise ModelError(
+            f"{model.name} is an encoder-decoder ({model.family}): it writes a target text for each source text.",
+            remedy='Use --objective seq2seq (in Python objective="seq2seq"), or another model.',
+        )
+    if seq2seq and not pairs:
+        raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")

@@ -1,0 +1,190 @@
+"""What the lines that split runs are read against have in common: the whole model, one process, nothing private.
+
+PyTorch's own AdamW, the usual linear schedule and PEFT's own wrapper. Only what a seed and a customer decide is taken
+from this package, the values that an adapter starts with, each step's dropout and the order of the texts, so that this
+customer's split run with the same seed is the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import PreTrainedModel, get_linear_schedule_with_warmup
+
+from cutlayer.core import Cut
+from cutlayer.customer import Home, Lora, Progress, TrainSpec, TuningSpec
+from cutlayer.customer.derived import run_order
+from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.data import Dataset
+from cutlayer.models import adapter_state, attach_lora, cut_up, seed_dropout
+from cutlayer.privacy import NoPrivacy
+from cutlayer.wire import Precision
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What is trained in one process; the same settings as those of the split run that is read against it.
+
+    Attributes:
+        train: Texts to train on; of an encoder-decoder, pairs.
+        dev: Texts to stop on.
+        test: Texts to measure on.
+        model: An embedded model's name, a local folder or a hub id.
+        training: How it is trained.
+        tuning: Which weights are.
+        seed: Initialisation and dropout.
+        order: In which texts are taken: `order_without_privacy` of the split run's customer.
+    """
+
+    train: Dataset
+    dev: Dataset
+    test: Dataset
+    model: str
+    training: TrainSpec
+    tuning: TuningSpec
+    seed: int
+    order: Order
+
+    def arranged(self) -> Iterator[Dataset]:
+        """Train, dev and test in the order in which the split run takes them."""
+        return (each.select(self.order.of(each.texts)) for each in (self.train, self.dev, self.test))
+
+
+def order_without_privacy(customer: Path, seed: int) -> Order:
+    """In which a customer's runs without privacy take their texts.
+
+    Args:
+        customer: Its folder; made on first use.
+        seed: The run's.
+    """
+    return run_order(seed, NoPrivacy(), Home(customer).secret)
+
+
+def ordinary_peft(
+    whole: PreTrainedModel, lora: Lora, *, seed: int, bottom: int = 0, num_labels: int | None = None
+) -> PeftModel:
+    """PEFT around the whole model, starting from the values that a split run starts from.
+
+    Args:
+        whole: The model with its head.
+        lora: Rank, scale, dropout and targets of the adapter.
+        seed: What the adapter's first values are drawn from.
+        bottom: Blocks without adapter, counted from below, as at a frozen bottom.
+        num_labels: Outputs of a classification head.
+    """
+    reference = attach_lora(
+        cut_up(whole, Cut(bottom=bottom or None)).top,
+        rank=lora.r,
+        alpha=lora.lora_alpha,
+        dropout=lora.lora_dropout,
+        targets=lora.target_modules,
+        num_labels=num_labels,
+        seed=seed,
+    )
+    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
+    adapted = cast(PeftModel, get_peft_model(whole, config))
+    set_peft_model_state_dict(adapted, adapter_state(reference))
+    return adapted
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a model learns, and how that is measured.
+
+    Attributes:
+        model: What is trained of it requires a gradient.
+        lengths: Positions of each text to train on, `[n]`.
+        loss: Mean loss of the texts with these numbers, `[batch]`.
+        dev: Accuracy or perplexity on dev.
+        best: The best of several.
+    """
+
+    model: nn.Module
+    lengths: Tensor
+    loss: Callable[[Tensor], Tensor]
+    dev: Callable[[], float]
+    best: Callable[[Sequence[float]], float]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a training went through.
+
+    Attributes:
+        dev: Accuracy or perplexity on dev after each epoch.
+        losses: Training loss of each step.
+    """
+
+    dev: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callable[[Tensor], None] | None = None) -> Fit:
+    """Trains a model, which then has the weights of the best epoch on dev.
+
+    Args:
+        run: Its settings, seed and order.
+        lesson: The model, its loss and its dev set.
+        progress: Where to show progress.
+        watch: Is called after each backward pass, with the numbers of its texts `[batch]`.
+    """
+    training, model = run.training, lesson.model
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    place = next(iter(trained.values())).device
+    optimiser = torch.optim.AdamW(trained.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    steps = -(-len(lesson.lengths) // training.batch_size)
+    accumulated = training.gradient_accumulation_steps
+    schedule = get_linear_schedule_with_warmup(optimiser, 0, -(-steps * training.epochs // accumulated))
+    losses: list[float] = []
+    dev: list[float] = []
+    best: dict[str, Tensor] = {}
+    while len(dev) < training.epochs and (not dev or len(dev) - 1 - _first_best(dev, lesson) < training.patience):
+        _train(model, dropout=training.dropout)
+        shuffled = epoch_batches(
+            lesson.lengths,
+            batch_size=training.batch_size,
+            rng=run.order.generator(len(dev)),
+            group_by_length=training.group_by_length,
+        )
+        for number, texts in enumerate(shuffled, start=1):
+            seed_dropout(run.seed, len(losses) + 1)
+            with torch.autocast(place.type, torch.bfloat16, enabled=training.precision is Precision.BF16):
+                loss = lesson.loss(texts)
+            (loss / accumulated).backward()
+            losses.append(float(loss.detach()))
+            if watch is not None:
+                watch(texts)
+            if len(losses) % accumulated == 0 or len(losses) == steps * training.epochs:
+                if training.max_grad_norm is not None:
+                    nn.utils.clip_grad_norm_(trained.values(), training.max_grad_norm)
+                optimiser.step()
+                schedule.step()
+                optimiser.zero_grad()
+            stage = f"centralised epoch {len(dev) + 1}/{training.epochs}"
+            progress.update(stage, number, steps, f"loss {losses[-1]:.3f}")
+        dev.append(lesson.dev())
+        if _first_best(dev, lesson) == len(dev) - 1:
+            best = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(best[name])
+    return Fit(tuple(dev), tuple(losses))
+
+
+def _first_best(dev: list[float], lesson: Lesson) -> int:
+    """The best epoch is the first of equals, as in `customer.trainer`."""
+    return dev.index(lesson.best(dev))
+
+
+def _train(model: nn.Module, *, dropout: bool) -> None:
+    """Training mode; an adapter's own dropout follows its rate either way."""
+    model.train(dropout)
+    for name, module in model.named_modules():
+        if "lora_dropout" in name:
+            module.train()

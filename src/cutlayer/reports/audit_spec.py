@@ -1,0 +1,53 @@
+"""Settings of a leak report: what is asked, for how long, and what is made of the answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+from cutlayer.customer.attacker import ATTACKER
+
+REPORT: Final = "The report"
+"""The topic of what is made of the answers."""
+EPOCHS: Final = 3
+LEARNING_RATE: Final = 1e-3
+"""Of runs whose accuracies are compared: short, and of some hundred texts."""
+
+
+class PublicText(SettingsSpec):
+    """Text that an attacker has of its own."""
+
+    public: str | None = setting(
+        None,
+        help="Text that the attacker may have.",
+        shown=Shown(ATTACKER, metavar="FILE", default="what the embedded language model writes"),
+    )
+    public_column: str = setting(
+        "text", help="The column of the text in that file.", shown=Shown(ATTACKER, metavar="NAME")
+    )
+
+
+class AuditSpec(PublicText):
+    """What is asked, for how long, and what is made of the answers."""
+
+    time_limit: float | None = setting(
+        None,
+        help="Time that attacks may take, for example 5m. They are run more weakly for it, as the report says.",
+        shown=Shown(ATTACKER, unit="seconds", metavar="TIME", default="as long as it takes"),
+        gt=0,
+    )
+    only: tuple[str, ...] = setting(
+        (),
+        help="Run this attack alone.",
+        shown=Shown(ATTACKER, flags=("--attack",), metavar="NAME", default="all that apply"),
+    )
+    frontier: tuple[Annotated[float, Field(gt=0)], ...] = setting(
+        (),
+        help="Another eta to compare with: how useful the model is under it, on a fifth of the texts that is held out, "
+        "and what quick attacks read.",
+        shown=Shown(REPORT, common=True, metavar="NUMBER|inf"),
+    )
+    examples: int = setting(8, help="Texts on page one; 0 for none.", shown=Shown(REPORT, unit="texts"), ge=0)
