@@ -192,7 +192,11 @@ class _Command:
         hints = get_type_hints(self._function, include_extras=True)
         taken = {each.name for each in self._arguments}
         own = [
-            _keyword(name, _in_panel(hints[name]) if self._takes_config else hints[name], each.default)
+            _keyword(
+                name,
+                _in_panel(hints[name]) if self._takes_config and each.default is not each.empty else hints[name],
+                each.default,
+            )
             for name, each in inspect.signature(self._function).parameters.items()
             if name not in taken
         ]

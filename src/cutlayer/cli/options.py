@@ -30,7 +30,7 @@ AsJson = Annotated[
 ]
 AdapterId = Annotated[
     str,
-    typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False, rich_help_panel=PARTIES),
+    typer.Option("--adapter", metavar="ID", help="The adapter to ask.", show_default=False),
 ]
 
 

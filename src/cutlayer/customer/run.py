@@ -141,6 +141,10 @@ def check_version(state: RunState, folder: Path) -> None:
     )
 
 
+def _shown(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value)
+
+
 def _by_path(settings: Mapping[str, Any], within: str = "") -> dict[str, Any]:
     """Settings by their paths, such as `training.epochs`."""
     found: dict[str, Any] = {}
@@ -228,9 +232,11 @@ class Run:
         before, now = (_by_path(each.model_dump(mode="json", exclude=set(BUDGETS))) for each in (state.spec, spec))
         differing = sorted(key for key in before | now if now.get(key) != before.get(key))
         if differing:
+            # what was left open came out otherwise then, where an earlier version had another default
+            told = (f"{key} (there {_shown(before.get(key))}, here {_shown(now.get(key))})" for key in differing)
             raise ConfigError(
-                f"{folder} holds a run with other settings: {', '.join(differing)}.",
-                remedy="Choose another folder with --out, or repeat the command as it was.",
+                f"{folder} holds a run with other settings: {', '.join(told)}.",
+                remedy="Give these settings as they are there, and it goes on; or choose another folder with --out.",
             )
         state.spec = spec
         return cls(folder, state, reordered=state.data_digest != data.rows)
