@@ -263,6 +263,50 @@ def test_a_text_that_grows_is_drawn_as_it_would_be_whole(window: int | None) -> 
     assert grown == whole
 
 
+@WINDOWS
+@pytest.mark.parametrize("prompt", [1, 40, 255, 256, 600])
+def test_a_text_that_grows_is_read_once(window: int | None, prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token it is drawn and charged as from a fresh privatizer, which reads all that stands before it."""
+    privatizer, most = build(window), prompt + 60
+    (ids,) = random_texts(1, most)
+    reads = 0
+    honest = Spellings.__getitem__
+
+    def counted(spellings: Spellings, token: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return honest(spellings, token)
+
+    monkeypatch.setattr(Spellings, "__getitem__", counted)
+
+    def grow(grows: Privatizer, start: int, stop: int) -> Release:
+        excerpts = Excerpts(Ragged.from_lists([ids[:stop]]), (((0, start, stop),),))
+        return grows.tokens(texts(ids[start:stop]), labels=None, excerpts=excerpts)
+
+    found = [grow(privatizer, 0, prompt), *(grow(privatizer, stop - 1, stop) for stop in range(prompt + 1, most + 1))]
+    # the prompt when it came, and again with the token behind it; then each token for its text, and for its name
+    assert reads <= 2 * (prompt + 1) + 256 + 2 * 60
+    again = [grow(build(window), 0, prompt)]
+    again += [grow(build(window), stop - 1, stop) for stop in range(prompt + 1, most + 1)]
+    for ours, theirs in zip(found, again, strict=True):
+        assert (ours.identities, ours.contents, ours.draws) == (theirs.identities, theirs.contents, theirs.draws)
+        assert ours.charges.records.values.tolist() == theirs.charges.records.values.tolist()
+        assert ids_of(ours) == ids_of(theirs)
+
+
+def test_texts_that_grow_from_one_beginning_are_each_read_as_they_are() -> None:
+    """Two beams: what the first grew by is no part of the second."""
+    privatizer, (ids,) = build(4), random_texts(1, 30)
+    beams = [[*ids, 5, 6, 7], [*ids, 8, 6, 7]]
+    for stop in range(31, 34):
+        for beam in beams:
+            excerpts = Excerpts(Ragged.from_lists([beam[:stop]]), (((0, stop - 1, stop),),))
+            ours = privatizer.tokens(texts(beam[stop - 1 : stop]), labels=None, excerpts=excerpts)
+            theirs = build(4).tokens(texts(beam[stop - 1 : stop]), labels=None, excerpts=excerpts)
+            assert ours.draws == theirs.draws
+            assert ours.charges.records.values.tolist() == theirs.charges.records.values.tolist()
+
+
 def test_behind_an_edit_a_window_draws_as_before_and_a_prefix_anew() -> None:
     (ids,) = random_texts(1, 200)
     edited = [*ids[:50], 5 + (ids[50] + 1) % 40, *ids[51:]]

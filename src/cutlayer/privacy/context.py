@@ -71,6 +71,8 @@ class Excerpts:
     def compact(self) -> Excerpts:
         """The same over no more texts than the items are parts of."""
         used = sorted({text for parts in self.parts for text, _, _ in parts})
+        if len(used) == len(self.texts):
+            return self
         number = {text: place for place, text in enumerate(used)}
         parts = tuple(tuple((number[text], start, stop) for text, start, stop in each) for each in self.parts)
         return Excerpts(self.texts.select(used), parts)
@@ -179,17 +181,23 @@ class Reading:
 
     Args:
         ids: The text's tokens from its beginning.
+        begun: A reading of its beginning, with which it goes on.
         spellings: How they read.
         window: As of a `Reader`.
     """
 
-    def __init__(self, ids: Sequence[int], spellings: Spellings, *, window: int | None) -> None:
-        reader = Reader(spellings, window)
-        self._marks = []
-        for place, token in enumerate(ids):
+    def __init__(
+        self, ids: Sequence[int], spellings: Spellings, *, window: int | None, begun: Reading | None = None
+    ) -> None:
+        reader = Reader(spellings, window) if begun is None else begun._end.copy()
+        self._begun = 0 if begun is None else begun._stop
+        self._middle = reader.copy()
+        self._marks = [] if begun is None else begun._marks.copy()
+        for place, token in enumerate(ids[self._begun :], start=self._begun):
             if place % _STRIDE == 0:
                 self._marks.append(reader.copy())
             reader.take(token)
+        self._end, self._stop = reader, len(ids)
         self.read = reader.read
         """Names the whole text, as it reads."""
 
@@ -201,6 +209,8 @@ class Reading:
             start: The first of them.
             stop: Behind the last.
         """
+        if start == self._begun:
+            return contexts(ids[start:stop], self._middle.copy())
         reader = self._marks[start // _STRIDE].copy()
         for token in ids[start - start % _STRIDE : start]:
             reader.take(token)
@@ -221,18 +231,20 @@ class Readings:
         self._tokens = 0
         self._lock = threading.Lock()
 
-    def of(self, key: bytes, ids: Sequence[int]) -> Reading:
+    def of(self, key: bytes, ids: Sequence[int], *, beginning: bytes) -> Reading:
         """A text's reading.
 
         Args:
             key: Tells it from other texts.
             ids: Its tokens.
+            beginning: Tells the text that it may have been before it grew; that one's reading is gone on with.
         """
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key][1]
-        reading = Reading(ids, self._spellings, window=self._window)
+            _, begun = self._kept.get(beginning, (0, None))
+        reading = Reading(ids, self._spellings, window=self._window, begun=begun)
         with self._lock:
             if key not in self._kept:
                 counted = len(ids) + _STRIDE  # a short text has a mark, too

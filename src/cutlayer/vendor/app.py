@@ -24,6 +24,7 @@ from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.door import Door, key_in, wrong_key
+from cutlayer.vendor.frames import Handler, ShortWay
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import METRICS, Doorkeeper
@@ -154,8 +155,9 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     _add_control(app, vendor)
     _add_records(app, vendor)
     _add_jobs(app, vendor)
-    _add_generations(app, vendor)
+    frames = _add_generations(app, vendor)
     _add_operations(app, vendor)
+    app.add_middleware(ShortWay, handlers=frames)
     app.add_middleware(Door, doorkeeper=vendor.doorkeeper, limits=settings.limits, metrics=vendor.metrics)
     return app
 
@@ -376,7 +378,8 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
 # ---------------------------------------------------------------- generation
 
 
-def _add_generations(app: FastAPI, vendor: Vendor) -> None:
+def _add_generations(app: FastAPI, vendor: Vendor) -> dict[str, Handler]:
+    """Adds the routes; returns handlers of those that are to take the short way."""
     run, generations = vendor.compute.run, vendor.generations
 
     @app.api_route(**_at(routes.GENERATION_PUT))
@@ -387,12 +390,17 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> None:
     @app.api_route(**_at(routes.GENERATION_STEP))
     async def step(request: Request, generation: Identifier, step: StepNumber) -> Response:
         """Takes the next positions of a session's texts, or answers a repetition."""
-        return _tensors(await run(generations.step, _tenant(request), generation, step, await request.body()))
+        return _tensors(await answer(_tenant(request), generation, step, body=await request.body()))
+
+    async def answer(tenant: str, generation: str, step: int, *, body: bytes) -> bytes:
+        return await run(generations.step, tenant, generation, step, body)
 
     @app.api_route(**_at(routes.GENERATION_DELETE))
     def delete(request: Request, generation: Identifier) -> None:
         """Ends a session."""
         generations.delete(_tenant(request), generation)
+
+    return {routes.GENERATION_STEP.name: answer}
 
 
 async def _expire(vendor: Vendor) -> None:

@@ -31,7 +31,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("cutlayer.vendor.requests")
 
-_PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES.values()]
+_PATTERNS = [(route, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.path))) for route in ROUTES.values()]
 _KEPT = "Bearer "
 _OPEN = frozenset({"/healthz", "/metrics", "/openapi.json"})
 """What is answered without a tenant's key. All else asks for one, so that a path which is misread stays closed."""
@@ -63,8 +63,8 @@ class Door:
             return
         request = Request(scope)
         # Not `request.url`: that is made from the Host header, too, which is whatever the customer says.
-        path = _path(scope)
-        route = _route(request.method, path)
+        path = path_in(scope)
+        route, _ = route_of(request.method, path) or (None, {})
         visit = _Visit(receive, send, self._limits.body_seconds)
         started = time.perf_counter()
         tenant = ""
@@ -230,11 +230,15 @@ class _Visit:
                 return
 
 
-def _path(scope: Scope) -> str:
+def path_in(scope: Scope) -> str:
     """The path as the application's router reads it: without the part of a proxy or an application around this one."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
-def _route(method: str, path: str) -> Route | None:
-    return next((route for route, pattern in _PATTERNS if route.method == method and pattern.fullmatch(path)), None)
+def route_of(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """The route that a request is meant for, and what stands in its path; None where there is no such route."""
+    for route, pattern in _PATTERNS:
+        if route.method == method and (match := pattern.fullmatch(path)):
+            return route, match.groupdict()
+    return None

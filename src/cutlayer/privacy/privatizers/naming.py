@@ -16,6 +16,8 @@ from cutlayer.privacy.context import NAME_BYTES, Excerpts, token_lists
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.release import Release
 
+_ID_BYTES = 8
+
 
 @dataclass(frozen=True)
 class NamedText:
@@ -60,12 +62,16 @@ class Source:
 
     @cached_property
     def _packed(self) -> bytes:
-        return np.asarray(self.ids, dtype="<i8").tobytes()
+        return np.asarray(self.ids, dtype=f"<i{_ID_BYTES}").tobytes()
 
     @cached_property
     def name(self) -> bytes:
         """Tells it from other texts, in memory and nowhere else."""
-        return hashlib.blake2b(self._packed, digest_size=NAME_BYTES).digest()
+        return self.name_of(len(self.ids))
+
+    def name_of(self, tokens: int) -> bytes:
+        """Tells the text that its first tokens are from other texts."""
+        return hashlib.blake2b(self._packed[: tokens * _ID_BYTES], digest_size=NAME_BYTES).digest()
 
     @cached_property
     def draw(self) -> bytes:

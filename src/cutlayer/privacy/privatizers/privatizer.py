@@ -306,7 +306,7 @@ class Privatizer(ABC):
             places = contexts(ids[start:stop], Reader(self.space.spellings, self.spec.noise_window))
             reading = None
         else:
-            reading = self._readings.of(source.name, ids)
+            reading = self._readings.of(source.name, ids, beginning=source.name_of(start))
             places = reading.contexts(ids, start, stop)
         for place, context in enumerate(places, start=start):
             last = place == len(ids) - 1
