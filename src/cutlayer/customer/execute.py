@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,21 +20,11 @@ from cutlayer.customer.resume import open_job, restore_optimiser
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective
+from cutlayer.customer.threads import threads
 from cutlayer.customer.trainer import Examples, Trainer, TrainingTexts
 from cutlayer.customer.upload import Uploaded, upload
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobState
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Sets the number of threads of matrix products meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -69,7 +57,7 @@ class Execution:
         if not self.run.state.accepted:
             self._begin()
         try:
-            with _threads(self.run.state.threads if not self.plan.spec.stores else torch.get_num_threads()):
+            with threads(self.run.state.threads if not self.plan.spec.stores else torch.get_num_threads()):
                 return self._train(started)
         except KeyboardInterrupt as error:
             raise Stopped(

@@ -16,6 +16,7 @@ from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
+from cutlayer.customer.threads import threads
 from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
 from cutlayer.models import (
     Archive,
@@ -25,6 +26,8 @@ from cutlayer.models import (
     Part,
     Tail,
     seed_dropout,
+    threads_of_pass,
+    weights_of,
 )
 from cutlayer.models.cutting import block_list
 from cutlayer.privacy import Excerpts, Privatizer, Release, Vault
@@ -81,12 +84,14 @@ class Growing:
         decoding: Which positions are real.
         release: The prompts', once they have left: under its names the texts are listed.
         ids: Of each text all tokens that left, its prompt first.
+        weights: Of both parts, that each position is multiplied with.
     """
 
     def __init__(self, link: GenerationLink, bottom: AnyBottom | None, tail: AnyTail | None) -> None:
         self.link = link
         self.decoding = Decoding(link.spec.sequences)
         self.bottom_cache, self.tail_cache = (None if part is None else _cache(part) for part in (bottom, tail))
+        self.weights = sum(0 if part is None else weights_of(part) for part in (bottom, tail))
         self.release: Release | None = None
         self.ids: list[list[int]] = [[] for _ in range(link.spec.sequences)]
 
@@ -383,7 +388,6 @@ class Session(nn.Module):
 
     # ------------------------------------------------------------ texts that grow
 
-    @torch.no_grad()
     def grow(self, texts: Growing, new: Ragged, *, parents: Tensor | None = None) -> Tensor:
         """The same road for the next tokens of texts: tokens → privatize → bottom → privatize → wire → top → tail.
 
@@ -395,6 +399,11 @@ class Session(nn.Module):
         Returns:
             Logits `[n, vocabulary]` of the token that follows; arbitrary for a text that has ended.
         """
+        most = torch.get_num_threads()
+        with torch.no_grad(), threads(threads_of_pass(texts.weights, len(new.values), most=most)):
+            return self._grow(texts, new, parents)
+
+    def _grow(self, texts: Growing, new: Ragged, parents: Tensor | None) -> Tensor:
         if parents is not None:
             texts.reorder(parents)
         drawn = self.privatizer.tokens(Tokens((new,)), labels=None, excerpts=texts.grow(new))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         set_dropout,
         split,
     )
-    from cutlayer.models.decoding import Decoding, cache_bytes
+    from cutlayer.models.decoding import Decoding, cache_bytes, threads_of_pass, weights_of
     from cutlayer.models.heads import Head, seeded
     from cutlayer.models.inputs import Inputs, Layout, Template
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
@@ -117,9 +117,11 @@ __all__ = [
     "split",
     "split_seq2seq",
     "target_template",
+    "threads_of_pass",
     "tune_whole",
     "twin",
     "weights_file",
+    "weights_of",
     "write_archive",
 ]
 

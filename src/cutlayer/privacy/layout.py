@@ -28,11 +28,13 @@ class TextMajor:
     @classmethod
     def of(cls, tokens: Tokens) -> Self:
         """Reorders tokens."""
+        if len(tokens.segments) == 1:
+            (segment,) = tokens.segments
+            return cls(segment.values, segment.lengths[:, None], torch.arange(len(segment.values)))
         lengths = torch.stack([segment.lengths for segment in tokens.segments], dim=1)
         values = torch.cat([segment.values for segment in tokens.segments])
         starts = torch.stack([segment.offsets[:-1] for segment in tokens.segments], dim=1)
-        if len(tokens.segments) == 2:
-            starts[:, 1] += len(tokens.segments[0].values)
+        starts[:, 1] += len(tokens.segments[0].values)
         run = lengths.flatten()
         shift = starts.flatten() - (run.cumsum(0) - run)
         order = torch.arange(len(values)) + shift.repeat_interleave(run)

@@ -203,8 +203,11 @@ class ComputeThread:
             arguments: Its further arguments.
             options: Its named arguments.
         """
-        future = self._submit(tenant, partial(call, tenant, *arguments, **options))
-        return await asyncio.shield(asyncio.wrap_future(future))
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[object] = loop.create_future()
+        work = self._submit(tenant, partial(call, tenant, *arguments, **options))
+        work.add_done_callback(partial(_wake, loop, waiting))
+        return await waiting
 
     def post(
         self, call: Callable[Concatenate[str, P], object], tenant: str, *arguments: P.args, **options: P.kwargs
@@ -266,6 +269,21 @@ def _continue(work: _Work) -> bool:
     except BaseException as error:
         work.future.set_exception(error)
     return True
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[object], work: Future[Any]) -> None:
+    """Hands a result to a caller in another thread, at its loop's next turn."""
+
+    def settle() -> None:
+        if waiting.done():
+            return  # the caller went away
+        if (error := work.exception()) is not None:
+            waiting.set_exception(error)
+        else:
+            waiting.set_result(work.result())
+
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(settle)
 
 
 def _log_error(future: Future[Any]) -> None:

@@ -17,7 +17,7 @@ from cutlayer.wire import routes
 from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
 
 Handler = Callable[..., Awaitable[bytes]]
-"""Answers a tenant's frame: called with the tenant, what stands in the path by name, and `body`; returns the answer's."""
+"""Answers a tenant's frame: called with the tenant, what stands in the path by name, and `body`."""
 
 
 class ShortWay:

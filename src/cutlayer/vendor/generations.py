@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import Cache
 
 from cutlayer.core import Ragged
-from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes
+from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes, threads_of_pass, weights_of
 from cutlayer.vendor.adapters import Adapters, LiveAdapter
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import read_growth, read_release
@@ -43,6 +43,7 @@ class _Session:
         cache: The top's keys and values.
         decoding: Which positions are real.
         size: Most bytes that the cache can take.
+        weights: Of the top, that each position is multiplied with.
         encoded: An encoder-decoder's source texts, one for each sequence, once they are there.
         step: The last frame's number.
         digest: Of that frame's bytes.
@@ -56,6 +57,7 @@ class _Session:
     cache: Cache
     decoding: Decoding
     size: int
+    weights: int
     used: float
     encoded: Encoded | None = None
     step: int = 0
@@ -133,7 +135,8 @@ class Generations:
                 remedy="Ask for fewer sequences, or shorter ones.",
             )
         self._make_room(tenant, size)
-        session = _Session(spec, live, card, part.new_cache(), Decoding(spec.sequences), size, used=self._clock())
+        decoding, weights = Decoding(spec.sequences), weights_of(part)
+        session = _Session(spec, live, card, part.new_cache(), decoding, size, weights, used=self._clock())
         with self._ending:
             live.sessions += 1
         self._sessions[tenant, name] = session
@@ -263,7 +266,6 @@ class Generations:
 
     @torch.no_grad()
     def _grow(self, session: _Session, body: bytes) -> bytes:
-        use_threads(self._settings.compute_threads)
         tensors = decode_tensors(routes.GENERATION_STEP, body)
         if isinstance(session.adapter.part, Seq2SeqTop) and session.encoded is None:
             return self._read_source(session, session.adapter.part, tensors)
@@ -310,6 +312,7 @@ class Generations:
                 f"A source text has {longest} positions; the session was asked for {spec.source_positions}.",
                 remedy="Start a session with more.",
             )
+        use_threads(self._settings.compute_threads)
         encoded = encode(part, card.template, source, device)
         of = torch.arange(len(source)).repeat_interleave(spec.sequences // len(source))
         session.encoded = encoded.select(of)
@@ -322,6 +325,7 @@ class Generations:
     def _compute(self, session: _Session, growth: Ragged) -> tuple[Tensor, Tensor]:
         """The top's output `[n, new, width]`, and which of it is real `[n, new]`."""
         device = self._catalogue.device
+        use_threads(threads_of_pass(session.weights, len(growth.values), most=self._settings.compute_threads))
         inputs = session.decoding.grow(growth.lengths)
         real = session.decoding.new(inputs).to(device)
         values = session.decoding.pad(growth, inputs).to(device)

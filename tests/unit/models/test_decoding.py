@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from cutlayer.core import Cut, Ragged
-from cutlayer.models import Decoding, Head, Inputs, Part, cache_bytes, split
+from cutlayer.models import Decoding, Head, Inputs, Part, cache_bytes, split, threads_of_pass, weights_of
 from tests.equivalence import zoo
 
 SLIDING = ("mistral", "qwen2-mixed", "qwen3-mixed")
@@ -121,3 +121,22 @@ def test_bytes_that_are_counted_are_those_of_the_cache(name: str) -> None:
         counted = cache_bytes(part, sequences=3, positions=11)
         assert 0 < held <= counted
         assert held == counted or name in SLIDING
+
+
+def test_weights_are_those_that_a_position_is_multiplied_with() -> None:
+    """Of a table a position takes a row; the head it is multiplied with, all of it."""
+    model = zoo.shared_model("gpt2", Head.LANGUAGE)
+    parts = split(model, Cut(bottom=1, tail=0))
+    assert parts.bottom is not None
+    assert parts.tail is not None
+    blocks = [sum(parameter.numel() for parameter in block.parameters()) for block in model.transformer.h]  # type: ignore[union-attr]
+    assert weights_of(parts.bottom) == blocks[0]
+    assert weights_of(parts.top) == sum(blocks[1:])
+    assert weights_of(parts.tail) == model.lm_head.weight.numel()  # type: ignore[union-attr]
+
+
+def test_small_passes_are_computed_in_one_thread() -> None:
+    assert threads_of_pass(4_000_000, 1, most=8) == 1
+    assert threads_of_pass(4_000_000, 32, most=8) == 8
+    assert threads_of_pass(78_000_000, 1, most=8) == 8
+    assert threads_of_pass(0, 0, most=1) == 1

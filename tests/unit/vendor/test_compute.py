@@ -277,3 +277,48 @@ def test_the_starter_of_the_thread_sets_its_threads() -> None:
     thread = ComputeThread(1)
     assert asyncio.run(thread.run(lambda _: torch.get_num_threads(), "a")) == 1
     thread.close(lambda: None)
+
+
+def test_a_caller_that_goes_away_stops_nothing_and_another_is_served() -> None:
+    done: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: str) -> str:
+        begun.set()
+        assert go_on.wait(10)
+        done.append("slow")
+        return "slow"
+
+    async def leave() -> str:
+        left = asyncio.ensure_future(thread.run(slow, "a"))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        go_on.set()
+        return await thread.run(lambda _: "next", "a")
+
+    thread = ComputeThread(1)
+    assert asyncio.run(leave()) == "next"
+    assert done == ["slow"]
+    thread.close(lambda: None)
+
+
+def test_a_result_that_comes_after_its_loop_was_closed_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: str) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    async def leave() -> None:
+        asyncio.ensure_future(thread.run(slow, "a"))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+
+    thread = ComputeThread(1)
+    asyncio.run(leave())
+    go_on.set()
+    thread.close(lambda: None)
+    assert not caplog.records

@@ -350,6 +350,34 @@ def test_a_session_whose_computing_failed_is_gone(transport: LocalTransport, mon
     step(transport, 1, grown([2, 3]))
 
 
+@pytest.mark.parametrize("positions", [1, 3])
+def test_a_small_pass_computes_in_one_thread_and_others_in_all(
+    open_vendor: Callable[[], LocalTransport],
+    data_dir: Path,
+    change_settings: Callable[..., None],
+    positions: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change_settings(data_dir, threads=2)
+    transport = open_vendor()
+    put(transport, sequences=1)
+    (session,) = generations(transport)._sessions.values()
+    monkeypatch.setattr("cutlayer.models.decoding._SMALL_PASS", 2 * session.weights)
+    seen: list[int] = []
+    honest = Top.forward
+
+    def noting(self: Top, *given: Any, **named: Any) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return honest(self, *given, **named)
+
+    monkeypatch.setattr(Top, "forward", noting)
+    step(transport, 1, grown([positions]))
+    assert seen == [1 if positions == 1 else 2]
+    step(transport, 2, grown([2]))
+    step(transport, 3, grown([3]))
+    assert seen[1:] == [1, 2]
+
+
 # ---------------------------------------------------------------- what it takes
 
 

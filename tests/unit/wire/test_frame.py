@@ -8,9 +8,12 @@ import traceback
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cutlayer.core import Ragged, Tokens
 from cutlayer.wire import (
+    ROLES,
     Frame,
     FrameError,
     Route,
@@ -158,3 +161,20 @@ def test_ids_take_two_bytes_up_to_65536_entries_and_four_above(
     assert isinstance(arrived, Tokens)
     assert torch.equal(arrived.segments[0].values, release.segments[0].values)
     assert dtype.itemsize < len(body) / (texts * length) <= most
+
+
+TYPES = (torch.uint8, torch.uint16, torch.uint32, torch.bfloat16, torch.float32)
+tensors = st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans())
+
+
+@given(st.dictionaries(st.sampled_from([*ROLES, "ü", ""]), tensors, min_size=1, max_size=4))
+def test_a_block_has_the_bytes_that_the_library_writes(
+    drawn: dict[str, tuple[torch.dtype, list[int], bool]],
+) -> None:
+    """Transcripts and ledgers of before name bodies by their digest: the same tensors are the same bytes for ever."""
+    given = {}
+    for role, (dtype, shape, turned) in drawn.items():
+        values = (torch.arange(torch.Size(shape).numel()) % 251).reshape(shape).to(dtype)
+        given[role] = values.mT if turned and len(shape) > 1 else values
+    whole = {role: tensor.contiguous() for role, tensor in given.items()}
+    assert encode_tensors(given) == safetensors.torch.save(whole)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cutlayer.core import AuthError, ConfigError, Ragged, Tokens, VendorError
-from cutlayer.wire import Frame, pack, routes
+from cutlayer.wire import Frame, encode_tensors, pack, routes
 from cutlayer.wire.messages import AdapterList, SealRequest, ServiceInfo, WireType
 from cutlayer.wire.transports import HttpTransport
 from cutlayer.wire.transports.http import is_loopback
@@ -99,6 +99,31 @@ def test_every_byte_is_counted(play: Callable[..., Wire]) -> None:
     assert sum(reply.uplink_bytes for reply in replies) == len(wire.received)
     assert sum(reply.downlink_bytes for reply in replies) == len(wire.answered)
     assert replies[0].uplink_bytes == replies[1].uplink_bytes
+
+
+@pytest.mark.parametrize("rows", [1, 6000])
+def test_a_short_request_leaves_in_one_piece(
+    play: Callable[..., Wire], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that comes alone wakes the vendor for nothing; a long body is not copied for it."""
+    block = encode_tensors({"output": torch.zeros(1, 2)})
+    wire = play(answer("200 OK", block))
+    pieces: list[int] = []
+    honest = socket.socket.sendall
+
+    def noting(self: socket.socket, data: bytes, *flags: int) -> None:
+        if self.getpeername()[1] == int(wire.url.rsplit(":", 1)[1]):
+            pieces.append(len(data))
+        honest(self, data, *flags)
+
+    monkeypatch.setattr(socket.socket, "sendall", noting)
+    sent = {"rows": torch.zeros(rows, 2), "lengths": torch.tensor([[rows]], dtype=torch.uint16)}
+    transport = HttpTransport(wire.url, "key")
+    reply = transport.send(Frame(routes.JOB_INFER, {"job": "a" * 32}, tensors=sent))
+    transport.close()
+    wire.close()
+    assert sum(pieces) == reply.uplink_bytes == len(wire.received)
+    assert len(pieces) == (1 if rows == 1 else 2)
 
 
 JOB, RECORD_SET = {"job": "a" * 32}, {"record_set": "b" * 32}

@@ -91,6 +91,7 @@ class Privatizer(ABC):
         self._content_key = secret.content_key()
         self._identity_key = secret.derive("identity")
         self._readings = Readings(space.spellings, window=spec.noise_window)
+        self._settings_keys: dict[int | None, bytes] = {}
 
     # ------------------------------------------------------------ what it says of itself
 
@@ -267,6 +268,11 @@ class Privatizer(ABC):
 
     def _settings(self, look: int | None) -> bytes:
         """A key that stands for all that every draw of a release depends on."""
+        if look not in self._settings_keys:
+            self._settings_keys[look] = self._settings_key(look)
+        return self._settings_keys[look]
+
+    def _settings_key(self, look: int | None) -> bytes:
         settings = hashlib.blake2b(key=self._identity_key, digest_size=32)
         for part in (
             self.name.encode(),

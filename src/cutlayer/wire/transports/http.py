@@ -36,6 +36,8 @@ _TRY_AGAIN = frozenset({429, 503})
 _PIECE_BYTES = 2**20
 _HEAD_BYTES = 2**18
 """Most bytes of an answer's status lines and headers; uvicorn's have about 150, a proxy's some thousand."""
+_ONE_PIECE = 2**14
+"""Bytes of a request, its head included, that leave together."""
 _SLOWEST = 2**14
 """Bytes a second: an answer that has begun may take the time-out, and a second more for each of these."""
 
@@ -116,27 +118,46 @@ class _MeteredResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_MeteredSocket(self.fp.detach()))
 
 
-def _count(connection: HTTPConnection, data: Any) -> None:
-    """Counts what is about to be sent: bytes that a broken connection swallowed may have left, too."""
-    if connection.sock is None:
-        connection.connect()
-    _METER.get().sent += len(data)
-
-
 class _Connection(HTTPConnection):
+    """Counts what is about to be sent: bytes that a broken connection swallowed may have left, too.
+
+    A short request leaves in one piece. In two, its head would wake the vendor for nothing.
+    """
+
     response_class = _MeteredResponse
+    _held: bytearray | None = None
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        """Sends a request."""
+        self._held = bytearray()
+        try:
+            super().request(*args, **kwargs)
+            self._send_held()
+        finally:
+            self._held = None
 
     def send(self, data: Any) -> None:
-        _count(self, data)
+        """Sends bytes of a request, or holds them back until it is whole."""
+        if self._held is not None and len(self._held) + len(data) <= _ONE_PIECE:
+            self._held += data
+            return
+        self._send_held()
+        self._send(data)
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._send(held)
+
+    def _send(self, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        _METER.get().sent += len(data)
         super().send(data)
 
 
-class _TlsConnection(HTTPSConnection):
-    response_class = _MeteredResponse
-
-    def send(self, data: Any) -> None:
-        _count(self, data)
-        super().send(data)
+class _TlsConnection(_Connection, HTTPSConnection):
+    pass
 
 
 class _Pool(urllib3.HTTPConnectionPool):
