@@ -192,12 +192,13 @@ class Reading:
         reader = Reader(spellings, window) if begun is None else begun._end.copy()
         self._begun = 0 if begun is None else begun._stop
         self._middle = reader.copy()
-        self._marks = [] if begun is None else begun._marks.copy()
+        self._marks: list[Reader] = [] if begun is None else begun._marks.copy()
         for place, token in enumerate(ids[self._begun :], start=self._begun):
             if place % _STRIDE == 0:
                 self._marks.append(reader.copy())
             reader.take(token)
-        self._end, self._stop = reader, len(ids)
+        self._end: Reader = reader
+        self._stop: int = len(ids)
         self.read = reader.read
         """Names the whole text, as it reads."""
 

@@ -291,8 +291,7 @@ def test_a_caller_that_goes_away_stops_nothing_and_another_is_served() -> None:
 
     async def leave() -> str:
         left = asyncio.ensure_future(thread.run(slow, "a"))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(begun.wait, 10)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
@@ -313,9 +312,9 @@ def test_a_result_that_comes_after_its_loop_was_closed_is_nobodys(caplog: pytest
         assert go_on.wait(10)
 
     async def leave() -> None:
-        asyncio.ensure_future(thread.run(slow, "a"))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        left = asyncio.ensure_future(thread.run(slow, "a"))
+        assert await asyncio.to_thread(begun.wait, 10)
+        assert not left.done()
 
     thread = ComputeThread(1)
     asyncio.run(leave())
