@@ -16,7 +16,7 @@ from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
-from cutlayer.customer.threads import threads
+from cutlayer.customer.threads import threads_for
 from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
 from cutlayer.models import (
     Archive,
@@ -26,7 +26,6 @@ from cutlayer.models import (
     Part,
     Tail,
     seed_dropout,
-    threads_of_pass,
     weights_of,
 )
 from cutlayer.models.cutting import block_list
@@ -84,14 +83,15 @@ class Growing:
         decoding: Which positions are real.
         release: The prompts', once they have left: under its names the texts are listed.
         ids: Of each text all tokens that left, its prompt first.
-        weights: Of both parts, that each position is multiplied with.
+        bottom_weights: Of the bottom, that each position is multiplied with.
+        tail_weights: Of the tail.
     """
 
     def __init__(self, link: GenerationLink, bottom: AnyBottom | None, tail: AnyTail | None) -> None:
         self.link = link
         self.decoding = Decoding(link.spec.sequences)
         self.bottom_cache, self.tail_cache = (None if part is None else _cache(part) for part in (bottom, tail))
-        self.weights = sum(0 if part is None else weights_of(part) for part in (bottom, tail))
+        self.bottom_weights, self.tail_weights = (0 if part is None else weights_of(part) for part in (bottom, tail))
         self.release: Release | None = None
         self.ids: list[list[int]] = [[] for _ in range(link.spec.sequences)]
 
@@ -388,6 +388,7 @@ class Session(nn.Module):
 
     # ------------------------------------------------------------ texts that grow
 
+    @torch.no_grad()
     def grow(self, texts: Growing, new: Ragged, *, parents: Tensor | None = None) -> Tensor:
         """The same road for the next tokens of texts: tokens → privatize → bottom → privatize → wire → top → tail.
 
@@ -399,11 +400,6 @@ class Session(nn.Module):
         Returns:
             Logits `[n, vocabulary]` of the token that follows; arbitrary for a text that has ended.
         """
-        most = torch.get_num_threads()
-        with torch.no_grad(), threads(threads_of_pass(texts.weights, len(new.values), most=most)):
-            return self._grow(texts, new, parents)
-
-    def _grow(self, texts: Growing, new: Ragged, parents: Tensor | None) -> Tensor:
         if parents is not None:
             texts.reorder(parents)
         drawn = self.privatizer.tokens(Tokens((new,)), labels=None, excerpts=texts.grow(new))
@@ -423,7 +419,8 @@ class Session(nn.Module):
             hidden, inputs = hidden[:, None], Inputs(ended + 1, ended)
         else:
             hidden = texts.decoding.pad(Ragged(output, new.lengths + len(opening)), inputs)
-        return self._say(texts, hidden.to(self.device), inputs.to(self.device))[:, -1].cpu()
+        with threads_for(texts.tail_weights, hidden.shape[:2].numel()):
+            return self._say(texts, hidden.to(self.device), inputs.to(self.device))[:, -1].cpu()
 
     @property
     def _opening(self) -> tuple[int, ...]:
@@ -456,7 +453,8 @@ class Session(nn.Module):
         )
         rows = rows.preceded_by(table[opening.to(table.device)].cpu())
         embedded = replace(inputs, inputs_embeds=texts.decoding.pad(rows, inputs)).to(self.device)
-        hidden = self._enter(texts, embedded).cpu()
+        with threads_for(texts.bottom_weights, inputs.position_ids.numel()):
+            hidden = self._enter(texts, embedded).cpu()
         packed = Ragged(hidden[texts.decoding.new(inputs)], rows.lengths)
         made = self.privatizer.activations(drawn, Rows(packed, rows.lengths[:, None]))
         return made.carried_as(made.payload, texts.link.moment.encode())

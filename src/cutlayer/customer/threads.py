@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
+
+from cutlayer.models import threads_of_pass
 
 
 @contextmanager
@@ -20,3 +22,13 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_for(weights: int, positions: int) -> AbstractContextManager[None]:
+    """One thread while a small pass of growing texts is computed.
+
+    Args:
+        weights: Of the part, as `weights_of` counts them.
+        positions: New ones, of all texts.
+    """
+    return threads(threads_of_pass(weights, positions, most=torch.get_num_threads()))

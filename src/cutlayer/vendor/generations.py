@@ -324,9 +324,9 @@ class Generations:
 
     def _compute(self, session: _Session, growth: Ragged) -> tuple[Tensor, Tensor]:
         """The top's output `[n, new, width]`, and which of it is real `[n, new]`."""
-        device = self._catalogue.device
-        use_threads(threads_of_pass(session.weights, len(growth.values), most=self._settings.compute_threads))
+        device, most = self._catalogue.device, self._settings.compute_threads
         inputs = session.decoding.grow(growth.lengths)
+        use_threads(threads_of_pass(session.weights, inputs.position_ids.numel(), most=most))
         real = session.decoding.new(inputs).to(device)
         values = session.decoding.pad(growth, inputs).to(device)
         inputs = inputs.to(device)
