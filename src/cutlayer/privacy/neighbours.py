@@ -1,8 +1,8 @@
 """Exact nearest neighbours in an embedding table, at the speed of inexact ones.
 
 The answer is that of a float64 brute-force search, proved query by query: a coarse product in the
-processor's fastest element type ranks all candidates, the best few are measured in float64, and a
-bound on the coarse error shows that no other candidate can be nearer. Where the bound does not
+processor's fastest element type ranks all candidates, those of the best few that can be nearest are
+measured in float64, and a bound on the coarse error shows that no other can be nearer. Where the bound does not
 show it, the query is searched again more widely, in the end without any shortcut.
 
 The search never looks at the token that a query was made from: there is no early exit and no cache
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,12 +31,13 @@ COARSE_BYTES: Final = 128 * 2**20
 EXACT_ELEMENTS: Final = 2**18
 """float64 numbers gathered at a time for the exact measurement: 2 MiB stay in a core's cache."""
 WIDTHS: Final = (8, 64)
-"""Candidates measured exactly at the first attempt, and at the wider ones."""
+"""Candidates that may be measured exactly at the first attempt, and at the wider ones."""
 _GROUP: Final = 32
 """Candidates of which only the best is looked at, until its group is among the best."""
 _DEPTH: Final = 32
 """Products' inner length is a multiple of this; matrix units take a fifth longer for ragged ones."""
 _BUILD_ROWS: Final = 4096
+_CACHE_LINE: Final = 64
 _BF16_FEATURES: Final = ("amx_bf16", "avx512_bf16", "bf16")
 """Instructions for bf16 products, by torch's names; the last is ARM's."""
 _OUT_OF_REACH: Final = -3e38
@@ -205,35 +207,44 @@ class NeighbourSearch:
         values = torch.full((len(which), width + 1), -torch.inf, dtype=torch.float64)
         index = torch.zeros((len(which), width + 1), dtype=torch.int64)
         errors = _Errors()
-        scratch = torch.empty(0, dtype=dtype)  # fresh pages cost as much as the product
+        scratch = torch.empty(0, dtype=dtype)
         # a float64 copy is not kept: it is needed about never, and then for a few queries
         for block in self._blocks if dtype == self.coarse else self._build(dtype):
             errors.include(block.errors)
-            scores = scratch.resize_(min(len(which), QUERY_BLOCK), block.matrix.shape[1])
+            rows, columns = min(len(which), QUERY_BLOCK), block.matrix.shape[1]
+            if scratch.numel() < rows * columns:
+                scratch = _huge_pages(rows * columns, dtype)
+            scores = scratch[: rows * columns].view(rows, columns)
             for start in range(0, len(which), QUERY_BLOCK):
                 part = slice(start, start + QUERY_BLOCK)
                 left = torch.ones((len(which[part]), len(block.matrix)), dtype=dtype)
                 left[:, : queries.shape[1]] = queries[which[part]] - self._centre
-                ranked, columns = _rank(torch.mm(left, block.matrix, out=scores[: len(left)]), width)
+                ranked, found_at = _rank(torch.mm(left, block.matrix, out=scores[: len(left)]), width)
                 values[part], chosen = torch.cat([values[part], ranked.double()], 1).topk(width + 1)
-                index[part] = torch.cat([index[part], columns + block.start], 1).gather(1, chosen)
+                index[part] = torch.cat([index[part], found_at + block.start], 1).gather(1, chosen)
         # columns behind the last candidate: any candidate may stand in for them
         index.clamp_(max=len(self.candidates) - 1)
 
         proved = torch.empty(len(which), dtype=torch.bool)
-        step = max(1, EXACT_ELEMENTS // (width * queries.shape[1]))
+        step = max(1, EXACT_ELEMENTS // queries.shape[1])
         for start in range(0, len(which), step):
             part = slice(start, start + step)
             centred = queries[which[part]] - self._centre
-            measured = index[part, :width].sort(1).values  # ascending: of equals, max returns the first
-            best, position = self._exact(centred, measured).max(1)
-            found[which[part]] = measured.gather(1, position[:, None])[:, 0]
-            unmeasured = values[part, width]
-            proved[part] = best > unmeasured + self._bound(centred, unmeasured, errors, dtype)
+            # [width + 1, queries]: no candidate's exact score is above it
+            most = values[part].T + self._bound(centred, values[part].T, errors, dtype)
+            measured = torch.full((width, len(centred)), -torch.inf, dtype=torch.float64)
+            measured[0] = self._exact(centred, index[part, 0])
+            # one that cannot reach the first one's exact score need not be measured
+            place, query = (most[1:width] >= measured[0]).nonzero(as_tuple=True)
+            for at, whose in zip(place.split(step), query.split(step), strict=True):
+                measured[at + 1, whose] = self._exact(centred[whose], index[part].T[at + 1, whose])
+            best = measured.amax(0)
+            found[which[part]] = index[part, :width].T.where(measured == best, len(self.candidates)).amin(0)
+            proved[part] = best > most[width]
         return which[~proved]
 
     def _bound(self, centred: Tensor, coarse: Tensor, errors: _Errors, dtype: torch.dtype) -> Tensor:
-        """The class docstring's bound on |exact - coarse|, `[queries]`."""
+        """The class docstring's bound on |exact - coarse|, for queries `[n, width]` and scores `[..., n]`."""
         kind = _TYPES[dtype]
         rounded = centred.to(dtype).double()
         size = rounded.norm(dim=1)
@@ -249,19 +260,19 @@ class NeighbourSearch:
         return bound
 
     def _exact(self, centred: Tensor, index: Tensor) -> Tensor:
-        """Scores x·r - ‖r‖² / 2 in float64 of candidates `index` `[queries, n]`.
+        """Scores x·r - ‖r‖² / 2 in float64, `[n]`, of candidates `index` `[n]` for queries `[n, width]` or one query.
 
         Each is summed by itself and in the same order, so that it does not depend on the others.
         """
-        rows = self.table[self.candidates[index.flatten()]].view(*index.shape, -1) - self._centre
-        return rows.mul_(torch.add(centred[:, None], rows, alpha=-0.5)).sum(2)
+        rows = self.table[self.candidates[index]] - self._centre
+        return rows.mul_(torch.add(centred, rows, alpha=-0.5)).sum(1)
 
     def _brute(self, query: Tensor) -> int:
         """Index of the nearest candidate by measuring all of them; of equals, the first."""
         centred = (query - self._centre)[None]
         best, found = -torch.inf, 0
         for index in torch.split(torch.arange(len(self.candidates)), _BUILD_ROWS):
-            score, position = self._exact(centred, index[None])[0].max(0)
+            score, position = self._exact(centred, index).max(0)
             if float(score) > best:
                 best, found = float(score), int(index[position])
         return found
@@ -307,6 +318,16 @@ class NeighbourSearch:
                 below = torch.cat([rounded.T, torch.stack(parts)])
                 matrix[: len(below), offset : offset + len(rows)] = below
             yield _Block(start, matrix, errors)
+
+
+def _huge_pages(count: int, dtype: torch.dtype) -> Tensor:
+    """`[count]`, not initialised: numpy asks for huge pages. A first write to small ones costs as much as a product.
+
+    It begins where a cache line does, which numpy's own begin need not.
+    """
+    raw = torch.from_numpy(np.empty(count * dtype.itemsize + _CACHE_LINE, dtype=np.uint8))
+    start = -raw.data_ptr() % _CACHE_LINE
+    return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
 def _rank(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -134,6 +134,24 @@ def test_a_good_table_needs_few_second_attempts() -> None:
     assert search.counts.double == search.counts.brute == 0
 
 
+def test_what_cannot_be_nearest_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tables()["plain"]
+    everything = torch.ones(len(table), dtype=torch.bool)
+    queries = noisy(table, torch.arange(400), eta=15.0, seed=6)
+    measured = 0
+    exact = NeighbourSearch._exact
+
+    def counted(search: NeighbourSearch, centred: Tensor, index: Tensor) -> Tensor:
+        nonlocal measured
+        measured += len(index)
+        return exact(search, centred, index)
+
+    monkeypatch.setattr(NeighbourSearch, "_exact", counted)
+    search = NeighbourSearch(table, everything, coarse=torch.bfloat16)
+    assert torch.equal(search.nearest(queries), brute(table, everything, queries))
+    assert len(queries) < measured < 2 * len(queries)
+
+
 def test_more_ties_than_any_attempt_holds() -> None:
     """All corners of a cube, asked from its centre: measured one by one, and the first is returned."""
     corners = torch.tensor([[float(i >> bit & 1) for bit in range(8)] for i in range(256)])
