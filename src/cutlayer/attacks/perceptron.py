@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cutlayer.core.deadline import check_time
+
 _MIXED = 8
 """Batches whose texts are sorted by length together, so that little is padded."""
 
@@ -97,6 +99,7 @@ def minimise(
     for done in range(fitting.passes):
         order = torch.randperm(count, generator=generator)
         for number, items in enumerate(parts := list(batches(order) if batches else order.split(fitting.batch))):
+            check_time()
             left = 1 - (done + number / len(parts)) / fitting.passes
             optimiser.param_groups[0]["lr"] = fitting.learning_rate * left
             optimiser.zero_grad(set_to_none=True)

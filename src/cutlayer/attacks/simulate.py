@@ -18,6 +18,7 @@ from cutlayer.attacks.content import single_texts
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
+from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom
 from cutlayer.privacy.mechanisms import find_mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
@@ -174,6 +175,7 @@ def batches(lengths: Tensor, positions: int) -> Iterator[Tensor]:
     order = lengths.argsort(descending=True, stable=True)
     start = 0
     while start < len(order):
+        check_time()
         size = max(1, positions // max(1, int(lengths[order[start]])))
         yield order[start : start + size]
         start += size
@@ -247,7 +249,9 @@ def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
 
 def _parts(count: int, width: int) -> Iterator[slice]:
     step = max(1, _NUMBERS // width)
-    return (slice(start, start + step) for start in range(0, count, step))
+    for start in range(0, count, step):
+        check_time()
+        yield slice(start, start + step)
 
 
 def _constant(noise: Noise, count: int) -> Tensor:

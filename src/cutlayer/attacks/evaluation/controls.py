@@ -25,6 +25,7 @@ from cutlayer.attacks.evaluation.truth import Truth
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript, View
 from cutlayer.core import Tokens
+from cutlayer.core.deadline import check_time
 
 _STANDARD_ERRORS = 5.0
 _RISK = 3e-7
@@ -118,6 +119,7 @@ def run_controls(
     rng = torch.Generator().manual_seed(_SEED)
     controls = []
     for kind in Traffic:
+        check_time()
         seen, known = truth.traffic(kind, transcript, knowledge, looks=looks, rng=rng)
         view = View(seen, known.granted(seen, knowledge if kind is Traffic.NOISE else knowledge.unprotected()))
         guesses = list(attack(view))

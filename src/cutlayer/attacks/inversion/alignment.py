@@ -35,6 +35,7 @@ from cutlayer.attacks.inversion.alignment_seeds import seeds, summed
 from cutlayer.attacks.inversion.alignment_stretches import ENDS, Rates, StretchCounts, related_probability
 from cutlayer.attacks.inversion.emission import Candidates
 from cutlayer.core import Ragged
+from cutlayer.core.deadline import check_time
 
 _KEPT = 16
 """Tokens that are considered in a place while places are compared."""
@@ -237,6 +238,7 @@ class _Alignment:
         found: list[tuple[Tensor, Tensor]] = []
         rates = self._rates
         while len(order):
+            check_time()
             longest = int(lengths[order[-1]])
             some = order[-max(1, _BATCH // longest) :]
             order = order[: len(order) - len(some)]

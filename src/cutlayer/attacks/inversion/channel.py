@@ -27,6 +27,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from cutlayer.core.deadline import check_time
 from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
@@ -242,6 +243,7 @@ class Channel:
         @lru_cache(maxsize=1)
         def moments(weights: tuple[float, ...]) -> tuple[float, Float64, Float64]:
             """Mean loss, its gradient and its Hessian."""
+            check_time()
             a, b, c, s = weights
             score = (products * a).add_(b * self._square + c * self._norm)
             score[known, own] += s

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cutlayer.attacks.inversion.emission import Candidates
 from cutlayer.attacks.inversion.prior import Bigram
+from cutlayer.core.deadline import check_time
 
 _ELEMENTS = 2**22
 """Transitions in memory at a time."""
@@ -36,6 +37,7 @@ def decode(candidates: Candidates, lengths: Tensor, prior: Bigram, *, weight: fl
     starts = lengths.cumsum(0) - lengths
     order = lengths.argsort()
     while len(order):
+        check_time()
         # texts of about one length, longest last, so that padding is short
         longest = lengths[order[-1]]
         some = order[-max(1, _ELEMENTS // (int(longest) * k * k)) :]

@@ -40,6 +40,7 @@ from cutlayer.attacks.inversion.observed import check_depth, check_observed
 from cutlayer.attacks.inversion.public_rows import HeldOut, PublicBoundary, among, windows
 from cutlayer.attacks.inversion.row_reader import Moments, RowReader, Trial, barrier_of, best_tokens, sharpened
 from cutlayer.core import ConfigError, DataError, Fault, Proportion, Spec
+from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom, Inputs
 
 _SHUFFLED = 8
@@ -272,6 +273,7 @@ def _learn(
     done, total = 0, spec.passes * rows_in_pass
     for _ in range(spec.passes):
         for features, ids in _shuffled(source, held_out, barrier, spec, generator):
+            check_time()
             optimiser.param_groups[0]["lr"] = spec.learning_rate * max(0.0, 1 - done / total)
             with torch.enable_grad():
                 loss = F.cross_entropy(reader.scores(features, table) + barrier, ids)

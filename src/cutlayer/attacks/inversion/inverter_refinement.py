@@ -24,6 +24,7 @@ from cutlayer.attacks.inversion.unsplit_run import UnSplitRun, reconstruct
 from cutlayer.attacks.inversion.unsplit_spec import InputTruth, OuterIteration, Reconstruction, UnSplitSpec
 from cutlayer.attacks.knowledge import Inapplicable
 from cutlayer.core import DataError, Spec
+from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom, Inputs, Kind, cache_bytes
 
 _CACHE_BYTES = 2**29
@@ -180,6 +181,7 @@ def _search_together(guess: Bottom, observed: Tensor, positions: Tensor, options
     first = k * torch.arange(texts, device=options.device)
     with torch.no_grad(), torch.autocast(table.device.type, enabled=False):
         for place in range(longest):
+            check_time()
             tried = options[:, place]
             cache.batch_repeat_interleave(k)
             one = Inputs(

@@ -29,6 +29,7 @@ from cutlayer.attacks.evaluation.truth import Graded
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.view import SeenFrame, SeenRelease, Transcript, View
 from cutlayer.core import Ragged, Rows, Tokens
+from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom, Inputs, Kind, Seq2SeqBottom, Template, cache_bytes
 from cutlayer.models.cutting import block_list
 from cutlayer.wire import routes
@@ -212,6 +213,7 @@ def _read(
     ids = torch.zeros(hidden.shape[:2], dtype=torch.int64)
     step = max(1, _CACHE_BYTES // cache_bytes(bottom, sequences=guess.tried, positions=hidden.shape[1]))
     for start in range(0, len(hidden), step):
+        check_time()
         texts = slice(start, start + step)
         own = None if source is None else source.part(texts)
         ids[texts] = guess.read(hidden[texts], inputs.attention_mask[texts], template.opening, own)

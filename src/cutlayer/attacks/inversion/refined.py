@@ -41,6 +41,7 @@ from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, PublicText
 from cutlayer.attacks.simulate import batches, released_as, simulate
 from cutlayer.attacks.view import View
 from cutlayer.core import Cut, Payload, Place, Spec, Tokens
+from cutlayer.core.deadline import check_time
 
 _POSITIONS = 2**10
 """Padded positions that go through the bottom at a time."""
@@ -187,6 +188,7 @@ def refine(observed: ObservedRows, ids: Tensor, costs: Tensor, *, rounds: int, t
         if len(places):
             search = _Search(observed.select(texts), ids[places], costs[places])
             for _ in range(rounds):
+                check_time()
                 if not search.round(trials):
                     break
             found[places] = search.words

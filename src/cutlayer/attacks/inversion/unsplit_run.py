@@ -26,6 +26,7 @@ from transformers.activations import NewGELUActivation
 from cutlayer.attacks.inversion.observed import check_depth, check_observed
 from cutlayer.attacks.inversion.unsplit_spec import InputTruth, OuterIteration, Reconstruction, UnSplitSpec
 from cutlayer.core import ConfigError, DataError, Fault
+from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom, Inputs, isolated_dropout, set_dropout
 from cutlayer.privacy.neighbours import NeighbourSearch
 
@@ -241,6 +242,7 @@ class UnSplitRun:
             parameter.requires_grad_(True)
         with self._dropout(number):
             for _ in range(steps):
+                check_time()
                 self._mse().backward()
                 optimiser.step()
                 optimiser.zero_grad(set_to_none=True)

@@ -23,6 +23,7 @@ from cutlayer.attacks.inversion.observed import ObservedRows
 from cutlayer.attacks.knowledge import Knowledge, Need
 from cutlayer.attacks.view import View
 from cutlayer.core import Spec, Tokens
+from cutlayer.core.deadline import check_time
 
 _TEXTS_AT_ONCE = 16
 
@@ -71,6 +72,7 @@ class WordSelection:
         chosen = torch.zeros(content.total, len(allowed), requires_grad=True)
         optimiser = torch.optim.Adam([chosen], lr=self.spec.learning_rate)
         for _ in range(self.spec.steps):
+            check_time()
             mixed = (chosen / self.spec.temperature).softmax(1) @ words
             loss = observed.distances(content.with_values(mixed)).mean()
             (chosen.grad,) = torch.autograd.grad(loss, [chosen])

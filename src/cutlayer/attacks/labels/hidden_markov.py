@@ -133,6 +133,7 @@ def _climb(chain: Chain, evidence: Float64, *, rounds: int) -> Chain:
     """So many steps, or until they raise the likelihood no more."""
     before = -math.inf
     for _ in range(rounds):
+        check_time()
         shares, moves, likelihood = _states(chain, evidence)
         if likelihood - before < _ENOUGH:
             break

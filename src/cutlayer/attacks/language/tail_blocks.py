@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cutlayer.attacks.language.tail import check_without_blocks, predicting
 from cutlayer.core import DataError
+from cutlayer.core.deadline import check_time
 from cutlayer.models.cutting import Tail, Top, behead, block_list, trim
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.seq2seq import Seq2SeqTail
@@ -225,6 +226,7 @@ def _texts(hidden: Tensor) -> Iterator[slice]:
     """Texts whose attention matrices fit in memory together."""
     step = max(1, _PAIRS // max(hidden.shape[1], 1) ** 2)
     for start in range(0, len(hidden), step):
+        check_time()
         yield slice(start, start + step)
 
 

@@ -4,7 +4,8 @@ An attack without a turn would be missing without a word of what it might have r
 time is too short even for that, every question has an answer before any has a second, and what had no turn is named.
 What costs most begins at an eighth of its strength; what is left of the time then buys strength, shared evenly, the
 cheapest first. How long a stronger go takes is foretold from the first one as if nothing in it were fixed: too long
-rather than too short.
+rather than too short. What is at work when the time is up is cut short, if it asks (`check_time`), and counts as not
+run, or with what it had read before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -28,6 +30,7 @@ from cutlayer.attacks import (
     Truth,
     examine,
 )
+from cutlayer.core.deadline import OutOfTime, within
 from cutlayer.customer import Progress
 from cutlayer.customer.evidence import Evidence
 
@@ -115,6 +118,11 @@ class _Turn:
             return FIRST_GO
         return min(Fraction(1), Fraction(FIRST_TOKENS, self.tokens)) if self.tokens else Fraction(1)
 
+    def late(self, reason: str) -> AttackRun:
+        """It without a number, for lack of time."""
+        nothing = Examined(NotApplicable(attack=self.name, reason=reason))
+        return AttackRun(self.name, self.attack, self.column, nothing, share=Fraction(0))
+
     def run(self, evidence: Evidence, share: Fraction, *, limited: bool, before: AttackRun | None = None) -> AttackRun:
         """Runs it.
 
@@ -152,36 +160,44 @@ class _Turn:
 
 
 def run_attacks(
-    evidence: Evidence, names: Sequence[str], *, budget: float | None, progress: Progress
+    evidence: Evidence,
+    names: Sequence[str],
+    *,
+    budget: float | None,
+    began: float | None = None,
+    progress: Progress,
 ) -> tuple[list[AttackRun], tuple[str, ...]]:
     """Runs attacks: those that cost little first, and of these one on each question before another has its second.
 
     Args:
         evidence: The run that they attack.
         names: Their names.
-        budget: Seconds that they may take; one that has begun is not cut short. `None` for as long as they take.
+        budget: Seconds that they may take. `None` for as long as they take.
+        began: From when these count, by `time.monotonic`; from now on where it is left out.
         progress: Where to show progress.
 
     Returns:
         What came of each, in the order of names, and what the limit left out or weakened, in sentences.
     """
     turns = [_Turn(name, column, truth) for name in names for column, truth in evidence.truths(ATTACKS[name])]
-    began = time.monotonic()
+    start = time.monotonic() if began is None else began
 
     def left() -> float:
-        return float("inf") if budget is None else budget - (time.monotonic() - began)
+        return math.inf if budget is None else budget - (time.monotonic() - start)
 
     found: dict[int, AttackRun] = {}
     for done, number in enumerate(_one_after_the_other(turns)):
         turn = turns[number]
         progress.update("attacks", done, len(turns), turn.attack.title)
         if left() < 0:
-            reason = f"The time budget of {budget:g} s was used up before it was its turn."
-            nothing = Examined(NotApplicable(attack=turn.name, reason=reason))
-            found[number] = AttackRun(turn.name, turn.attack, turn.column, nothing, share=Fraction(0))
-        else:
-            share = Fraction(1) if budget is None else turn.least
-            found[number] = turn.run(evidence, share, limited=budget is not None)
+            found[number] = turn.late(f"The time budget of {budget:g} s was used up before it was its turn.")
+            continue
+        try:
+            with within(left()):
+                share = Fraction(1) if budget is None else turn.least
+                found[number] = turn.run(evidence, share, limited=budget is not None)
+        except OutOfTime:
+            found[number] = turn.late(f"The time budget of {budget:g} s was used up before it was done.")
     progress.update("attacks", len(turns), len(turns))
     ran = [found[number] for number in range(len(turns))]
     # once more with what time is left, the cheapest first, for what it leaves over serves the others
@@ -191,7 +207,8 @@ def run_attacks(
         share = affordable(before.share, before.seconds, left() / (len(weak) - place))
         if share > before.share:
             progress.update("stronger attacks", place, len(weak), before.attack.title)
-            ran[number] = turns[number].run(evidence, share, limited=True, before=before)
+            with suppress(OutOfTime), within(left()):
+                ran[number] = turns[number].run(evidence, share, limited=True, before=before)
     if weak:
         progress.update("stronger attacks", len(weak), len(weak))
     return ran, tuple(_traded(ran, budget))
