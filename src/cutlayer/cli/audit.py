@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -94,6 +95,7 @@ def audit(
     Without --transcript a vendor is run in this process for it, on your texts and the settings given: nothing leaves,
     nothing is charged. The report holds texts, as its examples; nothing else that is written does.
     """
+    began = time.monotonic()
     limits = _limits(asked.fail_above)
     if "privacy" not in settings and not audited.transcript:
         raise typer.BadParameter(MISSING["eta"], param_hint="--eta")
@@ -110,6 +112,7 @@ def audit(
             test=audited.test,
             attacker=attacker,
             progress=progress,
+            began=began,
             model=local.model,
             repeat=(shlex.join(["cutlayer", *sys.argv[1:]]),),
             **folder,

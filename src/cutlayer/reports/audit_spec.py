@@ -35,7 +35,8 @@ class AuditSpec(PublicText):
 
     time_limit: float | None = setting(
         None,
-        help="Time that attacks may take, for example 5m. They are run more weakly for it, as the report says.",
+        help="Time for all of it, the run that is attacked included, for example 5m. Attacks are run more weakly for "
+        "it, and what does not fit is left out, as the report says.",
         shown=Shown(ATTACKER, unit="seconds", metavar="TIME", default="as long as it takes"),
         gt=0,
     )

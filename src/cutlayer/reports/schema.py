@@ -384,7 +384,7 @@ class AuditSettings(Part):
         public_text: Where the attacker's own text is from, and how much.
         attacker_labels: Records whose label or attribute the attacker knows.
         unsafe_noise: Whether the noise is from a seed, which protects nothing.
-        budget_seconds: Time that the attacks had; `None` for as much as they took.
+        budget_seconds: Time that all of it had, or the attacks alone; `None` for as much as they took.
         seed: From which samples and attacks are drawn.
     """
 

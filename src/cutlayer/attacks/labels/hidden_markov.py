@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cutlayer.core.deadline import check_time
+
 Float64 = NDArray[np.float64]
 
 _FIRST_ROUNDS, _ROUNDS = 8, 60

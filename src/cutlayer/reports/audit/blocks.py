@@ -40,16 +40,17 @@ def copy_blocks(texts: Dataset, evidence: Evidence, folder: Path, progress: Prog
     return study_blocks(exchanged, progress, seed=seed)
 
 
-def unasked(spec: RunSpec) -> BlocksCopies:
-    """What a recorded run has in the place of numbers: there is no vendor to ask.
+def unasked(
+    spec: RunSpec, reason: str = "It takes queries of the tuned model, and so a run made for the audit."
+) -> BlocksCopies:
+    """What is in the place of numbers where the tuned model is not asked.
 
     Args:
         spec: The run's settings.
+        reason: Why it is not. Of a recorded run there is no vendor to ask.
     """
-    reason = _inapplicable(spec)
-    if reason:
-        return _without("not applicable", reason)
-    return _without("not run", "It takes queries of the tuned model, and so a run made for the audit.")
+    inapplicable = _inapplicable(spec)
+    return _without("not applicable", inapplicable) if inapplicable else _without("not run", reason)
 
 
 def study_blocks(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.data import Dataset
 from cutlayer.reports.audit.report import Attacked, audit
+from cutlayer.reports.audit.time_limit import TimeLimit
 from cutlayer.reports.audit.traffic import local_evidence
 from cutlayer.reports.schema import AuditReport, Finding, Frontier, FrontierPoint, Interval
 from cutlayer.reports.wording import per_cent, plain
@@ -100,12 +102,16 @@ class Compared:
         eta: Its eta.
         found: What it was measured to give; `None` where no attack has a number, so that it has no place among them.
         audited: Whether it is the setting that the report is about.
+        late: Whether there was no time to run it.
+        weaker: Whether its attacks were run more weakly, for a time limit.
     """
 
     label: str
     eta: float
     found: Evaluation | None
     audited: bool = False
+    late: bool = False
+    weaker: bool = False
 
 
 def quick_attacks() -> tuple[str, ...]:
@@ -145,22 +151,32 @@ def evaluate(
         ConfigError: Settings that have no meaning together.
         DataError: Texts that cannot be trained on.
     """
-    begun = time.monotonic()
+    return _evaluate(
+        texts,
+        spec,
+        attacker,
+        progress,
+        TimeLimit(None, time.monotonic()),
+        partial(audit, public=public, only=attacks, shown=shown, repeat=repeat),
+    )
+
+
+def _evaluate(
+    texts: Dataset,
+    spec: FinetuneSpec,
+    attacker: AttackerSpec,
+    progress: Progress,
+    limit: TimeLimit,
+    attack: Callable[..., AuditReport],
+) -> tuple[Evaluation | None, AuditReport]:
+    """The same within a time limit."""
     with tempfile.TemporaryDirectory(prefix="cutlayer-setting-") as folder:
         evidence = local_evidence(texts, spec, Path(folder), progress, attacker=attacker)
-        report = audit(
-            Attacked(evidence, spec.model or LOCAL_MODEL),
-            public=public,
-            budget=None,
-            only=attacks,
-            shown=shown,
-            seed=spec.seed or 0,
-            repeat=repeat,
-            progress=progress,
-        )
+        attacked = Attacked(evidence, spec.model or LOCAL_MODEL, began=limit.began)
+        report = attack(attacked, budget=limit.seconds, seed=spec.seed or 0, progress=progress)
         found = Evaluation.of(report, evidence)
     if found is not None:
-        found = found.model_copy(update={"seconds": time.monotonic() - begun})
+        found = found.model_copy(update={"seconds": time.monotonic() - limit.began})
     return found, report
 
 
@@ -172,6 +188,8 @@ def evaluate_beside(
     public: PublicText | None,
     attacks: Collection[str],
     progress: Progress,
+    limit: TimeLimit | None = None,
+    foretold: float = 0.0,
 ) -> tuple[Compared, ...]:
     """Runs and attacks settings that differ in eta alone, to be drawn beside the audited one.
 
@@ -182,16 +200,26 @@ def evaluate_beside(
         public: The attacker's own text.
         attacks: Names of the attacks to run; those of the audited setting's that are compared.
         progress: Where to show progress.
+        limit: On the time of all; these settings and the audited one share what is left alike.
+        foretold: Seconds that a setting's run is expected to take; where its share is less, it is not run.
 
     Raises:
         ConfigError: Settings that have no meaning together.
         DataError: Texts that cannot be trained on.
     """
     compared = []
+    attack = partial(audit, public=public, only=attacks, shown=0, repeat=())
     for number, spec in enumerate(specs):
-        progress.update(_STAGE, number, len(specs), setting_label(spec))
-        found, _ = evaluate(texts, spec, attacker=attacker, public=public, attacks=attacks, progress=progress)
-        compared.append(Compared(setting_label(spec), spec.privacy.eta, found))
+        own = TimeLimit(None, time.monotonic())
+        if limit is not None and limit.seconds is not None:
+            own = TimeLimit(limit.share(len(specs) - number + 1), own.began)
+        label = setting_label(spec)
+        progress.update(_STAGE, number, len(specs), label)
+        if foretold > own.left:
+            compared.append(Compared(label, spec.privacy.eta, None, late=True))
+        else:
+            found, report = _evaluate(texts, spec, attacker, progress, own, attack)
+            compared.append(Compared(label, spec.privacy.eta, found, weaker=bool(report.traded)))
         progress.update(_STAGE, number + 1, len(specs))
     return tuple(compared)
 
@@ -256,10 +284,16 @@ def frontier(settings: Sequence[Compared], *, objective: Objective, epochs: int,
         )
         for each, found in drawn
     )
-    lost = [each.label for each in settings if each.found is None]
+    lost = [each.label for each in settings if each.found is None and not each.late]
+    late = [each.label for each in settings if each.late]
+    weaker = [each.label for each in settings if each.weaker]
     told = [*_measured_by(points), *_held_out(points, objective, epochs)]
     if lost:
         told.append(f"No place among them, for no attack on words has a number there: {'; '.join(lost)}.")
+    if late:
+        told.append(f"Not run, for there was no time within the time limit: {'; '.join(late)}.")
+    if weaker:
+        told.append(f"Attacks were run more weakly, for the time limit: {'; '.join(weaker)}.")
     return Frontier(
         utility_name=_utility_name(points, [found.utility_n for _, found in drawn], objective),
         lower_is_better=objective.generates,
@@ -307,6 +341,8 @@ def _utility_name(points: Sequence[FrontierPoint], counts: Sequence[int], object
 
 def _measured_by(points: Sequence[FrontierPoint]) -> list[str]:
     """Which attacks stand behind which settings."""
+    if not points:
+        return []
     by_attacks: dict[tuple[str, ...], list[str]] = {}
     for point in points:
         by_attacks.setdefault(point.attacks, []).append(point.label)

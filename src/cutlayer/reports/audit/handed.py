@@ -8,7 +8,7 @@ from cutlayer.reports.schema import BlocksCopies, HandedOut, Student, VendorPage
 
 
 def vendor_page(
-    evidence: Evidence, source: str, students: tuple[Student, ...], blocks: BlocksCopies | None
+    evidence: Evidence, source: str, students: tuple[Student, ...], blocks: BlocksCopies | None, *, late: bool = False
 ) -> VendorPage:
     """Weights by name, count and share, and how well the tuned model can be copied (SAP §3.2, goal 1).
 
@@ -17,6 +17,7 @@ def vendor_page(
         source: Where the whole model is to be had.
         students: Copies that were tried.
         blocks: Copies of the vendor's blocks that were tried.
+        late: Whether there was no time for copies of the tuned model.
     """
     groups = inventory(load_model(source, head=evidence.archive.manifest.head), evidence.spec.cut)
     total = sum(group.parameters for group in groups)
@@ -35,7 +36,7 @@ def vendor_page(
         share=sum(group.handed_out for group in groups) / total,
         students=students,
         blocks=blocks,
-        note="" if students else _NO_LABELS if evidence.unlabelled else _NO_STUDENTS,
+        note="" if students else _NO_LABELS if evidence.unlabelled else _NO_TIME if late else _NO_STUDENTS,
     )
 
 
@@ -43,4 +44,5 @@ _NOT_COPIED = "How well a customer could copy the tuned model was not measured: 
 _NO_STUDENTS = _NOT_COPIED + (
     "that takes a run made for the audit, labels, and 125 texts or more whose answers are not all the same."
 )
+_NO_TIME = _NOT_COPIED + "there was no time for it within the time limit."
 _NO_LABELS = _NOT_COPIED + "no labels were given, so the model learnt nothing that could be copied."

@@ -13,18 +13,22 @@ from __future__ import annotations
 import html
 import math
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import ConfigError, Cut, CutlayerWarning, Fault
+from cutlayer.core.deadline import OutOfTime, within
 from cutlayer.customer import DataSpec, FinetuneSpec, Home, Objective, Progress, Source, Training, TuningSpec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.client import Columns, Privacy
 from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.progress import Shows, shown
 from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.customer.sources import read_source
@@ -38,18 +42,24 @@ from cutlayer.reports.audit.report import Attacked
 from cutlayer.reports.audit.report import audit as attack
 from cutlayer.reports.audit.runs import check_runs, several_runs
 from cutlayer.reports.audit.students import train_students
+from cutlayer.reports.audit.time_limit import TimeLimit
 from cutlayer.reports.audit.traffic import local_answers, local_evidence, recorded_evidence
 from cutlayer.reports.audit_files import write_audit
 from cutlayer.reports.audit_spec import EPOCHS, LEARNING_RATE, AuditSpec
 from cutlayer.reports.page.plots import plots
 from cutlayer.reports.page.render import render
-from cutlayer.reports.schema import AuditReport, Student
+from cutlayer.reports.schema import AuditReport, BlocksCopies, Student
+from cutlayer.reports.wording import duration
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 SEED: Final = 0
 """Of audits where none is given; never noise."""
+_COPYING: Final = 4
+"""Of the time that is left when a run is done, copies of a model have one part in so many."""
+_WRITING: Final = 3
+"""The same of public text that has to be written."""
 _PAGE_HEIGHT: Final = 800
 """Pixels of a report in a notebook."""
 
@@ -72,6 +82,7 @@ class AuditSettings(Privacy, Columns, total=False):
     frontier: tuple[float, ...]
     examples: int
     repeat: tuple[str, ...]
+    began: float
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,8 @@ def audit(
         progress: Where to show progress.
         **settings: `eta` or `privacy`, of which one must be given without `transcript`; `objective`, `cut`, `tuning`,
             `training`, `model` (a local folder or a hub id, the embedded model by default), `seed`; columns, as in
-            `finetune`; and the settings of `AuditSpec`, by name.
+            `finetune`; and the settings of `AuditSpec`, by name. `time_limit` counts from this call on, or from
+            `began` on, by `time.monotonic`.
 
     Raises:
         ConfigError: Settings that have no meaning together, or a folder that holds no finished run.
@@ -157,11 +169,12 @@ def audit(
     folders = (transcript,) if isinstance(transcript, Path) else tuple(transcript)
     sources = _sources(data)
     given: dict[str, Any] = dict(settings)
-    repeat = given.pop("repeat", ())
+    repeat, began = given.pop("repeat", ()), given.pop("began", time.monotonic())
     asked = AuditSpec(**{name: given.pop(name) for name in AuditSpec.model_fields if name in given})
     columns = {name: given.pop(name) for name in DataSpec.model_fields if name in given}
     objective = Objective(given.get("objective", Objective.CLASSIFICATION))
     seed = given.setdefault("seed", SEED)
+    limit = TimeLimit(asked.time_limit, began)
     compared = _check(asked, folders, sources)
     attacker = attacker or AttackerSpec()
     attacker = attacker.model_copy(update={"secret": tuple(dict.fromkeys(attacker.secret)), "seed": seed})
@@ -170,6 +183,7 @@ def audit(
     if not folders:
         privacy = choose_privacy(given.pop("eta", None), given.pop("privacy", None))
         specs = _settings(asked, model=model, privacy=privacy, **given | {"objective": objective})
+    foretold = 0.0
     labelled = bool(folders) or _labelled(sources[0], columns, objective)
     named = dict.fromkeys((*attacker.secret, *([attacker.group] if attacker.group else [])))
 
@@ -185,7 +199,10 @@ def audit(
             given_to = [Corpora(each, read(dev), read(test)) for each in corpora]
             attacked = _recorded(given_to, folders, model, customer, attacker)
         else:
-            attacked = _local(corpora[0], specs[0], Path(folder), attacker, bars)
+            start = time.monotonic()
+            evidence = local_evidence(corpora[0], specs[0], Path(folder), bars, attacker=attacker)
+            foretold = time.monotonic() - start
+            attacked = _with_copies(corpora[0], evidence, Path(folder), model, bars, limit, foretold)
         archive = attacked.evidence.archive
         own = public_text(
             asked.public,
@@ -194,10 +211,20 @@ def audit(
             max_content=archive.template.max_content(1),
             progress=bars,
             column=asked.public_column,
+            seconds=limit.share(_WRITING),
         )
-        found = evaluate_beside(corpora[0], specs[1:], attacker=attacker, public=own, attacks=compared, progress=bars)
+        found = evaluate_beside(
+            corpora[0],
+            specs[1:],
+            attacker=attacker,
+            public=own,
+            attacks=compared,
+            progress=bars,
+            limit=limit,
+            foretold=foretold,
+        )
         report = attack(
-            attacked,
+            replace(attacked, began=limit.began),
             public=own,
             budget=asked.time_limit,
             only=asked.only or None,
@@ -226,16 +253,51 @@ def _recorded(
     return Attacked(several.evidence, model, recorded=True, runs=several.told, blocks=unasked(several.evidence.spec))
 
 
-def _local(texts: Dataset, spec: FinetuneSpec, folder: Path, attacker: AttackerSpec, progress: Progress) -> Attacked:
-    """What a run for the audit showed, and what it takes to copy the model."""
-    evidence, seed = local_evidence(texts, spec, folder, progress, attacker=attacker), spec.seed or SEED
+def _with_copies(
+    texts: Dataset,
+    evidence: Evidence,
+    folder: Path,
+    source: str,
+    progress: Progress,
+    limit: TimeLimit,
+    foretold: float,
+) -> Attacked:
+    """What a run for the audit showed, and copies of its model, as far as time allows.
+
+    Args:
+        texts: What the run was on, and what the vendor is asked about.
+        evidence: The run.
+        folder: Where vendor, customer and run are.
+        source: Where the vendor's model is to be had.
+        progress: Where to show progress.
+        limit: On the time of all.
+        foretold: Seconds that questions about all texts take at most: as many as the run.
+    """
+    seed = evidence.spec.seed or SEED
+    if limit.left <= 0:
+        over = (
+            f"The run that is attacked, which cannot be cut short, took {duration(foretold)}: with it {limit} was over."
+        )
+        return Attacked(evidence, source, left_out=(over,), blocks=unasked(evidence.spec, _NO_TIME), late=True)
+    late = foretold > limit.share(_COPYING)
     students: tuple[Student, ...] = ()
-    if texts.labels is not None:
-        answers = local_answers(texts, evidence.result.adapter_id, folder, progress)
-        archive = evidence.archive
-        students = train_students(texts, answers, tokenizer=archive.tokenizer, table=archive.table, seed=seed)
-    blocks = copy_blocks(texts, evidence, folder, progress, seed=seed)
-    return Attacked(evidence, spec.model or LOCAL_MODEL, students=students, blocks=blocks)
+    blocks: BlocksCopies = unasked(evidence.spec, _NO_TIME)
+    if not late:
+        if texts.labels is not None:
+            answers = local_answers(texts, evidence.result.adapter_id, folder, progress)
+            archive = evidence.archive
+            students = train_students(texts, answers, tokenizer=archive.tokenizer, table=archive.table, seed=seed)
+        with suppress(OutOfTime), within(limit.share(_COPYING)):
+            blocks = copy_blocks(texts, evidence, folder, progress, seed=seed)
+    left_out = []
+    if late and texts.labels is not None:
+        left_out.append(f"Copies of the tuned model were not tried, for {limit}.")
+    if blocks.status == "not run":
+        left_out.append(f"Copies of the vendor's blocks were not tried, for {limit}.")
+    return Attacked(evidence, source, students=students, blocks=blocks, left_out=tuple(left_out), late=late)
+
+
+_NO_TIME = "There was no time for it within the time limit."
 
 
 def _sources(data: Source | Sequence[Source]) -> tuple[Source, ...]:

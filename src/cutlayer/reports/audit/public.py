@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import torch
@@ -30,6 +32,7 @@ def public_text(
     max_content: int,
     progress: Progress,
     column: str = "text",
+    seconds: float = math.inf,
 ) -> PublicText:
     """An attacker's own text in a model's tokens.
 
@@ -41,12 +44,16 @@ def public_text(
         max_content: Tokens of a text at most.
         progress: Where to show progress.
         column: The file's column of the text.
+        seconds: To write text in. What is written by then is taken, and not kept for the next time.
 
     Raises:
         DataError: There are no texts in it.
     """
+    short = ""
     if source is None:
-        texts, name = _written(kept, progress), f"{STARTER_DECODER}, which wrote"
+        texts, name = _written(kept, progress, seconds), f"{STARTER_DECODER}, which wrote"
+        if not kept.exists():
+            short = " until a share of the time limit was over"
     elif isinstance(source, Dataset):
         texts, name = source, "texts that were given,"
     else:
@@ -55,10 +62,10 @@ def public_text(
     tokens = tokenise(single, tokenizer, max_content=max_content)
     if not tokens.total:
         raise DataError("The attacker's text is empty.", remedy="Give texts with --public, or leave it out.")
-    return PublicText(tokens, source=f"{name} {tokens.total} tokens")
+    return PublicText(tokens, source=f"{name} {tokens.total} tokens{short}")
 
 
-def _written(kept: Path, progress: Progress) -> Dataset:
+def _written(kept: Path, progress: Progress, seconds: float) -> Dataset:
     """Text that the embedded language model wrote, sampled once."""
     if kept.exists():
         try:
@@ -67,17 +74,22 @@ def _written(kept: Path, progress: Progress) -> Dataset:
             raise StorageError(f"{kept} cannot be read.", remedy="Remove it: it will be written again.") from error
     model, tokenizer = load_model(STARTER_DECODER, head=Head.LANGUAGE), load_tokenizer(STARTER_DECODER)
     rng = torch.Generator().manual_seed(_SEED)
+    end = time.monotonic() + seconds
     texts: list[str] = []
-    for start in range(0, _WRITTEN_TEXTS, _AT_ONCE):
-        texts += [" ".join(text.split()) for text in tokenizer.batch_decode(_sample(model, tokenizer, rng))]
-        progress.update("write public text", start + _AT_ONCE, _WRITTEN_TEXTS)
-    write_bytes(kept, "\n".join(texts).encode())
+    while len(texts) < _WRITTEN_TEXTS and (time.monotonic() < end or not texts):
+        ids = _sample(model, tokenizer, rng, end)
+        texts += [" ".join(text.split()) for text in tokenizer.batch_decode(ids)]
+        progress.update("write public text", len(texts), _WRITTEN_TEXTS)
+    if time.monotonic() < end:
+        write_bytes(kept, "\n".join(texts).encode())
     return Dataset(tuple((text,) for text in texts if text))
 
 
 @torch.no_grad()
-def _sample(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rng: torch.Generator) -> torch.Tensor:
-    """`[texts, tokens]` ids, drawn one after the other from the model's own probabilities."""
+def _sample(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rng: torch.Generator, end: float
+) -> torch.Tensor:
+    """`[texts, tokens]` ids, drawn one after the other from the model's own probabilities, until `end` at most."""
     first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     ids = torch.full((_AT_ONCE, 1), int(first or 0))
     written, cache = [], None
@@ -89,4 +101,6 @@ def _sample(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, rng: tor
         drawn = torch.rand(_AT_ONCE, 1, generator=rng, dtype=torch.float64)
         ids = torch.searchsorted(up_to, drawn * up_to[:, -1:])
         written.append(ids)
+        if time.monotonic() > end:
+            break
     return torch.cat(written, 1)

@@ -48,6 +48,9 @@ class Attacked:
         runs: What is to be said of several runs that are read together.
         students: Copies of the tuned model that were tried, for the vendor's page.
         blocks: Copies of the vendor's blocks that were tried, for the same page.
+        began: From when a time budget counts, by `time.monotonic`; from the attacks on where it is left out.
+        left_out: What was left out or cut short for it before attacks, a sentence each.
+        late: Whether there was no time to try copies of the tuned model.
     """
 
     evidence: Evidence
@@ -56,6 +59,9 @@ class Attacked:
     runs: tuple[str, ...] = ()
     students: tuple[Student, ...] = ()
     blocks: BlocksCopies | None = None
+    began: float | None = None
+    left_out: tuple[str, ...] = ()
+    late: bool = False
 
 
 def audit(
@@ -74,8 +80,8 @@ def audit(
     Args:
         attacked: The run.
         public: The attacker's own text.
-        budget: Seconds that attacks may take; for it they are run more weakly, and the report says so. `None` for as
-            long as they take.
+        budget: Seconds that attacks may take, or all since `attacked.began`; for it they are run more weakly, and the
+            report says so. `None` for as long as they take.
         only: Names of the attacks to run; `None` for all.
         shown: Examples on page one.
         seed: From which examples are chosen.
@@ -87,7 +93,7 @@ def audit(
     knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
     evidence = replace(evidence, knowledge=knowledge)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
-    ran, traded = run_attacks(evidence, names, budget=budget, progress=progress)
+    ran, traded = run_attacks(evidence, names, budget=budget, began=attacked.began, progress=progress)
     ran += _not_asked(evidence, names)
     outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
     measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}
@@ -96,7 +102,7 @@ def audit(
     best = strongest(findings)
     rows, tried = _rows_that_stand_out(evidence, ran)
     readings = {each.name: each.reading for each in ran if each.reading is not None}
-    page = vendor_page(evidence, source, attacked.students, attacked.blocks)
+    page = vendor_page(evidence, source, attacked.students, attacked.blocks, late=attacked.late)
     depth = sum("block" in part.name for part in page.handed)
     settings = _settings(
         evidence, source, blocks=depth, recorded=attacked.recorded, budget=budget, seed=seed, looks=_looks(ran)
@@ -117,7 +123,7 @@ def audit(
         stand_out=rows,
         examples=examples(evidence, readings, best, count=shown, seed=seed),
         vendor=page,
-        traded=traded,
+        traded=(*attacked.left_out, *traded),
         runs=attacked.runs,
         repeat=repeat,
     )
