@@ -6,10 +6,12 @@ is told (how releases are privatized), and what anybody may have (public text).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -132,6 +134,8 @@ class PublicText:
         self.source = source
         self.alike = alike
         self._fitted: dict[Hashable, Any] = {}
+        self._fitting: defaultdict[Hashable, RLock] = defaultdict(RLock)
+        self._guard = Lock()
 
     def followed_by(self, other: PublicText) -> PublicText:
         """These texts, and another's behind them; of what was learnt from either nothing is kept."""
@@ -140,15 +144,18 @@ class PublicText:
         return PublicText(Tokens((both,)), source=f"{self.source}; {other.source}", alike=self.alike)
 
     def fitted(self, key: Hashable, fit: Callable[[], T]) -> T:
-        """What `fit` returns, fitted once for each key.
+        """What `fit` returns, fitted once for each key; another thread that asks for it meanwhile waits.
 
         Args:
             key: What it depends on beside this text.
             fit: Fits it.
         """
-        if key not in self._fitted:
-            self._fitted[key] = fit()
-        found: T = self._fitted[key]
+        with self._guard:
+            fitting = self._fitting[key]
+        with fitting:
+            if key not in self._fitted:
+                self._fitted[key] = fit()
+            found: T = self._fitted[key]
         return found
 
 

@@ -7,16 +7,40 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-_END: ContextVar[float] = ContextVar("end", default=math.inf)
+from dataclasses import dataclass
 
 
 class OutOfTime(Exception):  # noqa: N818 - an answer to whoever set the time, not a fault of anybody's
     """Raised in the midst of work whose time is up; what it had done is lost."""
 
 
+@dataclass
+class Deadline:
+    """When work must be done.
+
+    Attributes:
+        end: By `time.monotonic`.
+        outer: Of the work that this is a part of.
+    """
+
+    end: float
+    outer: Deadline | None = None
+
+    def over(self) -> None:
+        """Ends the time now, for work in other threads too that was given it."""
+        self.end = -math.inf
+
+    @property
+    def past(self) -> bool:
+        """Whether it is over, or that of the whole is."""
+        return time.monotonic() > self.end or (self.outer is not None and self.outer.past)
+
+
+_DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+
+
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def within(seconds: float) -> Iterator[Deadline]:
     """Gives the work inside so many seconds, or fewer where it has fewer already.
 
     Args:
@@ -25,11 +49,12 @@ def within(seconds: float) -> Iterator[None]:
     Raises:
         OutOfTime: The time is up, and the work asked.
     """
-    before = _END.set(min(_END.get(), time.monotonic() + seconds))
+    deadline = Deadline(time.monotonic() + seconds, _DEADLINE.get())
+    before = _DEADLINE.set(deadline)
     try:
-        yield
+        yield deadline
     finally:
-        _END.reset(before)
+        _DEADLINE.reset(before)
 
 
 def check_time() -> None:
@@ -38,5 +63,6 @@ def check_time() -> None:
     Raises:
         OutOfTime: There is none.
     """
-    if time.monotonic() > _END.get():
+    deadline = _DEADLINE.get()
+    if deadline is not None and deadline.past:
         raise OutOfTime

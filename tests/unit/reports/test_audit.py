@@ -340,3 +340,24 @@ def test_what_labels_would_change_is_refused_without_them(
     assert [fault.path for fault in refused.value.faults] == [named]
     assert "--label-column" in refused.value.remedy
     assert not (tmp_path / "run").exists()
+
+
+def test_attacks_beside_one_another_find_what_they_find_alone(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+) -> None:
+    """Those that share what they fit, and one that trains: each number is the same."""
+    some = texts.select(range(60))
+    evidence = evidence_of(tiny_model, tmp_path, some, attacker=AttackerSpec(auxiliary_fraction=0.3))
+    only = ("maximum-posterior", "multi-run", "nearest-neighbour", "label-mlp", "lengths")
+    threads, found = torch.get_num_threads(), []
+    try:
+        for at_once in (1, 2):
+            torch.set_num_threads(at_once)
+            report = report_on(evidence, tiny_model, only=only)
+            found.append([each.model_copy(update={"seconds": 0}) for each in report.attacks])
+            assert sum(each.status == "measured" for each in report.attacks) >= 3
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]

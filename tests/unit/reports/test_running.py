@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -24,7 +26,8 @@ from cutlayer.attacks import (
     TokenTruth,
     View,
 )
-from cutlayer.core import Proportion, Ragged, Tokens
+from cutlayer.core import DataError, Proportion, Ragged, Tokens
+from cutlayer.core.deadline import check_time
 from cutlayer.customer import Silent
 from cutlayer.customer.evidence import Evidence
 from cutlayer.reports.audit import running
@@ -228,3 +231,31 @@ def test_turned_down_attacks_are_other_attacks() -> None:
             assert type(weaker) is type(ATTACKS[name].run)
             assert strength(weaker) != strength(ATTACKS[name].run)
             assert strength(weaker) == strength(dial.turned(0.125))
+
+
+def test_what_fails_beside_others_stops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are at work when one fails: its error is told, and the other ends at its next question for the time."""
+    stopped, both = threading.Event(), threading.Barrier(2)
+
+    def examine(name: str, *_: object, **__: object) -> Examined:
+        both.wait(timeout=60)
+        if name == "cheap":
+            raise DataError("Transcript and truth do not belong together.")
+        try:
+            while True:
+                check_time()
+                time.sleep(0.01)
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(running, "examine", examine)
+    monkeypatch.setattr(running, "ATTACKS", SUITE)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(DataError, match="do not belong together"):
+            run(None, "cheap", "learnt")
+        assert stopped.is_set()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -98,6 +98,8 @@ class AttributeClassifier:
             targets="all-linear",
             seed=self._fitting.seed,
         )
+        if bf16_serves():
+            _round_frozen(blocks)
         net = _Classifier(blocks, template, classes=classes)
         lengths = positions_of(payload, template).sum(1)
         minimise(
@@ -164,6 +166,15 @@ class _Classifier(nn.Module):
         for texts in batches(positions_of(payload, self._template).sum(1), _POSITIONS):
             found[texts] = torch.log_softmax(self(payload.select(texts)), 1)
         return found
+
+
+def _round_frozen(blocks: Top) -> None:
+    """Frozen weights of linear maps as products in bf16 take them: rounded once, not again at each step."""
+    for module in blocks.modules():
+        if isinstance(module, nn.Linear) and not module.weight.requires_grad:
+            module.weight = nn.Parameter(module.weight.detach().bfloat16(), requires_grad=False)
+            if module.bias is not None:
+                module.bias = nn.Parameter(module.bias.detach().bfloat16(), requires_grad=False)
 
 
 def _first(payload: Payload, positions: int) -> Payload:

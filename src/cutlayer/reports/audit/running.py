@@ -14,9 +14,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+import torch
 
 from cutlayer.attacks import (
     ATTACKS,
@@ -38,6 +42,8 @@ FIRST_GO = Fraction(1, 8)
 """Of its strength, in the first go of an attack that costs much."""
 FIRST_TOKENS = 4096
 """Tokens that an attack which costs little is measured on in its first go."""
+AT_ONCE = 2
+"""Attacks that run beside one another where time is not limited: most work in steps too small for several cores."""
 MOST_TOKENS = 2**16
 """Tokens that an attack with a dial is measured on at most: reading, too, takes time."""
 
@@ -186,7 +192,10 @@ def run_attacks(
         return math.inf if budget is None else budget - (time.monotonic() - start)
 
     found: dict[int, AttackRun] = {}
-    for done, number in enumerate(_one_after_the_other(turns)):
+    order = _one_after_the_other(turns)
+    if budget is None:
+        found = _beside_one_another(turns, order, evidence, progress)
+    for done, number in enumerate(order if budget is not None else ()):
         turn = turns[number]
         progress.update("attacks", done, len(turns), turn.attack.title)
         if left() < 0:
@@ -194,8 +203,7 @@ def run_attacks(
             continue
         try:
             with within(left()):
-                share = Fraction(1) if budget is None else turn.least
-                found[number] = turn.run(evidence, share, limited=budget is not None)
+                found[number] = turn.run(evidence, turn.least, limited=True)
         except OutOfTime:
             found[number] = turn.late(f"The time budget of {budget:g} s was used up before it was done.")
     progress.update("attacks", len(turns), len(turns))
@@ -212,6 +220,42 @@ def run_attacks(
     if weak:
         progress.update("stronger attacks", len(weak), len(weak))
     return ran, tuple(_traded(ran, budget))
+
+
+def _beside_one_another(
+    turns: Sequence[_Turn], order: Sequence[int], evidence: Evidence, progress: Progress
+) -> dict[int, AttackRun]:
+    """All at full strength, by their numbers: some at a time, each with its share of the threads.
+
+    What attacks fit on the same text is fitted once, and each draws from generators of its own: so they find what they
+    find one after the other.
+    """
+    threads = torch.get_num_threads()
+    workers = min(AT_ONCE, threads)
+    found: dict[int, AttackRun] = {}
+    try:
+        with (
+            within(math.inf) as deadline,
+            ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool,
+        ):
+            waiting = {
+                pool.submit(copy_context().run, turns[number].run, evidence, Fraction(1), limited=False): number
+                for number in order
+            }
+            try:
+                progress.update("attacks", 0, len(turns), turns[order[0]].attack.title if order else "")
+                for done, future in enumerate(as_completed(waiting), start=1):
+                    number = waiting[future]
+                    found[number] = future.result()
+                    progress.update("attacks", done, len(turns), turns[number].attack.title)
+            except BaseException:
+                # of what is at work nobody wants to hear any more
+                deadline.over()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        torch.set_num_threads(threads)
+    return found
 
 
 def _one_after_the_other(turns: Sequence[_Turn]) -> list[int]:
