@@ -1,5 +1,6 @@
 """All attacks that apply; where time is limited each of them weakly first, then as strongly as fits.
 
+Without a limit some run beside one another. With one they run one after the other, so that what is left is known.
 An attack without a turn would be missing without a word of what it might have read, so every attack has a first go; if
 time is too short even for that, every question has an answer before any has a second, and what had no turn is named.
 What costs most begins at an eighth of its strength; what is left of the time then buys strength, shared evenly, the
@@ -173,7 +174,7 @@ def run_attacks(
     began: float | None = None,
     progress: Progress,
 ) -> tuple[list[AttackRun], tuple[str, ...]]:
-    """Runs attacks: those that cost little first, and of these one on each question before another has its second.
+    """Runs attacks. Under a limit those that cost little come first, one on each question before any has its second.
 
     Args:
         evidence: The run that they attack.
@@ -189,13 +190,14 @@ def run_attacks(
     start = time.monotonic() if began is None else began
 
     def left() -> float:
-        return math.inf if budget is None else budget - (time.monotonic() - start)
+        return (budget or 0.0) - (time.monotonic() - start)
 
-    found: dict[int, AttackRun] = {}
     order = _one_after_the_other(turns)
     if budget is None:
         found = _beside_one_another(turns, order, evidence, progress)
-    for done, number in enumerate(order if budget is not None else ()):
+        return [found[number] for number in range(len(turns))], ()
+    found = {}
+    for done, number in enumerate(order):
         turn = turns[number]
         progress.update("attacks", done, len(turns), turn.attack.title)
         if left() < 0:
@@ -232,6 +234,9 @@ def _beside_one_another(
     """
     threads = torch.get_num_threads()
     workers = min(AT_ONCE, threads)
+    if workers > 1:
+        # what takes longest begins first, so that no worker is left alone with it at the end
+        order = sorted(order, key=lambda number: not turns[number].attack.costly)
     found: dict[int, AttackRun] = {}
     try:
         with (
@@ -291,7 +296,7 @@ def affordable(share: Fraction, seconds: float, allowed: float) -> Fraction:
     return share
 
 
-def _traded(ran: Sequence[AttackRun], budget: float | None) -> Iterator[str]:
+def _traded(ran: Sequence[AttackRun], budget: float) -> Iterator[str]:
     for each in ran:
         if each.less:
             yield f"{each.name} was run with {' and '.join(each.less)}, for the time budget of {budget:g} s."
