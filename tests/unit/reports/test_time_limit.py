@@ -9,7 +9,9 @@ import pytest
 
 import cutlayer
 from cutlayer.core.deadline import OutOfTime, check_time, within
-from cutlayer.reports.audit import LeakReport, leak_report
+from cutlayer.customer import Silent
+from cutlayer.models import STARTER, load_tokenizer
+from cutlayer.reports.audit import LeakReport, leak_report, public_text
 from cutlayer.reports.audit.time_limit import TimeLimit
 from cutlayer.reports.page.render import render
 from tests.promises.runs import corpus
@@ -95,6 +97,15 @@ def test_what_does_not_fit_is_left_out_and_the_rest_is_run(
     assert found.frontier is not None
     assert "Not run, for there was no time" in found.frontier.note
     assert [point.audited for point in found.frontier.points] == [True]
+
+
+@pytest.mark.usefixtures("starter_installed")
+def test_text_is_written_for_as_long_as_there_is_time_and_not_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "public-text"
+    own = public_text(None, load_tokenizer(STARTER), kept=kept, max_content=60, progress=Silent(), seconds=0.2)
+    assert own.source.endswith(f"{own.tokens.total} tokens until a share of the time limit was over")
+    assert 0 < own.tokens.total < 1024 * 48
+    assert not kept.exists()
 
 
 def test_it_ends_within_its_limit(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
