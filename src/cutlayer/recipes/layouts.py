@@ -1,0 +1,127 @@
+"""What readers see of a recipe's parts, as data: titles, tables, figures and notes, from `layouts/NAME.yaml`.
+
+Strings may hold fields of what a part says, `{task.title}`; `$name` stands for a value itself, and in a list a value
+that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry for each item of `name`, which
+the entry calls `each`. A column is `[title, metric, show, where]`; an axis is its name, `{name: heading}`, or in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cutlayer.recipes import tables
+from cutlayer.recipes.figures import Figure, Reference
+from cutlayer.recipes.options import read_yaml
+from cutlayer.recipes.study import Part, Scenario, Told
+from cutlayer.recipes.tables import Axis, Column, Pivot, Show
+
+SHOWS = ("share", "complement", "error", "plain", "points", "scaled")
+"""Of `tables`: those that take digits, as in `share 2`; every other name is a function of a number."""
+VALUES = {"number": float, "complement": lambda value: 100 * (1 - value), "GB": lambda value: value / 1e9}
+"""What figures draw of a number, where it is not per cent."""
+AXES = ("x", "colour", "panel", "row")
+"""The axes of a figure."""
+
+
+class Layout:
+    """The layouts of a recipe's parts.
+
+    Args:
+        name: Of the recipe.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._parts = read_yaml("layouts", name)
+        self._axes: dict[str, Axis] = {}
+        for axis, content in self._parts.pop("axes", {}).items():
+            self._axes[axis] = self._axis({"name": axis, **content})
+
+    def axis(self, name: str) -> Axis:
+        """An axis that all parts of the recipe share."""
+        return self._axes[name]
+
+    def part(
+        self,
+        name: str,
+        scenarios: Sequence[Scenario],
+        said: Mapping[str, Any] | None = None,
+        *,
+        further: Sequence[Told] = (),
+        **rest: Any,
+    ) -> Part:
+        """A part with its tables and figures.
+
+        Args:
+            name: Of the part.
+            scenarios: What is run.
+            said: What the layout's strings and `$name`s stand for.
+            further: Tables behind those of the layout.
+            **rest: Further fields of `Part`.
+        """
+        content = _filled(self._parts[name], said or {})
+        pivots = [self._pivot({"title": content["title"], **each}) for each in content.get("tables", ())]
+        figures = [*map(self._figure, content.get("figures", ())), *rest.pop("figures", ())]
+        return Part(content["title"], scenarios, tables=[*pivots, *further], figures=figures, **rest)
+
+    def _pivot(self, content: Mapping[str, Any]) -> Pivot:
+        made = {**content, "columns": [_column(each) for each in content["columns"]]}
+        made["lines"] = [self._axis(each) for each in content.get("lines", ())]
+        return Pivot(**{**made, **({"across": self._axis(content["across"])} if "across" in content else {})})
+
+    def _figure(self, content: Mapping[str, Any]) -> Figure:
+        made = {**content, **{axis: self._axis(content[axis]) for axis in AXES if axis in content}}
+        made["references"] = [
+            each if isinstance(each, Reference) else Reference(**each) for each in content.get("references", ())
+        ]
+        if "below" in made:
+            made["below"] = _column(made["below"])
+        if "value" in made:
+            made["value"] = VALUES[made["value"]]
+        return Figure(**{name: tuple(each) if name == "limits" and each else each for name, each in made.items()})
+
+    def _axis(self, content: Any) -> Axis:
+        if isinstance(content, Axis):
+            return content
+        if isinstance(content, str):
+            return self._axes.get(content, Axis(content))
+        if "name" not in content:
+            ((name, title),) = content.items()
+            return Axis(name, title)
+        show = content.get("show", str)
+        return Axis(**{**content, "show": getattr(tables, show) if isinstance(show, str) else show})
+
+
+def _column(content: Any) -> Column:
+    if isinstance(content, Column):
+        return content
+    title, metric, *rest = content
+    named = next((each for each in rest if not isinstance(each, Mapping)), "share")
+    where = next((each for each in rest if isinstance(each, Mapping)), {})
+    return Column(title, metric, where, _show(named))
+
+
+def _show(named: Any) -> Show:
+    if callable(named):
+        shown: Show = named
+        return shown
+    name, *digits = named.split()
+    found = getattr(tables, name)
+    shown = found(*map(float if name == "scaled" else int, digits)) if name in SHOWS else found
+    return shown
+
+
+def _filled(content: Any, said: Mapping[str, Any]) -> Any:
+    if isinstance(content, str):
+        return said[content[1:]] if content.startswith("$") else content.format_map(said)
+    if isinstance(content, list):
+        found: list[Any] = []
+        for entry in content:
+            if isinstance(entry, dict) and "each" in entry:
+                found += [_filled(entry["of"], {**said, "each": each}) for each in said[entry["each"]]]
+                continue
+            each = _filled(entry, said)
+            spliced = isinstance(entry, str) and entry.startswith("$") and isinstance(each, list | tuple)
+            found += each if spliced else [each]
+        return found
+    return {key: _filled(each, said) for key, each in content.items()} if isinstance(content, dict) else content
