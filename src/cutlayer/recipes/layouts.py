@@ -8,7 +8,7 @@ the entry calls `each`. A column is `[title, metric, show, where]`; an axis is i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from cutlayer.recipes import tables
 from cutlayer.recipes.figures import Figure, Reference
@@ -17,7 +17,7 @@ from cutlayer.recipes.study import Part, Scenario, Told
 from cutlayer.recipes.tables import Axis, Column, Pivot, Show
 
 SHOWS = ("share", "complement", "error", "plain", "points", "scaled")
-"""Of `tables`: those that take digits, as in `share 2`; every other name is a function of a number."""
+"""Of `tables`: those that take numbers, as in `share 2`; every other name is a function of a number."""
 VALUES = {"number": float, "complement": lambda value: 100 * (1 - value), "GB": lambda value: value / 1e9}
 """What figures draw of a number, where it is not per cent."""
 AXES = ("x", "colour", "panel", "row")
@@ -33,6 +33,7 @@ class Layout:
 
     def __init__(self, name: str) -> None:
         self._parts = read_yaml("layouts", name)
+        self._shared: Mapping[str, Any] = self._parts.pop("shared", {})
         self._axes: dict[str, Axis] = {}
         for axis, content in self._parts.pop("axes", {}).items():
             self._axes[axis] = self._axis({"name": axis, **content})
@@ -59,7 +60,7 @@ class Layout:
             further: Tables behind those of the layout.
             **rest: Further fields of `Part`.
         """
-        content = _filled(self._parts[name], said or {})
+        content = _filled(self._parts[name], {**self._shared, **(said or {})})
         pivots = [self._pivot({"title": content["title"], **each}) for each in content.get("tables", ())]
         figures = [*map(self._figure, content.get("figures", ())), *rest.pop("figures", ())]
         return Part(content["title"], scenarios, tables=[*pivots, *further], figures=figures, **rest)
@@ -103,12 +104,10 @@ def _column(content: Any) -> Column:
 
 def _show(named: Any) -> Show:
     if callable(named):
-        shown: Show = named
-        return shown
+        return cast(Show, named)
     name, *digits = named.split()
     found = getattr(tables, name)
-    shown = found(*map(float if name == "scaled" else int, digits)) if name in SHOWS else found
-    return shown
+    return cast(Show, found(*map(int, digits)) if name in SHOWS else found)
 
 
 def _filled(content: Any, said: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -21,19 +22,23 @@ Show: TypeAlias = Callable[[Number], str]
 """A number as text."""
 
 
-def share(digits: int = 1) -> Show:
+def share(digits: int = 1, *, interval: bool = True) -> Show:
     """In per cent, with its 95 % interval, or over several seeds with its standard error; why there is no number."""
 
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        if number.lower is not None and number.upper is not None and number.runs == 1:
+        if interval and number.lower is not None and number.upper is not None and number.runs == 1:
             return _within(100 * number.value, 100 * number.lower, 100 * number.upper, digits)
         if number.se is None:
             return percent(number.value, digits)
         return in_percent(number.value, number.se, number.trials, digits=digits)
 
     return show
+
+
+error = partial(share, interval=False)
+"""In per cent, with its standard error."""
 
 
 def complement(digits: int = 1) -> Show:
@@ -43,19 +48,6 @@ def complement(digits: int = 1) -> Show:
     def show(number: Number) -> str:
         value, low, high = (None if end is None else 1 - end for end in (number.value, number.lower, number.upper))
         return within(replace(number, value=value, lower=high, upper=low))
-
-    return show
-
-
-def error(digits: int = 1) -> Show:
-    """In per cent, with its standard error."""
-
-    def show(number: Number) -> str:
-        if number.value is None:
-            return _missing(number)
-        if number.se is None:
-            return percent(number.value, digits)
-        return in_percent(number.value, number.se, number.trials, digits=digits)
 
     return show
 
@@ -91,6 +83,16 @@ def points(digits: int = 2) -> Show:
 def count(number: Number) -> str:
     """A whole number."""
     return _missing(number) if number.value is None else f"{number.value:,.0f}"
+
+
+def scaled(power: int, digits: int = 1) -> Show:
+    """In powers of ten: thousands (3), millions (6), GB (9)."""
+    return lambda number: DASH if number.value is None else f"{number.value / 10**power:,.{digits}f}"
+
+
+def significant(number: Number) -> str:
+    """Three digits, of numbers of very different size."""
+    return DASH if number.value is None else f"{number.value:.3g}"
 
 
 def trials(number: Number) -> str:

@@ -21,7 +21,7 @@ from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.study import Part, Results, Scenario, Stated, Verdict
-from cutlayer.recipes.tables import Axis, Column, Pivot, count, error, plain
+from cutlayer.recipes.tables import Axis, Column, Pivot, count, error, plain, significant
 from cutlayer.recipes.unsplit_cases import (
     ITERATION,
     PAPER,
@@ -297,7 +297,7 @@ def figure_13(grid: Grid) -> Part:
         lines=(Axis("setting", "attack"),),
         columns=[
             Column("outer iterations", "outer iterations", show=count),
-            *(Column(name, name, show=measured.significant) for name in ends),
+            *(Column(name, name, show=significant) for name in ends),
             Column("tokens read, %", "success", show=error()),
             Column("correlation", "correlation", show=plain(2)),
         ],

@@ -24,7 +24,7 @@ from cutlayer.recipes.measures.parameters import (
 )
 from cutlayer.recipes.recordings import TailCell
 from cutlayer.recipes.study import Part, Results, Scenario, Stated, Verdict
-from cutlayer.recipes.tables import DASH, Axis, Column, Pivot, Show, count, error, note, plain, share
+from cutlayer.recipes.tables import DASH, Axis, Column, Pivot, count, error, note, plain, scaled, share
 from cutlayer.recipes.unsplit_cases import PAPER, Grid
 from cutlayer.reports import Table
 
@@ -42,16 +42,6 @@ FIRST_BLOCKS = (
 )
 """Our lines of Table 5, and the paper's that they stand beside: it says two layers where Figure 20 says three."""
 ABOVE = {0: "norm and head", 1: "one block, norm and head"}
-
-
-def scaled(unit: float, digits: int = 1) -> Show:
-    """In millions, thousands or GB."""
-    return lambda number: DASH if number.value is None else f"{number.value / unit:.{digits}f}"
-
-
-def significant(number: Number) -> str:
-    """Three digits, of numbers of very different size."""
-    return DASH if number.value is None else f"{number.value:.3g}"
 
 
 # ---------------------------------------------------------------- parameters
@@ -111,8 +101,8 @@ def parameters_by_depth(grid: Grid) -> Part:
                 title,
                 lines=(Axis("bottom", "blocks"),),
                 columns=(
-                    Column("parameters (M)", "parameters", show=scaled(1e6)),
-                    Column("trainable with LoRA (K)", "trained with LoRA", show=scaled(1e3)),
+                    Column("parameters (M)", "parameters", show=scaled(6)),
+                    Column("trainable with LoRA (K)", "trained with LoRA", show=scaled(3)),
                     Column("trainable share (%)", "trained share", show=share(3)),
                 ),
                 notes=("The paper draws this and prints no number of it.",),
@@ -234,7 +224,7 @@ def similarity(grid: Grid) -> Part:
                 columns=(
                     Column("dCor, the paper", "dCor", {"source": "paper"}, _as_printed),
                     Column("dCor, here", "dCor", show=plain(3)),
-                    Column("dCor by chance", "dCor by chance", show=scaled(1, 3)),
+                    Column("dCor by chance", "dCor by chance", show=scaled(0, 3)),
                     Column("cosine, the paper", "cosine", {"source": "paper"}, _as_printed),
                     Column("cosine, here", "cosine", show=plain(3)),
                     Column("|cosine|, here", "|cosine|", show=plain(3)),
@@ -298,12 +288,12 @@ def client_cost(grid: Grid) -> Part:
                 lines=(Axis("model"), Axis("trained"), Axis("bottom"), Axis("tail")),
                 where={"tail": ("at the vendor", "0")},
                 columns=(
-                    Column("parameters (M)", "parameters", show=scaled(1e6)),
-                    Column("weights, gradients, AdamW (GB)", "weights and optimiser", show=scaled(1e9, 2)),
-                    Column("activations (GB)", "activations", show=scaled(1e9, 2)),
-                    Column("peak (GB)", "peak", show=scaled(1e9, 2)),
+                    Column("parameters (M)", "parameters", show=scaled(6)),
+                    Column("weights, gradients, AdamW (GB)", "weights and optimiser", show=scaled(9, 2)),
+                    Column("activations (GB)", "activations", show=scaled(9, 2)),
+                    Column("peak (GB)", "peak", show=scaled(9, 2)),
                     Column("of the whole (%)", "share of memory"),
-                    Column("MFLOP a token", "operations", show=scaled(1e6)),
+                    Column("MFLOP a token", "operations", show=scaled(6)),
                     Column("of the whole (%)", "share of operations"),
                 ),
                 notes=(
