@@ -19,15 +19,15 @@ from cutlayer.core import Cut, DataError, ModelError, Perplexity, Proportion, Sp
 from cutlayer.customer import Client, Objective, Sampling, TrainSpec, TuningSpec
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import STARTER_DECODER, Kind
-from cutlayer.recipes.figures import Figure, Reference
 from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Measure, Number
 from cutlayer.recipes.options import RecipeConfig, shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.reference.language import train_centralised_language_model
 from cutlayer.recipes.study import Part, Results, Scenario, Verdict
-from cutlayer.recipes.tables import DASH, Axis, Column, Pivot, eta_text, plain, share
+from cutlayer.recipes.tables import DASH, eta_text, share
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.recipes.training import discard, settled
 from cutlayer.reports import Table, percent
@@ -119,11 +119,6 @@ class GenerationCell(Cell):
         """The cell in a few words, for its file."""
         return f"whole-s{self.seed}" if self.bottom is None else f"eta{self.eta:g}-s{self.seed}"
 
-    @classmethod
-    def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
-        return Tuned
-
     def run(self, lab: Lab) -> Tuned:
         """Tunes the model; over the road it also writes."""
         # dev is held out here, so that the whole model and the split runs stop on the same texts
@@ -205,8 +200,7 @@ def drawn(lab: Lab, file: TextFile) -> Dataset:
 
 RECIPE = Recipe("generation", shipped("generation", GenerationConfig), default_model=STARTER_DECODER)
 
-MODEL = Axis("trained", "model", {"whole": "whole, in one process", "split": "split"})
-ETA = Axis("eta", show=eta_text)
+LAYOUT = Layout("generation")
 _WHOLE_LENGTH = 2**31
 """Tokens of a text, at most: none is cut."""
 
@@ -225,68 +219,16 @@ def over_eta(c: GenerationConfig, lab: Lab) -> Part:
     calibrated = lab.etas(private, c.shares, about=train.model_dump_json(), model=model)
     prompts = _prompts(c, lab, test)
     whole = GenerationCell(
-        model=model.fingerprint,
-        train=train,
-        test=test,
-        training=settled(Objective.LM, c.tuning, scale.training),
-        tuning=c.tuning,
-        prompts=prompts,
-        new_tokens=c.new_tokens,
-    )
+        model=model.fingerprint, train=train, test=test, training=settled(Objective.LM, c.tuning, scale.training),
+        tuning=c.tuning, prompts=prompts, new_tokens=c.new_tokens,
+    )  # fmt: skip
     scenarios = Scenario.each(lab.options.seeds, whole, trained="whole")
     for eta in (math.inf, *sorted((point.eta for point in calibrated), reverse=True)):
         split = whole.model_copy(update={"bottom": c.bottom, "eta": eta})
         scenarios += Scenario.each(lab.options.seeds, split, trained="split", eta=eta)
-    drawn_over_eta: dict[str, Any] = {"x": ETA, "colour": Axis("seed", show=lambda seed: f"seed {seed}")}
-    return Part(
-        "Perplexity and recovery over eta",
-        scenarios,
-        tables=[
-            Pivot(
-                "Perplexity and recovery over eta",
-                lines=(MODEL, ETA, Axis("seed")),
-                columns=(
-                    Column("perplexity before, dev", "perplexity before", show=plain(1)),
-                    Column("perplexity, test", "perplexity", show=plain(2)),
-                    Column("tokens predicted", "perplexity", show=lambda number: f"{number.n:g}"),
-                    Column("tokens replaced, %", "replaced"),
-                    Column("true tokens read from rows, %", "read from rows", show=_with_n),
-                    Column("from gradients, %", "read from gradients", show=_with_n),
-                    Column("of its answers, %", "read from answers", show=_with_n),
-                ),
-                notes=(
-                    "Every column is per token. Noise replaces tokens on their way up; the tokens to be predicted "
-                    "stay the true ones, at the customer. Test texts are noised as training texts are: a query "
-                    "leaves, too.",
-                    "Read from rows: by a search from the left with the vendor's own blocks, scored against the true "
-                    "tokens. Read from gradients and answers: see docs/explanation/sharp-edges.md. Noise below does "
-                    "not protect what the loss says above.",
-                ),
-            ),
-            _page,
-        ],
-        figures=[
-            Figure(
-                name="perplexity-over-eta",
-                title="Noise on tokens and a language model's text",
-                y="test perplexity per token",
-                where={"trained": "split", "metric": "perplexity"},
-                value=lambda value: value,
-                limits=None,
-                references=[Reference("whole model, no noise", "perplexity", {"trained": "whole", "seed": 0})],
-                **drawn_over_eta,
-            ),
-            Figure(
-                name="recovery-over-eta",
-                title="Noise on tokens and what is read of rows",
-                y="true tokens read from rows, %",
-                where={"trained": "split", "metric": "read from rows"},
-                **drawn_over_eta,
-            ),
-        ],
-        claims=[_rises],
-        details={"calibration": [vars(point) for point in calibrated], "prompts": list(prompts)},
-    )
+    said = {"predicted": lambda number: f"{number.n:g}", "with_n": _with_n, "seed": lambda seed: f"seed {seed}"}
+    details = {"calibration": [vars(point) for point in calibrated], "prompts": list(prompts)}
+    return LAYOUT.part("over-eta", scenarios, said, further=[_page], claims=[_rises], details=details)
 
 
 def _prompts(c: GenerationConfig, lab: Lab, test: TextFile) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Recipe `inference`: what releases tell of their authors and of the entities they name, over eta and N_l.
 
 SAP's Figure 3 (attribute inference over labelled records) and RAPT's Figure 3 (empirical privacy against five
-attacks), on public data. Ref: arXiv:2312.15603; arXiv:2305.06212. Settings and claims: `configs/inference.yaml`.
+attacks), on public data. Ref: arXiv:2312.15603; arXiv:2305.06212. Settings and claims:
+`configs/inference.yaml`; tables and figures: `layouts/inference.yaml`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
@@ -24,26 +26,19 @@ from cutlayer.recipes.attribute_readings import (
     corpus_of,
 )
 from cutlayer.recipes.claims import at_least, falls
-from cutlayer.recipes.figures import Figure, Reference
 from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Where
 from cutlayer.recipes.options import RecipeConfig, shipped
 from cutlayer.recipes.recipe import Recipe, outcome_texts
 from cutlayer.recipes.study import Claim, Part, Results, Scenario
-from cutlayer.recipes.tables import Axis, Column, Pivot, complement, plain
+from cutlayer.recipes.tables import Axis, Column, complement
 from cutlayer.reports import Calibrated, Table, percent
 
 INVERSIONS = ("nearest-neighbour", "mlp-inversion", "autoencoder-inversion")
 TUNED, PERCEPTRON, LENGTHS = "attribute-classifier", "attribute-mlp", "attribute-lengths"
-TITLES = {
-    "nearest-neighbour": "white-box: nearest row",
-    "mlp-inversion": "black-box: perceptron",
-    "autoencoder-inversion": "black-box: autoencoder",
-    TUNED: "tuned model (SAP)",
-    PERCEPTRON: "perceptron on mean rows (RAPT, SnD)",
-    LENGTHS: "lengths alone",
-    ENTITIES: "entities: tagger",
-}
+LAYOUT = Layout("inference")
+TITLES = LAYOUT.axis("attack").text
 """The attacks as tables and figures name them."""
 EASY = 0.9
 """Share of tokens from which on reading them is called easy."""
@@ -140,6 +135,11 @@ class Releases:
         shares = {point.eta: point.replaced for point in self.calibrated}
         return Axis("eta", show=lambda eta: "∞" if math.isinf(eta) else f"{eta:g} ({percent(shares[eta], 0)} %)")
 
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """For the report's JSON."""
+        return {"calibration": [vars(point) for point in self.calibrated]}
+
     def scenarios(self, asked: Sequence[tuple[str, str, int]]) -> list[Scenario]:
         """Attack, attribute and N_l, over eta and seeds; cells of one release follow one another."""
         return [
@@ -171,24 +171,20 @@ def _cell(
     )  # fmt: skip
 
 
-ATTACK = Axis("attack", show=TITLES)
-
-
 @RECIPE.part("figure-3-sap")
 def figure_3_sap(c: InferenceConfig, lab: Lab) -> Part:
     """Attributes of posts' authors, over N_l and eta."""
     releases, scale, paper = Releases.of(c, lab), c.at(lab.options.size), c.paper["sap_figure_3"]
     few, many = min(scale.labelled), max(scale.labelled)
-    asked = []
-    for column in c.posts.columns:
-        for labelled in scale.labelled:
-            asked += [(TUNED, column, labelled)] if column in scale.tuned else []
-            asked.append((PERCEPTRON, column, labelled))
-        asked.append((LENGTHS, column, many))
+    asked: list[tuple[str, str, int]] = []
     claims: list[Claim] = []
-    for column in c.posts.columns:
-        for attack in (TUNED, PERCEPTRON) if column in scale.tuned else (PERCEPTRON,):
-            name, where = f"{column}, {TITLES[attack]}", {"attack": attack, "column": column}
+    columns = []
+    for number, (column, names) in enumerate(c.posts.columns.items()):
+        attacks = (TUNED, PERCEPTRON) if column in scale.tuned else (PERCEPTRON,)
+        asked += [(attack, column, labelled) for labelled in scale.labelled for attack in attacks]
+        asked.append((LENGTHS, column, many))
+        for attack in attacks:
+            name, where = f"{column}, {TITLES(attack)}", {"attack": attack, "column": column}
             claims += [
                 falls(
                     f"SAP, Figure 3: {paper.claims['more_labels']}", "success",
@@ -199,48 +195,10 @@ def figure_3_sap(c: InferenceConfig, lab: Lab) -> Part:
                     f"SAP, Figure 3: {paper.claims['less_eta']}", name, {**where, "labelled": many}, at=f"N_l {many}"
                 ),
             ]  # fmt: skip
-    return Part(
-        "SAP, Figure 3: attributes of posts' authors, inferred from releases",
-        releases.scenarios(asked),
-        tables=[
-            Pivot(
-                f"SAP, Figure 3: {column} ({' or '.join(names)}) of posts' authors",
-                lines=(ATTACK, Axis("labelled", "N_l")),
-                columns=(Column("accuracy, %", "success"), Column("AUC", "auc", show=plain())),
-                across=releases.axis,
-                where={"column": column},
-                notes=(
-                    _majority(column, many),
-                    "In brackets after eta: the share of tokens that it replaces. In brackets after a number: 95 % "
-                    "over resampled authors (over seeds: one standard error).",
-                    f"The paper's figure is {paper.source}: {paper.setting}.",
-                ),
-            )
-            for column, names in c.posts.columns.items()
-        ],
-        figures=[
-            Figure(
-                name="figure-3-sap" if number == 0 else f"figure-3-sap-{column}",
-                title=f"{column} of posts' authors, inferred from releases",
-                x=Axis("labelled", "N_l, labelled posts"),
-                y="accuracy, %",
-                where={"column": column, "metric": "success", "attack": (TUNED, PERCEPTRON)},
-                colour=releases.axis,
-                panel=ATTACK,
-                logarithmic=True,
-                limits=None,
-                references=[
-                    Reference(
-                        "most frequent answer", "majority",
-                        {"attack": PERCEPTRON, "column": column, "labelled": many, "eta": math.inf},
-                    )
-                ],
-            )
-            for number, column in enumerate(c.posts.columns)
-        ],
-        claims=claims,
-        details={"calibration": [vars(point) for point in releases.calibrated]},
-    )  # fmt: skip
+        file = "figure-3-sap" if number == 0 else f"figure-3-sap-{column}"
+        columns.append({"name": column, "names": " or ".join(names), "file": file, "majority": _majority(column, many)})
+    said = {"columns": columns, "eta": releases.axis, "many": many, "paper": paper}
+    return LAYOUT.part("figure-3-sap", releases.scenarios(asked), said, claims=claims, details=releases.details)
 
 
 def _majority(column: str, labelled: int) -> Callable[[Results], Iterable[str]]:
@@ -260,82 +218,23 @@ def figure_3_rapt(c: InferenceConfig, lab: Lab) -> Part:
     asked = [(attack, "", 0) for attack in INVERSIONS]
     asked += [*((PERCEPTRON, column, most) for column in c.posts.columns), (ENTITIES, "", 0)]
     lines = {
-        (f"{column}: {TITLES[attack]}" if column else TITLES[attack]): {"attack": attack, "column": column}
+        (f"{column}: {TITLES(attack)}" if column else TITLES(attack)): {"attack": attack, "column": column}
         for attack, column, _ in asked
     }
-
-    privacy = [
-        *(Column(name, "success", where, complement()) for name, where in lines.items()),
-        Column("autoencoder: its MSE (the paper's metric)", "mse", {"attack": INVERSIONS[2]}, plain(3)),
-        Column("MSE of the mean row", "mse_blind", {"attack": INVERSIONS[2]}, plain(3)),
-    ]
-    entities = [
-        Column("F1, %", "success"), Column("precision", "precision", show=plain()),
-        Column("recall", "recall", show=plain()), Column("F1 by chance, %", "chance"),
-        Column("tokens replaced, %", "replaced"),
+    unprotected = [
+        at_least(
+            f"RAPT, Figure 3, {TITLES(attack)}: {paper.claims['unprotected']}", "success", EASY,
+            {"attack": attack, "eta": math.inf},
+        )
+        for attack in INVERSIONS
     ]  # fmt: skip
-    return Part(
-        "RAPT, Figure 3: empirical privacy under attacks, text-to-text",
-        releases.scenarios(asked),
-        tables=[
-            Pivot(
-                "RAPT, Figure 3: empirical privacy 1 - success (%) under attacks, text-to-text (T2T)",
-                lines=(),
-                columns=privacy,
-                across=releases.axis,
-                notes=(
-                    f"Attributes: N_l = {most}. A random guess has an empirical privacy, too: the last table has "
-                    "chance.",
-                    f"The paper's figure is {paper.source}: {paper.setting}. Its eta are of another table and do not "
-                    "compare.",
-                ),
-            ),
-            Pivot(
-                "Entities of WNUT17 found in releases",
-                lines=(),
-                columns=entities,
-                across=releases.axis,
-                where={"attack": ENTITIES},
-                notes=(
-                    "An entity is found if its kind, its first and its last word are. By chance: the same guesses "
-                    "beside other words. The tagger learnt from annotated public text under the same noise.",
-                ),
-            ),
-        ],
-        figures=[
-            Figure(
-                name="figure-3-rapt",
-                title="Empirical privacy under attacks, text-to-text",
-                x=releases.axis,
-                y="empirical privacy 1 - success, %",
-                where={"metric": "success", "attack": (*INVERSIONS, ENTITIES, PERCEPTRON)},
-                colour=ATTACK,
-                panel=Axis("column", show=lambda column: column or "words and entities"),
-                value=lambda value: 100 * (1 - value),
-            ),
-            Figure(
-                name="figure-3-rapt-mse",
-                title="The autoencoder's squared distance from the true row",
-                x=releases.axis,
-                y="mean squared error",
-                where={"metric": ("mse", "mse_blind"), "attack": INVERSIONS[2]},
-                colour=Axis("metric", show={"mse": "autoencoder", "mse_blind": "the mean row"}),
-                value=float,
-                limits=None,
-            ),
-        ],
-        claims=[
-            *(
-                at_least(
-                    f"RAPT, Figure 3, {TITLES[attack]}: {paper.claims['unprotected']}", "success", EASY,
-                    {"attack": attack, "eta": math.inf},
-                )
-                for attack in INVERSIONS
-            ),
-            *(
-                releases.less_eta(f"RAPT, Figure 3: {paper.claims['less_eta']}", name, where, at="success")
-                for name, where in lines.items()
-            ),
-        ],
-        details={"calibration": [vars(point) for point in releases.calibrated]},
-    )  # fmt: skip
+    hidden = [
+        releases.less_eta(f"RAPT, Figure 3: {paper.claims['less_eta']}", name, where, at="success")
+        for name, where in lines.items()
+    ]
+    said = {
+        "privacy": [Column(name, "success", where, complement()) for name, where in lines.items()],
+        "eta": releases.axis, "most": most, "paper": paper, "column": lambda column: column or "words and entities",
+    }  # fmt: skip
+    scenarios, claims = releases.scenarios(asked), [*unprotected, *hidden]
+    return LAYOUT.part("figure-3-rapt", scenarios, said, claims=claims, details=releases.details)

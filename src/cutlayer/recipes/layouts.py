@@ -1,8 +1,9 @@
 """What readers see of a recipe's parts, as data: titles, tables, figures and notes, from `layouts/NAME.yaml`.
 
-Strings may hold fields of what a part says, `{task.title}`; `$name` stands for a value itself, and in a list a value
-that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry for each item of `name`, which
-the entry calls `each`. A column is `[title, metric, show, where]`; an axis is its name, `{name: heading}`, or in full.
+Strings may hold fields of what a part says, `{task.title}`; `$name` or `$name.item` stands for a value itself, and in a
+list a value that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry for each item of
+`name`, which the entry calls `each`; `shared` holds what several parts have in common. A column is `[title, metric,
+show, where]`; an axis is its name, `{name: heading}`, or in full.
 """
 
 from __future__ import annotations
@@ -112,7 +113,10 @@ def _show(named: Any) -> Show:
 
 def _filled(content: Any, said: Mapping[str, Any]) -> Any:
     if isinstance(content, str):
-        return said[content[1:]] if content.startswith("$") else content.format_map(said)
+        name, _, item = content[1:].partition(".")
+        if content.startswith("$"):
+            return said[name][item] if item else said[name]
+        return content.format_map(said)
     if isinstance(content, list):
         found: list[Any] = []
         for entry in content:
