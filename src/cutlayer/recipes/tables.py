@@ -95,6 +95,11 @@ def significant(number: Number) -> str:
     return DASH if number.value is None else f"{number.value:.3g}"
 
 
+def as_printed(number: Number) -> str:
+    """A paper's number in its own digits."""
+    return DASH if number.value is None else f"{number.value:g}"
+
+
 def trials(number: Number) -> str:
     """The trials behind a number."""
     return DASH if number.value is None or number.n is None else f"{number.n:,.0f}"
