@@ -1,8 +1,9 @@
 """What readers see of a recipe's parts, as data: titles, tables, figures and notes, from `layouts/NAME.yaml`.
 
 Strings may hold fields of what a part says, `{task.title}`; `$name` or `$name.item` stands for a value itself, and in a
-list a value that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry for each item of
-`name`, which the entry calls `each`; `shared` holds what several parts have in common. A column is `[title, metric,
+list a value that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry, or several, for
+each item of `name`, which the entry calls `each`; `shared` holds what several parts have in common. A column is
+`[title, metric,
 show, where]`; an axis is its name, `{name: heading}`, or in full.
 """
 
@@ -121,7 +122,9 @@ def _filled(content: Any, said: Mapping[str, Any]) -> Any:
         found: list[Any] = []
         for entry in content:
             if isinstance(entry, dict) and "each" in entry:
-                found += [_filled(entry["of"], {**said, "each": each}) for each in said[entry["each"]]]
+                repeated, several = entry["of"], isinstance(entry["of"], list) and isinstance(entry["of"][0], list)
+                filled = [_filled(repeated, {**said, "each": each}) for each in said[entry["each"]]]
+                found += [one for some in filled for one in some] if several else filled
                 continue
             each = _filled(entry, said)
             spliced = isinstance(entry, str) and entry.startswith("$") and isinstance(each, list | tuple)

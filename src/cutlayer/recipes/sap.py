@@ -1,14 +1,16 @@
 """Recipe `sap`: Tables 1 to 3, Figures 2 and 4 of Split-and-Privatize, at the scale of the model given.
 
-Figure 3 is recipe `inference`, with RAPT's. Settings: `configs/sap.yaml`; the paper's numbers: `papers/sap.yaml`.
+Figure 3 is recipe `inference`, with RAPT's. Settings: `configs/sap.yaml`; the paper's numbers: `papers/sap.yaml`;
+tables and figures: `layouts/sap.yaml`.
 Ref: arXiv:2312.15603.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 from pydantic import Field
@@ -18,15 +20,15 @@ from cutlayer.core import Place, Spec
 from cutlayer.customer import Lora, Objective, TrainBottom, TrainSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import alike
-from cutlayer.recipes.figures import Figure, Reference
 from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.measures.bottom_depth import PLACE, STRONGEST, by_depth, conclusion
+from cutlayer.recipes.measures.bottom_depth import by_depth, conclusion
 from cutlayer.recipes.measures.trade_off import gain, place_of
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.study import Claim, Part, Results, Scenario, Stated, Verdict
-from cutlayer.recipes.tables import Axis, Column, Pivot, count, eta_text, note, points, share, trials
+from cutlayer.recipes.tables import Axis, estimate, points
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import (
     CentralisedCell,
@@ -36,7 +38,6 @@ from cutlayer.recipes.training import (
     calibrated,
     counted,
     differing,
-    estimate,
     reasons,
     settled,
 )
@@ -94,22 +95,13 @@ class SapConfig(RecipeConfig[Scale]):
         return [point.eta for point in calibrated(lab, task, scale.limits, self.replaced, max_length=longest)]
 
 
-# ---------------------------------------------------------------- what parts have in common
-
-ETA = Axis("eta", "eta0", eta_text)
-STEERING = Axis("steering", "CTI", {"plain": "SAP", "cti": "SAP-CTI", "cti_class_free": "SAP-CTI class-free"})
+LAYOUT = Layout("sap")
+STEERING, HOW = LAYOUT.axis("steering"), LAYOUT.axis("how")
 STEERED = (Steering.BY_CLASS, Steering.CLASS_FREE)
-BLOCKS = Axis("bottom", "blocks at the customer")
-HANDED_OUT = Column("weights handed out, %", "handed out")
-HOW = Axis("how", "bottom", {
-    "frozen": "frozen embedding layer",
-    "resample": "unfrozen embedding layer, fresh release each epoch",
-    "cached": "trained blocks above one cached release",
-})  # fmt: skip
-IN_THE_PAPER = f"in the paper ({PAPER['model']}, %)"
-
-
-EP, UA = (Column(metric, metric, show=estimate) for metric in ("EP", "UA"))
+RECIPE = Recipe(
+    "sap", shipped("sap", SapConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER},
+    closing=[partial(conclusion, paper=PAPER, places=LAYOUT.axis("place")), differing],
+)  # fmt: skip
 
 
 def _each(
@@ -126,15 +118,6 @@ def _whole(c: SapConfig, lab: Lab, task: Task) -> list[Scenario]:
     return _each(CentralisedCell, c, lab, task, {"trained": "whole"})
 
 
-def _titles(c: SapConfig) -> Axis:
-    return Axis("task", "data set", {task.name: task.title for task in c.tasks})
-
-
-CLOSING = (partial(conclusion, paper=PAPER), differing)
-RECIPE = Recipe(
-    "sap", shipped("sap", SapConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER}, closing=CLOSING
-)
-
 # ---------------------------------------------------------------- Table 1 and Figure 2
 
 
@@ -145,7 +128,7 @@ def figure_2(c: SapConfig, lab: Lab) -> Part:
     for task in c.tasks:
         etas = c.etas(task, lab)
         # without noise there is nothing for CTI to steer
-        for steering, eta in [*((how, eta) for how in Steering for eta in etas), (Steering.NONE, math.inf)]:
+        for steering, eta in [*product(Steering, etas), (Steering.NONE, math.inf)]:
             axes = {"trained": "split", "steering": steering.value, "eta": eta}
             scenarios += _each(SplitCell, c, lab, task, axes, eta=eta, steering=steering)
     names, whole, split = [task.name for task in c.tasks], {"trained": "whole"}, {"trained": "split"}
@@ -156,37 +139,54 @@ def figure_2(c: SapConfig, lab: Lab) -> Part:
         for point in PAPER["figure_2"]
         if point["task"] in names
     ]
-    figure = Figure(
-        name="figure-2", title="SAP, Figure 2: accuracy and empirical privacy", x=ETA, y="%",
-        where={**split, "metric": ("UA", "EP")}, colour=STEERING, panel=Axis("metric"), row=_titles(c), stands=_stands,
-        below=Column("tokens replaced, %", "replaced", {**split, "steering": "plain"}, share(0)),
-        references=[
-            Reference(f"centralised accuracy, {whose}", "UA", {**whole, "source": source})
-            for whose, source in (("here", "here"), (f"the paper ({PAPER['model']})", "paper"))
-        ],
-    )  # fmt: skip
-    return Part(
-        "Accuracy and empirical privacy over eta0",
+    losses = [
+        alike(
+            f"{task.title}: without privatization the split loses no accuracy (§5.2).", "UA",
+            ("centralised", {**whole, "task": task.name}),
+            ("split", {**split, "task": task.name, "eta": math.inf}),
+        )
+        for task in c.tasks
+    ]  # fmt: skip
+    return LAYOUT.part(
+        "figure-2",
         scenarios,
+        {
+            "titles": Axis("task", "data set", {task.name: task.title for task in c.tasks}),
+            "steerings": [{"name": how.value, "title": STEERING.text(how.value)} for how in Steering],
+            "curves": [{"task": task.name, "title": task.title, "notes": _curve(task)} for task in c.tasks],
+            "no_privacy": lambda eta: "∞ (no privacy)" if math.isinf(eta) else f"{eta:g}",
+            "paper": PAPER, "cut": _cut(c.at(lab.options.size).limits), "stands": _stands,
+            "one_seed": ONE_SEED if lab.options.seeds == 1 else [],
+        },
         stated=[
             *Stated.lines(theirs, percent=["UA"], plain=["train rows", "dev rows", "test rows"]),
             *Stated.lines(stated, percent=["EP", "UA", "UA lost"]),
         ],
         derived=lambda results: [*_allowed(c, lab), *_gains(results)],
-        tables=[_table_1(c, lab), *map(_curves, c.tasks), _gained(c, lab), _stated(c)],
-        figures=[figure],
-        claims=[
-            *(
-                alike(
-                    f"{task.title}: without privatization the split loses no accuracy (§5.2).", "UA",
-                    ("centralised", {**whole, "task": task.name}),
-                    ("split", {**split, "task": task.name, "eta": math.inf}),
-                )
-                for task in c.tasks
-            ),
-            *(_cti_helps(task, how) for task in c.tasks for how in STEERED),
-        ],
+        claims=[*losses, *(_cti_helps(task, how) for task in c.tasks for how in STEERED)],
     )  # fmt: skip
+
+
+ONE_SEED = [
+    "One seed: the errors are over test texts alone, and another draw of the noise may move a point by more. --seeds "
+    "runs several."
+]
+
+
+def _cut(limits: Limits) -> list[str]:
+    most = [str(rows or "all") for rows in (limits.train, limits.dev, limits.test)]
+    cut = (
+        f"At this size {' / '.join(most)} rows of train / dev / test are taken at most, drawn at random within each "
+        "label; where there are fewer, these are all."
+    )
+    return [cut] if set(most) != {"all"} else []
+
+
+def _curve(task: Task) -> list[Callable[[Results], Iterable[str]]]:
+    def centralised(results: Results) -> Iterable[str]:
+        yield f"Centralised accuracy: {estimate(results.number('UA', trained='whole', task=task.name))}."
+
+    return [centralised, counted(task=task.name, trained="split")]
 
 
 def _allowed(c: SapConfig, lab: Lab) -> Iterable[Measure]:
@@ -235,89 +235,6 @@ def _stands(results: Results, row: Mapping[str, Any]) -> float | None:
     return None if theirs is None else place_of(theirs, ours)
 
 
-def _table_1(c: SapConfig, lab: Lab) -> Pivot:
-    limits, whole = c.at(lab.options.size).limits, {"trained": "whole"}
-    most = [str(rows or "all") for rows in (limits.train, limits.dev, limits.test)]
-    cut = (
-        f"At this size {' / '.join(most)} rows of train / dev / test are taken at most, drawn at random within each "
-        "label; where there are fewer, these are all."
-    )
-    return Pivot(
-        "Table 1: rows and centralised accuracy (%)",
-        lines=(Axis("source", "whose", {"here": "here", "paper": f"the paper ({PAPER['model']})"}), _titles(c)),
-        columns=(
-            *(Column(name, f"{name} rows", whole, count) for name in ("train", "dev", "test")),
-            Column("tokens of a text, at most", "most tokens", whole, count),
-            Column("epochs, at most", "most epochs", whole, count),
-            Column("centralised", "UA", whole, share(2)),
-            Column("split, no privacy", "UA", {"trained": "split", "eta": math.inf}, estimate),
-        ),
-        where={"source": ("here", "paper")},
-        notes=(
-            *((cut,) if set(most) != {"all"} else ()),
-            "Centralised is ordinary PEFT in one process; ± is one standard error, over texts and seeds. The paper "
-            "states no standard errors.",
-        ),
-    )
-
-
-def _curves(task: Task) -> Pivot:
-    where = {"task": task.name}
-    return Pivot(
-        f"Figure 2: {task.title} (%)",
-        lines=(Axis("eta", "eta0", lambda eta: "∞ (no privacy)" if math.isinf(eta) else f"{eta:g}"),),
-        columns=[
-            Column(f"{metric}, {STEERING.text(how.value)}", metric, {"steering": how.value}, estimate)
-            for how in Steering
-            for metric in ("replaced", "UA", "EP")
-        ],
-        where={**where, "trained": "split"},
-        notes=(
-            lambda results: [f"Centralised accuracy: {estimate(results.number('UA', trained='whole', **where))}."],
-            counted(**where, trained="split"),
-            "EP is 1 - the share of tokens that nearest-neighbour inversion recovers; stronger attacks exist.",
-            "CTI scores a training text by its own class and a test text by the largest score over classes; CTI "
-            "class-free scores both by the largest.",
-        ),
-    )
-
-
-def _gained(c: SapConfig, lab: Lab) -> Pivot:
-    another = "another draw of the noise may move a point by more. --seeds runs several."
-    return Pivot(
-        "Figure 2: does CTI help?",
-        lines=(_titles(c), STEERING),
-        columns=[
-            Column(title, "UA gained", show=show)
-            for title, show in (
-                ("UA gained at equal EP, points", points(1)),
-                ("n (CTI points)", trials),
-                ("here", note),
-            )
-        ],
-        where={"metric": "UA gained"},
-        notes=(
-            "Mean over the CTI points that lie within the plain curve, which is read along straight lines; a verdict "
-            "needs two standard errors.",
-            *([f"One seed: the errors are over test texts alone, and {another}"] if lab.options.seeds == 1 else ()),
-        ),
-    )
-
-
-def _stated(c: SapConfig) -> Pivot:
-    return Pivot(
-        f"Figure 2 {IN_THE_PAPER}: what the text states",
-        lines=(_titles(c), ETA, STEERING),
-        columns=(EP, Column("UA lost against centralised", "UA lost")),
-        where={"source": "paper", "metric": ("EP", "UA lost")},
-        notes=(
-            *PAPER["figure_2_claims"],
-            "In the plot these points stand where plain SAP's EP here is the paper's: eta0 of different tables do not "
-            "compare.",
-        ),
-    )
-
-
 # ---------------------------------------------------------------- Table 3
 
 
@@ -331,21 +248,9 @@ def table_3(c: SapConfig, lab: Lab) -> Part:
         for eta in c.etas(task, lab):
             axes = {"how": how.value, "eta": eta}
             scenarios += _each(SplitCell, c, lab, task, axes, eta=eta, bottom=bottom, train_bottom=how)
-    seen = "EP of the unfrozen layer counts a token as recovered if the attack on any epoch's release recovers it."
-    return Part(
-        "Frozen and trained bottoms",
-        scenarios,
-        stated=Stated.lines(PAPER["table_3"], percent=["EP", "UA"]),
-        tables=[
-            Pivot(
-                f"Table 3: {task.title}, frozen and trained bottoms (%)",
-                lines=(HOW,), across=ETA,
-                columns=(EP, UA, Column("tokens replaced by one draw", "replaced", {"how": "frozen"})),
-                notes=(counted(), seen, _missing, _unfreezing),
-            ),
-            Pivot(f"Table 3 {IN_THE_PAPER}", lines=(HOW,), columns=(EP, UA), across=ETA, where={"source": "paper"}),
-        ],
-    )  # fmt: skip
+    said = {"task": task, "paper": PAPER, "counted": counted(), "missing": _missing, "unfreezing": _unfreezing}
+    stated = Stated.lines(PAPER["table_3"], percent=["EP", "UA"])
+    return LAYOUT.part("table-3", scenarios, said, stated=stated)
 
 
 def _missing(results: Results) -> Iterable[str]:
@@ -400,31 +305,14 @@ def _attacked(c: SapConfig, lab: Lab, bottom: int, place: Place, eta: float) -> 
 def figure_4(c: SapConfig, lab: Lab) -> Part:
     """What is read behind blocks without noise."""
     depths, task = c.depths, c.task(c.depths.task)
-    attacks = [Column(each, "EP", {"attack": each}, estimate) for each in (*depths.without_noise, STRONGEST)]
-    figure = Figure(
-        name="figure-4", title=f"SAP, Figure 4, {task.title}, without noise", x=BLOCKS, y="EP, %",
-        where={"metric": "EP", "attack": depths.without_noise}, colour=Axis("attack", "EP against"), below=HANDED_OUT,
-    )  # fmt: skip
     attacked = [each for bottom in depths.figure_4 for each in _attacked(c, lab, bottom, Place.TOKENS, math.inf)]
-    return Part(
-        "EP by depth of the bottom, without noise",
-        [*_whole(c, lab, task), *attacked],
-        derived=by_depth(lab, depths.figure_4, "figure_4"),
-        tables=[
-            Pivot(
-                f"Figure 4: EP by depth of the bottom, without noise ({task.title}, %)",
-                lines=(BLOCKS,), columns=(HANDED_OUT, *attacks, UA), where={"bottom": depths.figure_4},
-                notes=(
-                    *(f"The paper ({PAPER['model']}): {claim}" for claim in PAPER["figure_4_claims"]),
-                    *(f"{attack}: {ATTACKS[attack].title}." for attack in depths.without_noise),
-                    counted(trained="split"),
-                    f"What the attacker read beforehand: {depths.text.name}, no text of this data set.",
-                    reasons,
-                ),
-            )
-        ],
-        figures=[figure],
-    )  # fmt: skip
+    said = {
+        "task": task, "paper": PAPER, "paper_says": PAPER["figure_4_claims"], "attacks": depths.without_noise,
+        "depths": depths.figure_4, "attacks_are": [f"{each}: {ATTACKS[each].title}." for each in depths.without_noise],
+        "text": depths.text, "counted": counted(trained="split"), "reasons": reasons,
+    }  # fmt: skip
+    derived = by_depth(lab, depths.figure_4, "figure_4")
+    return LAYOUT.part("figure-4", [*_whole(c, lab, task), *attacked], said, derived=derived)
 
 
 @RECIPE.part("table-2")
@@ -432,28 +320,11 @@ def table_2(c: SapConfig, lab: Lab) -> Part:
     """What is read behind blocks with noise on tokens and on rows, and what that costs; without noise Figure 4's."""
     depths, task = c.depths, c.task(c.depths.task)
     derived = by_depth(lab, depths.table_2, "table_2")
-    etas = [*c.etas(task, lab), math.inf]
-    places = [(bottom, place, eta) for bottom in depths.table_2 for place in Place for eta in etas]
-    attacks = [Column(f"EP, {each}", "EP", {"attack": each}, estimate) for each in depths.with_noise]
-    theirs = Axis("bottom", "blocks", lambda bottom: f"{bottom} of {PAPER['architecture']['num_hidden_layers']}")
-    return Part(
-        "EP and UA by depth and eta0",
-        [*_whole(c, lab, task), *(each for point in places for each in _attacked(c, lab, *point))],
-        stated=Stated.lines(PAPER["table_2"], percent=["EP", "UA"]),
-        derived=derived,
-        tables=[
-            Pivot(
-                f"Table 2: EP and UA by depth and eta0 ({task.title}, %)",
-                lines=(Axis("bottom", "blocks"), PLACE), across=ETA, where={"trained": "split"},
-                columns=(Column("tokens replaced", "replaced", {"place": "tokens"}), *attacks, UA),
-                notes=(
-                    counted(trained="split"),
-                    "EP of both attacks counts the true tokens: of noise on tokens it is at least the share replaced, "
-                    "however well the blocks are inverted. Etas of noise on rows and tokens do not compare: rows are "
-                    "longer.",
-                    reasons,
-                ),
-            ),
-            Pivot(f"Table 2 {IN_THE_PAPER}", lines=(theirs,), columns=(EP, UA), across=ETA, where={"source": "paper"}),
-        ],
-    )  # fmt: skip
+    points = product(depths.table_2, Place, [*c.etas(task, lab), math.inf])
+    scenarios = [*_whole(c, lab, task), *(each for point in points for each in _attacked(c, lab, *point))]
+    said = {
+        "task": task, "paper": PAPER, "attacks": depths.with_noise, "counted": counted(trained="split"),
+        "reasons": reasons, "of_all": lambda bottom: f"{bottom} of {PAPER['architecture']['num_hidden_layers']}",
+    }  # fmt: skip
+    stated = Stated.lines(PAPER["table_2"], percent=["EP", "UA"])
+    return LAYOUT.part("table-2", scenarios, said, stated=stated, derived=derived)

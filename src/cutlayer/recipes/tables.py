@@ -41,6 +41,11 @@ error = partial(share, interval=False)
 """In per cent, with its standard error."""
 
 
+def estimate(number: Number) -> str:
+    """A share; a dash where there is none, which a note then explains."""
+    return DASH if number.value is None else share()(number)
+
+
 def complement(digits: int = 1) -> Show:
     """1 - a share, in per cent: empirical privacy from an attack's success (SAP §5.1)."""
     within = share(digits)

@@ -33,12 +33,11 @@ from cutlayer.customer.run import Run
 from cutlayer.data import tokenise
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
-from cutlayer.recipes.long_table import Measure, Number
+from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tables import DASH, share
 from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
 from cutlayer.recipes.topics import TopicLabels
 from cutlayer.reports import Calibrated, Table
@@ -427,11 +426,6 @@ class SplitCell(TrainingCell):
 
 
 # ---------------------------------------------------------------- what tables of trainings say beside their numbers
-
-
-def estimate(number: Number) -> str:
-    """In per cent with its standard error; why there is none stands in a note."""
-    return DASH if number.value is None else share()(number)
 
 
 def counted(**where: Any) -> Callable[[Results], Iterable[str]]:

@@ -16,11 +16,9 @@ from cutlayer.models import share_handed_out
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tables import DASH, Axis
-from cutlayer.recipes.training import estimate
+from cutlayer.recipes.tables import DASH, Axis, estimate
 from cutlayer.reports import Table, percent
 
-PLACE = Axis("place", "noise on", {"tokens": "tokens, CTI", "activations": "rows behind the blocks"})
 STRONGEST = "strongest"
 """Whichever of a place's attacks left the least EP."""
 LOSS = 0.01
@@ -69,7 +67,7 @@ def _noisy(results: Results, **where: Any) -> list[float]:
     return [eta for eta in results.levels("eta", **where) if math.isfinite(eta)]
 
 
-def conclusion(results: Results, *, paper: Mapping[str, Any]) -> Iterable[Table]:
+def conclusion(results: Results, *, paper: Mapping[str, Any], places: Axis) -> Iterable[Table]:
     """What a deeper bottom hides for one point of accuracy (section 6); nothing where Table 2 was not run."""
     etas = _noisy(results, part="table-2")
     attacks = [each for each in results.levels("attack", part="table-2", eta=etas) if each in ATTACKS]
@@ -80,7 +78,7 @@ def conclusion(results: Results, *, paper: Mapping[str, Any]) -> Iterable[Table]
         name = f"here, {bottom:g} block{'' if bottom == 1 else 's'}"
         handed_out = percent(results.number("handed out", part=part, bottom=bottom).value)
         centralised = results.number("UA", part=part, trained="whole").value or 0.0
-        for place, eta, noise in _choices(results, centralised, part=part, bottom=bottom):
+        for place, eta, noise in _choices(results, places, centralised, part=part, bottom=bottom):
             where = {"part": part, "bottom": bottom, "place": place, "eta": eta}
             ua = results.number("UA", **where).value
             eps = (estimate(results.number("EP", **where, attack=attack)) for attack in attacks)
@@ -102,12 +100,14 @@ def conclusion(results: Results, *, paper: Mapping[str, Any]) -> Iterable[Table]
     )
 
 
-def _choices(results: Results, centralised: float, **where: Any) -> Iterable[tuple[str, float | None, str]]:
+def _choices(
+    results: Results, places: Axis, centralised: float, **where: Any
+) -> Iterable[tuple[str, float | None, str]]:
     """Place, eta0 and words of a depth's lines: without noise, and the best of each place with noise."""
     yield Place.TOKENS.value, math.inf, "none"
     for place in results.levels("place", **where, eta=_noisy(results)):
         eta = best_within(results, centralised, loss=LOSS, **where, place=place)
-        yield place, eta, PLACE.text(place) + (f", eta0 {eta:g}" if eta else ": no eta0 costs so little")
+        yield place, eta, places.text(place) + (f", eta0 {eta:g}" if eta else ": no eta0 costs so little")
 
 
 def papers_share(architecture: Mapping[str, int], bottom: int) -> float:
