@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from cutlayer.attacks import (
@@ -107,17 +107,10 @@ class InferenceCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         about = f"-{self.column}-{self.labelled}" if self.column else ""
         return f"{self.attack}{about}-eta{self.eta:g}-s{self.seed}"
 
-    @classmethod
-    def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
-        return Inferred
-
     def check(self, lab: Lab) -> None:
-        """Reports a missing file before anything is run."""
         for part in (self.posts.known, self.posts.attacked, self.posts.public):
             data_file(lab.options.data, self.posts.name, part)
         for part in (self.entities.annotated, self.entities.attacked):
@@ -149,13 +142,11 @@ class InferenceCell(Cell):
         return Inferred(outcome=outcome, replaced=released.replaced[of], seconds=time.monotonic() - begun)
 
     def measures(self, result: Inferred) -> Iterator[Measure]:
-        """What the attack inferred, and what it took."""
         yield from Measure.outcome(result.outcome, attack=self.attack)
         yield Measure("replaced", result.replaced, attack=self.attack)
         yield Measure("seconds", result.seconds, attack=self.attack)
 
     def _strength(self, content: int) -> Attack:
-        """The attack in this size's strength."""
         scale, attack = self.scale, ATTACKS[self.attack]
         fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
         if self.attack == "attribute-classifier":
@@ -167,7 +158,7 @@ class InferenceCell(Cell):
         return attack
 
 
-class Inferred(BaseModel):
+class Inferred(Spec):
     """A finished cell.
 
     Attributes:
@@ -175,8 +166,6 @@ class Inferred(BaseModel):
         replaced: Share of the attacked texts' tokens that noise replaced.
         seconds: How long the attack took; with its controls where they were run for it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     outcome: Measured | ControlFailed | NotApplicable
     replaced: float
@@ -198,7 +187,6 @@ class Posts:
         return len(self.tokens)
 
     def first(self, count: int) -> Posts:
-        """The first posts."""
         kept = torch.arange(min(count, len(self)))
         labels = {column: values[kept] for column, values in self.labels.items()}
         return Posts(self.tokens.select(kept), labels, self.groups[kept])
@@ -250,7 +238,6 @@ class Corpus:
         return {**found, ATTACKED: self.attacked.tokens, INVERTED: self.inverted, NAMED: self.named[0]}
 
     def _posts(self, part: str, count: int) -> Posts:
-        """So many posts of a file, at random, each author known by a number."""
         posts = self._spec
         dataset = read_dataset(
             data_file(self._lab.options.data, posts.name, part),
@@ -315,7 +302,6 @@ def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Tr
 
 
 def _attribute(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, AttributeTruth]:
-    """Posts of known authors, N_l of them, and the attacked ones."""
     sets = [*(name for last, name in corpus.known_sets if last <= cell.labelled), ATTACKED]
     known, attacked = corpus.known.first(cell.labelled), corpus.attacked
     of_set = torch.cat([torch.full_like(released.records[name], place) for place, name in enumerate(sets)])

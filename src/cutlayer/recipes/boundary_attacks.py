@@ -8,11 +8,10 @@ import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from cutlayer.attacks import (
@@ -29,7 +28,7 @@ from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.statistics import chance_of_match
 from cutlayer.attacks.inversion.inverter import Inverter, InverterSpec, fit_inverter
 from cutlayer.attacks.inversion.inverter_refinement import RefineSpec, refine
-from cutlayer.core import DataError, Ragged, Rows, Tokens
+from cutlayer.core import DataError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import Lora
 from cutlayer.customer.connection import choose_device
 from cutlayer.customer.home import write_bytes
@@ -54,7 +53,7 @@ _POSITIONS = 4096
 """Of a batch of public text."""
 
 
-class Reading(BaseModel):
+class Reading(Spec):
     """What an attack made of a batch.
 
     Attributes:
@@ -66,8 +65,6 @@ class Reading(BaseModel):
         chance: The share that guesses with these frequencies hit by chance.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     true: tuple[str, ...]
     guessed: tuple[str, ...]
     right: tuple[int, ...]
@@ -76,7 +73,6 @@ class Reading(BaseModel):
     chance: float
 
     def texts(self) -> Iterator[tuple[int, int, str, str]]:
-        """Of each text the tokens read right, its tokens, the text, and what was read."""
         yield from zip(self.right, self.counted, self.true, self.guessed, strict=True)
 
     def measures(self, attack: str) -> Iterator[Measure]:
@@ -92,10 +88,8 @@ class Reading(BaseModel):
                 yield Measure.share(metric, getattr(overlap, kind), attack=attack)
 
 
-class Stage(BaseModel):
+class Stage(Spec):
     """Where the attack stood after an outer iteration; see `OuterIteration`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     mse_outputs: float
@@ -103,7 +97,7 @@ class Stage(BaseModel):
     accuracy: float
 
 
-class Attacked(BaseModel):
+class Attacked(Spec):
     """A finished attack.
 
     Attributes:
@@ -112,14 +106,12 @@ class Attacked(BaseModel):
         seconds: How long it took, over all tries.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     reading: Reading
     history: tuple[Stage, ...]
     seconds: float
 
 
-class Inverted(BaseModel):
+class Inverted(Spec):
     """A finished inverter.
 
     Attributes:
@@ -127,8 +119,6 @@ class Inverted(BaseModel):
         public_accuracy: The share of held-out public tokens that it reads.
         seconds: How long reading took, without learning, which cells share.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stages: Mapping[str, Reading]
     public_accuracy: float
@@ -181,11 +171,9 @@ class UnsplitCell(BoundaryCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words."""
         return f"unsplit-{self.split.name}-iteration{self.iteration}"
 
     def run(self, lab: Lab) -> Attacked:
-        """Guesses rows and weights in turn."""
         recorded, known = self.observed(lab)
         seen, bottom = recorded.seen[self.iteration], cast(Bottom, known.bottom)
         hidden, inputs = self.boundary(seen.rows, known)
@@ -222,11 +210,9 @@ class UnsplitCell(BoundaryCell):
         )
 
     def clear(self, lab: Lab) -> None:
-        """The state of a stopped attack is of no more use."""
         shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
-    def measures(self, result: Any) -> Iterator[Measure]:
-        """What it read, and how long it took."""
+    def measures(self, result: Attacked) -> Iterator[Measure]:
         yield from result.reading.measures(UNSPLIT)
         yield Measure("seconds", result.seconds, attack=UNSPLIT)
 
@@ -248,11 +234,9 @@ class InverterCell(BoundaryCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words."""
         return f"inverter-{self.split.name}-iteration{self.iteration}"
 
     def run(self, lab: Lab) -> Inverted:
-        """Reads the boundary by a map that cells of one depth and length share, and refines."""
         recorded, known = self.observed(lab)
         seen, bottom = recorded.seen[self.iteration], self.split.bottom
         shared = ("inverter", self.public, self.public_tokens, self.inverter, bottom, self._length, self.seed)
@@ -278,7 +262,6 @@ class InverterCell(BoundaryCell):
         return self.split.training.max_length or 0
 
     def _fitted(self, known: Knowledge, lab: Lab) -> Inverter:
-        """An inverter from public text in blocks as long as the attacked ones."""
         lab.progress.update("learn to invert", 0, 1)
         template, stream = _template(known), lab.stream(self.public)
         content = self._length - template.special_count(1)
@@ -293,7 +276,7 @@ class InverterCell(BoundaryCell):
         lab.progress.update("learn to invert", 1, 1, share)
         return fitted
 
-    def measures(self, result: Any) -> Iterator[Measure]:
+    def measures(self, result: Inverted) -> Iterator[Measure]:
         """What it read at each stage, and at the last one."""
         for stage, reading in result.stages.items():
             yield from reading.measures(f"{INVERTER}, {stage}")
@@ -305,15 +288,13 @@ class InverterCell(BoundaryCell):
 # ---------------------------------------------------------------- what a guess learns by processing
 
 
-class Processed(BaseModel):
+class Processed(Spec):
     """What processing a batch in training mode changes of a bottom (§4.1.1).
 
     Attributes:
         tensors: Its parameters and buffers.
         changed: How many of them differ afterwards.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tensors: int
     changed: int
@@ -327,17 +308,14 @@ class ProcessedCell(BoundaryCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words."""
         return f"processed-{self.split.name}-iteration{self.iteration}"
 
     def run(self, lab: Lab) -> Processed:
-        """Passes the true batch through a copy of the public bottom."""
         recorded, known = self.observed(lab)
         bottom = copy.deepcopy(cast(Bottom, known.bottom))
         return process(bottom, _template(known).assemble(recorded.seen[self.iteration].tokens))
 
-    def measures(self, result: Any) -> Iterator[Measure]:
-        """Tensors, and those that changed."""
+    def measures(self, result: Processed) -> Iterator[Measure]:
         yield Measure("tensors", result.tensors)
         yield Measure("tensors changed", result.changed)
 

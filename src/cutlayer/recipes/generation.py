@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from cutlayer.core import Cut, DataError, ModelError, Perplexity, Proportion, Spec
 from cutlayer.customer import Client, Objective, Sampling, TrainSpec, TuningSpec
@@ -59,7 +59,7 @@ class GenerationConfig(RecipeConfig[Scale]):
 # ---------------------------------------------------------------- the cell
 
 
-class Tuned(BaseModel):
+class Tuned(Spec):
     """A finished cell.
 
     Attributes:
@@ -75,8 +75,6 @@ class Tuned(BaseModel):
         uplink_bytes: What was sent, by category.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     perplexity: Perplexity
     before: float
     dev: tuple[float, ...]
@@ -86,7 +84,7 @@ class Tuned(BaseModel):
     answers: Proportion | None = None
     texts: tuple[str, ...] = ()
     seconds: float
-    uplink_bytes: dict[str, int] = {}
+    uplink_bytes: Mapping[str, int] = {}
 
 
 class GenerationCell(Cell):
@@ -116,11 +114,9 @@ class GenerationCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"whole-s{self.seed}" if self.bottom is None else f"eta{self.eta:g}-s{self.seed}"
 
     def run(self, lab: Lab) -> Tuned:
-        """Tunes the model; over the road it also writes."""
         # dev is held out here, so that the whole model and the split runs stop on the same texts
         texts, test = drawn(lab, self.train), drawn(lab, self.test)
         if self.training.dev_share is None:
@@ -167,12 +163,10 @@ class GenerationCell(Cell):
         return lab.client(str(self.seed), max_bottom=self.bottom, max_tail=0)
 
     def clear(self, lab: Lab) -> None:
-        """The run is measured, and its adapter has written."""
         if self.bottom is not None:
             discard(self, self._client(lab), lab)
 
     def measures(self, result: Tuned) -> Iterator[Measure]:
-        """Perplexity, and what was replaced and read."""
         found = result.perplexity
         yield Measure("perplexity", found.value, found.standard_error, found.n)
         yield Measure("perplexity before", result.before)
@@ -232,7 +226,6 @@ def over_eta(c: GenerationConfig, lab: Lab) -> Part:
 
 
 def _prompts(c: GenerationConfig, lab: Lab, test: TextFile) -> tuple[str, ...]:
-    """Beginnings of the first test texts that are long enough to be continued."""
     tokenizer = lab.model(head=None).tokenizer
     (tokens,) = tokenise(drawn(lab, test), tokenizer, max_content=_WHOLE_LENGTH).segments
     long = (tokens.lengths > 2 * c.prompt_tokens).nonzero()[:, 0].tolist()
@@ -244,7 +237,6 @@ def _with_n(number: Number) -> str:
 
 
 def _page(results: Results) -> Iterable[Table]:
-    """What the first seed's models write."""
     cells = [
         (cell, told.texts)
         for cell, told in results.cells.items()
@@ -259,7 +251,6 @@ def _page(results: Results) -> Iterable[Table]:
 
 
 def _rises(results: Results) -> Iterable[Verdict]:
-    """Whether more noise cost more, in the first seed's runs."""
     found = [(eta, results.number("perplexity", trained="split", eta=eta, seed=0)) for eta in results.levels("eta")]
     known = [(eta, number.value) for eta, number in found if number.value is not None]
     if len(known) < 2:

@@ -118,7 +118,6 @@ class Releases:
 
     @classmethod
     def of(cls, c: InferenceConfig, lab: Lab) -> Releases:
-        """Calibrated on the attacked posts."""
         posts, scale = c.posts, c.at(lab.options.size)
         tokens = corpus_of(_cell(c, lab, attack="", eta=math.inf), lab).attacked.tokens
         about = f"{posts.name}, {scale.attacked} posts of {scale.tokens} tokens at most"
@@ -126,7 +125,6 @@ class Releases:
 
     @property
     def etas(self) -> tuple[float, ...]:
-        """From the most noise to none."""
         return (*sorted(point.eta for point in self.calibrated), math.inf)
 
     @property
@@ -137,11 +135,9 @@ class Releases:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """For the report's JSON."""
         return {"calibration": [vars(point) for point in self.calibrated]}
 
     def scenarios(self, asked: Sequence[tuple[str, str, int]]) -> list[Scenario]:
-        """Attack, attribute and N_l, over eta and seeds; cells of one release follow one another."""
         return [
             Scenario(
                 _cell(self.config, self.lab, attack=attack, eta=eta, column=column, labelled=labelled, seed=seed),

@@ -73,8 +73,8 @@ class Cell(Spec):
 
     @classmethod
     def result_type(cls) -> type[BaseModel]:
-        """The class of its result: of what `run` returns."""
-        found: type[BaseModel] = get_type_hints(cls.run)["return"]
+        """The class of its result: of what `measures` takes."""
+        found: type[BaseModel] = get_type_hints(cls.measures)["result"]
         return found
 
     def check(self, lab: Lab) -> None:
@@ -139,12 +139,10 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of its weights."""
         return fingerprint(self.whole)
 
     @cached_property
     def family(self) -> Family:
-        """Its architecture."""
         return family_of(self.whole.config)
 
     @cached_property
@@ -154,7 +152,6 @@ class Model:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Its tokenizer."""
         return load_tokenizer(self.source)
 
     @cached_property
@@ -164,7 +161,6 @@ class Model:
 
     @cached_property
     def template(self) -> Template:
-        """How texts become inputs."""
         return Template.from_tokenizer(self.tokenizer, max_length=self.limit)
 
     @cached_property
@@ -174,10 +170,8 @@ class Model:
         return NeighbourSearch(table, candidate_tokens(self.tokenizer, vocab_size=len(table)))
 
 
-class Calibration(BaseModel):
+class Calibration(Spec):
     """A finished calibration: one eta for each share of tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     points: tuple[Calibrated, ...]
 
@@ -197,12 +191,10 @@ class CalibrationCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words."""
         return "calibration"
 
     @classmethod
     def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
         return Calibration
 
 
@@ -237,7 +229,6 @@ class Lab:
     # ------------------------------------------------------------ what cells need
 
     def _model(self, source: str | None = None, head: Head | None = Head.CLASSIFICATION) -> Model:
-        """A model; the one that was asked for where none is named."""
         return Model(source or self.options.model, head)
 
     def _archive(self, cut: Cut, source: str | None = None) -> Archive:

@@ -11,23 +11,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cutlayer.attacks import Knowledge, LabelTruth, SeenStep
-from cutlayer.core import Cut, Guarantee, Proportion
+from cutlayer.core import Cut, Guarantee
 from cutlayer.data import LabelNames
 from cutlayer.models import family_of
 from cutlayer.privacy import keep_probability
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.recorded_steps import (
-    COVER_SEED,
-    JOB,
-    Attacked,
-    Option,
-    OptionCell,
-    Recombined,
-    Steps,
-    read_labels,
-    solved,
-    step_of,
-)
+from cutlayer.recipes.recorded_steps import JOB, Attacked, OptionCell, Recorded, Steps, step_of
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run
 
@@ -47,7 +36,6 @@ class RunCell(ClassifierCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"{self.task.name}-{'ordinary' if self.epsilon is None else f'epsilon{self.epsilon:g}'}-s{self.seed}"
 
     def run(self, lab: Lab) -> Attacked:
@@ -59,24 +47,16 @@ class RunCell(ClassifierCell):
             evidence = run.evidence(lab)
             if evidence.labels is None:
                 raise TypeError("a classifier's texts have labels")
-            steps = Steps.of(evidence.transcript)
-            option = _option(
-                "ordinary" if self.epsilon is None else "randomised response",
-                steps,
-                evidence.labels,
-                evidence.knowledge,
-                accuracy=Trained.of(run.result).ua,
-                guarantee=run.result.label_guarantee,
-            )
-            if self.epsilon is not None:
-                draws = len(set(run.data.train.texts))
-                drawn = {"bound": report_bound(evidence.labels, self.epsilon), "draws": draws}
-                option = option.model_copy(update={"epsilon": self.epsilon, **drawn})
-            several = _recombined(option, steps, self, evidence.labels, evidence.knowledge)
-            return Attacked(options=(option, *several))
+            truth = evidence.labels
+            recorded = Recorded(Steps.of(evidence.transcript), truth, evidence.knowledge)
+            found = {"accuracy": Trained.of(run.result).ua, "guarantee": run.result.label_guarantee}
+            if self.epsilon is None:
+                return self.attacked(recorded, recorded.option("ordinary", **found))
+            drawn = {"bound": report_bound(truth, self.epsilon), "draws": len(set(run.data.train.texts))}
+            option = recorded.option("randomised response", epsilon=self.epsilon, **found, **drawn)
+            return self.attacked(recorded, option)
 
     def clear(self, lab: Lab) -> None:
-        """The recording is attacked."""
         discard(self, client_of(lab, self.name), lab)
 
 
@@ -85,11 +65,9 @@ class HeadCell(ClassifierCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"{self.task.name}-head-s{self.seed}"
 
     def run(self, lab: Lab) -> Attacked:
-        """Trains, and attacks what went into the head and its gradient."""
         whole, seen = self.reference(lab, self.name), _HeadWatcher()
         run = train_centralised(whole, progress=lab.progress, watcher=seen)
         names = LabelNames.of(whole.train.labels or ())
@@ -97,15 +75,10 @@ class HeadCell(ClassifierCell):
         truth = LabelTruth(labels, len(names), {(JOB, step.number): rows for step, rows in seen.steps})
         # the gradient of a step rides with the next one, as over the road; an epoch's last goes alone
         steps = Steps(tuple(step for step, _ in seen.steps), rounds=len(seen.steps) + len(run.dev))
-        option = _option(
-            "head at the customer",
-            steps,
-            truth,
-            Knowledge(Cut()),
-            accuracy=run.accuracy,
-            guarantee=Guarantee.nothing("Directions of gradients and activations show which texts share a label."),
-        )
-        return Attacked(options=(option, *_recombined(option, steps, self, truth, Knowledge(Cut()))))
+        recorded = Recorded(steps, truth, Knowledge(Cut()))
+        shown = Guarantee.nothing("Directions of gradients and activations show which texts share a label.")
+        option = recorded.option("head at the customer", accuracy=run.accuracy, guarantee=shown)
+        return self.attacked(recorded, option)
 
 
 class _HeadWatcher:
@@ -116,7 +89,6 @@ class _HeadWatcher:
         self._states: Tensor | None = None
 
     def begin(self, model: PeftModel) -> None:
-        """Looks at what goes into the head from now on."""
         whole = cast(PreTrainedModel, model.get_base_model())
         path = family_of(whole.config).classifier_output
 
@@ -128,7 +100,6 @@ class _HeadWatcher:
         whole.get_submodule(path).register_forward_pre_hook(entered)
 
     def step(self, texts: Tensor) -> None:
-        """Keeps what went in, and its gradient."""
         if self._states is None or self._states.grad is None:
             raise TypeError("a step goes through the head")
         states, gradient = (tensor.detach().float().cpu() for tensor in (self._states, self._states.grad))
@@ -137,26 +108,6 @@ class _HeadWatcher:
             rows = gradient.abs().sum(2).argmax(1)
             states, gradient = (tensor[torch.arange(len(rows)), rows] for tensor in (states, gradient))
         self.steps.append((step_of(len(self.steps) + 1, states, gradient), texts))
-
-
-def _option(
-    name: str,
-    steps: Steps,
-    truth: LabelTruth,
-    knowledge: Knowledge,
-    *,
-    accuracy: Proportion,
-    guarantee: Guarantee,
-) -> Option:
-    return Option(
-        name=name,
-        readings=read_labels(steps, truth, knowledge),
-        rounds=steps.rounds,
-        gradient_bytes=steps.gradient_bytes,
-        output_bytes=steps.output_bytes,
-        accuracy=accuracy,
-        guarantee=guarantee,
-    )
 
 
 def report_bound(truth: LabelTruth, epsilon: float) -> float:
@@ -174,19 +125,3 @@ def report_bound(truth: LabelTruth, epsilon: float) -> float:
     response = torch.full((classes, classes), (1 - kept) / (classes - 1), dtype=torch.float64)
     response.fill_diagonal_(kept)
     return float((shares[:, None] * response).amax(0).sum())
-
-
-def _recombined(
-    option: Option, steps: Steps, cell: ClassifierCell, truth: LabelTruth, knowledge: Knowledge
-) -> list[Option]:
-    """The same steps with several passes in the place of each."""
-    found = []
-    of_logits = steps.seen[0].gradient.shape[1] == truth.num_labels
-    for passes in cell.passes:
-        several = Recombined(steps, passes, cover=cell.cover, seed=COVER_SEED)
-        known = several.from_labels() if of_logits else several.from_update()
-        attack = "output-gradient" if of_logits else "gradient-direction"
-        named = truth if of_logits else LabelTruth(truth.labels, truth.num_labels, truth.steps, named=False)
-        readings = (*read_labels(several.first, truth, knowledge), solved(known, attack, named, knowledge))
-        found.append(option.recombined(passes, readings, several.deviation))
-    return found

@@ -7,7 +7,6 @@ Each token is the label of those before it. What a run shows of it above the cut
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,34 +22,13 @@ from cutlayer.models import Head, Parts, Tail, Template, load_model, load_tokeni
 from cutlayer.models.heads import frozen
 from cutlayer.privacy import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.recorded_steps import (
-    COVER_SEED,
-    JOB,
-    ON_TOKENS,
-    Attacked,
-    Option,
-    OptionCell,
-    Recombined,
-    Steps,
-    read_tokens,
-    solved,
-    step_of,
-)
+from cutlayer.recipes.recorded_steps import JOB, Attacked, Option, OptionCell, Recorded, Steps, step_of
 from cutlayer.recipes.tasks import data_file
 
 _SHORTEST = 4
 """Tokens of a text that there is something to predict in."""
 _SPARE = 8
 """Texts that are looked at for each that is needed: short ones are left out."""
-
-
-@dataclass(frozen=True)
-class LanguageSteps:
-    """Recorded steps, and what they were about."""
-
-    steps: Steps
-    truth: TrainedTruth
-    knowledge: Knowledge
 
 
 class CorpusSpec(Spec):
@@ -96,21 +74,18 @@ class LanguageCell(OptionCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"{self.corpus.name}-{'ordinary' if self.epsilon is None else f'epsilon{self.epsilon:g}'}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
-        """Reports a missing file before anything is run."""
         for part in (self.corpus.train, self.corpus.test):
             data_file(lab.options.data, self.corpus.name, part)
 
     def run(self, lab: Lab) -> Attacked:
-        """Trains, and attacks what the boundary above showed."""
-        option, steps = _trained(self, lab)
-        return Attacked(options=(option, *_recombined(option, steps, self)))
+        recorded, option = _trained(self, lab)
+        return self.attacked(recorded, option)
 
 
-def _trained(cell: LanguageCell, lab: Lab) -> tuple[Option, LanguageSteps]:
+def _trained(cell: LanguageCell, lab: Lab) -> tuple[Recorded, Option]:
     """Trains on texts once, attacks what that showed, and measures perplexity on others.
 
     Raises:
@@ -152,32 +127,16 @@ def _trained(cell: LanguageCell, lab: Lab) -> tuple[Option, LanguageSteps]:
     knowledge = Knowledge(Cut(bottom=1, tail=0), template=template, tail=handed_out.tail)
     places = {(JOB, number): texts for number, texts in enumerate(batches, start=1)}
     truth = TrainedTruth(private, steps=places, skipped=0 if template.opening else 1)
-    recorded = LanguageSteps(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)
-    readings = read_tokens(recorded.steps, truth, knowledge)
-    option = Option(
-        name="ordinary" if cell.epsilon is None else "randomised response",
+    recorded = Recorded(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)
+    option = recorded.option(
+        "ordinary" if cell.epsilon is None else "randomised response",
         epsilon=cell.epsilon,
-        readings=readings,
-        draws=sum(each.success.n for each in readings if each.success is not None),
-        rounds=recorded.steps.rounds,
-        gradient_bytes=recorded.steps.gradient_bytes,
-        output_bytes=recorded.steps.output_bytes,
         perplexity=_perplexity(parts, template, test, scale.batch),
         guarantee=Guarantee.nothing(LABELS_SHOWN) if drawn is None else _promise(drawn),
         bound=None if cell.epsilon is None else keep_probability(cell.epsilon, len(tokenizer)),
     )
-    return option, recorded
-
-
-def _recombined(option: Option, recorded: LanguageSteps, cell: LanguageCell) -> list[Option]:
-    """The same steps with several passes in the place of each, one option for each number of passes."""
-    found = []
-    for count in cell.passes:
-        several = Recombined(recorded.steps, count, cover=cell.cover, seed=COVER_SEED)
-        readings = read_tokens(several.first, recorded.truth, recorded.knowledge)
-        known = solved(several.from_update(), ON_TOKENS, recorded.truth, recorded.knowledge)
-        found.append(option.recombined(count, (*readings, known), several.deviation))
-    return found
+    draws = sum(each.success.n for each in option.readings if each.success is not None)
+    return recorded, option.model_copy(update={"draws": draws})
 
 
 def _promise(drawn: ReportedLabels) -> Guarantee:

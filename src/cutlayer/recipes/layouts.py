@@ -44,6 +44,11 @@ class Layout:
         """An axis that all parts of the recipe share."""
         return self._axes[name]
 
+    def content(self, name: str, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the file has of a part; see `part` for what is said."""
+        found: dict[str, Any] = _filled(self._parts[name], {**self._shared, **(said or {})})
+        return found
+
     def part(
         self,
         name: str,
@@ -62,7 +67,7 @@ class Layout:
             further: Tables behind those of the layout.
             **rest: Further fields of `Part`.
         """
-        content = _filled(self._parts[name], {**self._shared, **(said or {})})
+        content = self.content(name, said)
         pivots = [self._pivot({"title": content["title"], **each}) for each in content.get("tables", ())]
         figures = [*map(self._figure, content.get("figures", ())), *rest.pop("figures", ())]
         return Part(content["title"], scenarios, tables=[*pivots, *further], figures=figures, **rest)
@@ -74,14 +79,12 @@ class Layout:
 
     def _figure(self, content: Mapping[str, Any]) -> Figure:
         made = {**content, **{axis: self._axis(content[axis]) for axis in AXES if axis in content}}
-        made["references"] = [
-            each if isinstance(each, Reference) else Reference(**each) for each in content.get("references", ())
-        ]
+        made["references"] = [Reference(**each) for each in content.get("references", ())]
         if "below" in made:
             made["below"] = _column(made["below"])
         if "value" in made:
             made["value"] = VALUES[made["value"]]
-        return Figure(**{name: tuple(each) if name == "limits" and each else each for name, each in made.items()})
+        return Figure(**made)
 
     def _axis(self, content: Any) -> Axis:
         if isinstance(content, Axis):

@@ -59,7 +59,6 @@ class Measure:
         return cls(metric, share.value, error, share.n, attack=attack, note=note, independent=among)
 
     def row(self) -> dict[str, Any]:
-        """Its columns of the long table."""
         columns = vars(self)
         return {**self.axes, **{name: columns[name] for name in columns if name != "axes"}}
 

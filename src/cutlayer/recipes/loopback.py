@@ -32,7 +32,6 @@ class Loopback:
         self._key = ""
 
     def client(self, home: Path, progress: Progress) -> Client:
-        """A customer with a folder of its own."""
         if self._process is None:
             progress.update("start vendor", 0, 1)
             # as many threads as here: a baseline in this process and a split run then round alike
@@ -51,7 +50,6 @@ class Loopback:
         return Client(self._process.url, self._key, home=home)
 
     def stop(self) -> None:
-        """Ends the vendor's process."""
         if self._process is not None:
             self._process.stop()
             self._process = None

@@ -140,7 +140,6 @@ def configured(config: S, settings: Mapping[str, str]) -> S:
 
 
 def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
-    """Dotted names of all settings."""
     found = []
     for name, value in content.items():
         found.append(above + name)

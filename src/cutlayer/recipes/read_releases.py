@@ -12,7 +12,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from cutlayer.attacks import (
@@ -39,7 +38,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
-from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Spec, Tokens
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.recipes.lab import Cell, Lab
@@ -93,18 +92,11 @@ class ReadCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         known = "" if self.public is None else f"-{self.public.name}"
         how = self.form.value.replace(" ", "-")
         return f"{self.private.name}{known}-{how}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
 
-    @classmethod
-    def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
-        return CellReadings
-
     def check(self, lab: Lab) -> None:
-        """Reports a missing file, and a cut that is too deep, before anything is run."""
         for file in (self.private, self.public):
             if file is not None:
                 file.path(lab.options.data)
@@ -116,7 +108,6 @@ class ReadCell(Cell):
             )
 
     def run(self, lab: Lab) -> CellReadings:
-        """Releases the texts, and reads them by each attack."""
         tokens = lab.tokens(self.private)
         transcript, truth, knowledge, replaced = _released(self, tokens, lab)
         if self.public is not None:
@@ -140,11 +131,9 @@ class ReadCell(Cell):
         return CellReadings(texts=len(tokens), replaced=replaced, reads=reads)
 
     def clear(self, lab: Lab) -> None:
-        """The transcript is read."""
         shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
     def measures(self, result: CellReadings) -> Iterator[Measure]:
-        """What each attack read, and what it took."""
         if result.replaced is not None:
             yield Measure("replaced", result.replaced)
         for name, read in result.reads.items():
@@ -169,7 +158,7 @@ class ReadCell(Cell):
         return PublicInputs(knowledge.public, knowledge.template, tokens=self.map_tokens)
 
 
-class Choice(BaseModel):
+class Choice(Spec):
     """What the adaptive attack chose on its own text; see `attacks.maximum_posterior.Tuned`.
 
     Attributes:
@@ -182,8 +171,6 @@ class Choice(BaseModel):
         tokens: Of how many.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     pairs: int
     candidates: int
     weight: float | None
@@ -193,7 +180,6 @@ class Choice(BaseModel):
     tokens: int
 
     def measures(self, attack: str) -> Iterator[Measure]:
-        """Each as a number of the long table."""
         yield Measure("channel draws", self.pairs, attack=attack)
         yield Measure("candidates", self.candidates, attack=attack)
         yield Measure("prior's weight", self.weight, attack=attack)
@@ -202,7 +188,7 @@ class Choice(BaseModel):
         yield Measure("own text as released", self.as_released, n=self.tokens, attack=attack)
 
 
-class AttackReading(BaseModel):
+class AttackReading(Spec):
     """What an attack made of a cell's texts.
 
     Attributes:
@@ -213,8 +199,6 @@ class AttackReading(BaseModel):
         beyond: By how much more it read than the cell's first attack, of the same releases, resampled by text.
         choice: What it chose, if it chooses.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     outcome: Measured | ControlFailed | NotApplicable
     seconds: float
@@ -236,11 +220,10 @@ class AttackReading(BaseModel):
         )
 
     def with_choice(self, choice: Choice | None) -> Self:
-        """The same with what it chose."""
         return self.model_copy(update={"choice": choice})
 
 
-class CellReadings(BaseModel):
+class CellReadings(Spec):
     """A finished cell.
 
     Attributes:
@@ -249,14 +232,11 @@ class CellReadings(BaseModel):
         reads: By attack.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     texts: int
     replaced: float | None = None
     reads: dict[str, AttackReading]
 
     def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        """What came of each attack."""
         for name, read in self.reads.items():
             yield name, read.outcome
 
@@ -331,7 +311,6 @@ def _added_in_single(tokens: Tokens, table: Tensor, eta: float, rng: np.random.G
 
 
 def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
-    """What was read of tokens that are not among those known."""
     truth = torch.cat([side.values for side in reading.tokens.segments])
     new = reading.seen & ~torch.isin(truth, known)
     if not bool(new.any()):
@@ -341,7 +320,6 @@ def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
 
 
 def _beyond(reading: Reading, first: Reading) -> SecondaryMetric:
-    """How many more of the same tokens were read."""
     gained = reading.per_text(reading.right) - first.per_text(first.right)
     return _share("beyond", "more than the first attack, of the same releases", gained, reading.per_text(reading.seen))
 

@@ -94,7 +94,6 @@ class Recipe(Generic[C]):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What can be run by itself (`RecipeOptions.only`)."""
         return tuple(self._parts)
 
     def show(self) -> Mapping[str, Any]:
@@ -184,7 +183,6 @@ class Recipe(Generic[C]):
         return parts
 
     def _about(self, config: C, outcomes: Outcomes) -> list[Table]:
-        """What did not finish, and where this differs from the paper."""
         found = []
         if outcomes.failures:
             rows = tuple(outcomes.failures.items())

@@ -27,7 +27,7 @@ from cutlayer.attacks import (
     examine,
 )
 from cutlayer.attacks.attack import ATTACKS, Guess
-from cutlayer.core import Claim, Guarantee, Proportion
+from cutlayer.core import Claim, Guarantee, Proportion, Spec
 from cutlayer.recipes.lab import Cell
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.measures.label_recombination import combined, recombine, solve_from_labels, solve_from_update
@@ -35,8 +35,6 @@ from cutlayer.wire import routes
 from cutlayer.wire.recording import Direction
 
 JOB = "recorded"
-COVER_SEED = 0
-"""Of covers: they protect nothing here."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +51,19 @@ class Steps:
 
     @classmethod
     def of(cls, transcript: Transcript) -> Steps:
-        """Those of a recorded run."""
         kinds = (routes.STEP, routes.GRADIENT)
         rounds = sum(frame.route in kinds and frame.direction is Direction.UP for frame in transcript)
         return cls(tuple(transcript.steps()), rounds)
 
     @property
     def gradient_bytes(self) -> int:
-        """What gradients take on their way up."""
         return sum(_size(step.gradient) for step in self.seen)
 
     @property
     def output_bytes(self) -> int:
-        """What outputs take on their way down."""
         return sum(_size(step.output) for step in self.seen if step.output is not None)
 
     def with_gradients(self, change: Callable[[SeenStep], Tensor]) -> Steps:
-        """The same with other gradients."""
         return replace(self, seen=tuple(replace(step, gradient=change(step)) for step in self.seen))
 
     def transcript(self) -> Transcript:
@@ -114,7 +108,7 @@ NOTHING = Guarantee.nothing("The vendor finds which combination of passes is the
 """Of recombined passes."""
 
 
-class Reading(BaseModel):
+class Reading(Spec):
     """An attack's number on one option.
 
     Attributes:
@@ -125,8 +119,6 @@ class Reading(BaseModel):
         reason: Why there is no number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     attack: str
     success: Proportion | None
     interval: tuple[float, float] | None = None
@@ -135,18 +127,16 @@ class Reading(BaseModel):
 
     @classmethod
     def of(cls, attack: str, outcome: Outcome) -> Self:
-        """What an examined attack said."""
         if isinstance(outcome, Measured):
             return cls(attack=attack, success=outcome.success, interval=outcome.interval, chance=outcome.chance)
         return cls(attack=attack, success=None, reason=outcome.reason)
 
     @classmethod
     def scored(cls, attack: str, score: Score) -> Self:
-        """What guesses came to."""
         return cls(attack=attack, success=score.success, interval=score.interval, chance=score.chance)
 
 
-class Option(BaseModel):
+class Option(Spec):
     """One option, attacked.
 
     Attributes:
@@ -166,7 +156,7 @@ class Option(BaseModel):
         deviation: How far the combination of passes is from the gradient, in its largest entry.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     name: str
     epsilon: float | None = None
@@ -184,7 +174,6 @@ class Option(BaseModel):
 
     @property
     def title(self) -> str:
-        """In a few words."""
         if self.epsilon is not None:
             return f"{self.name}, ε = {self.epsilon:g}"
         return f"{self.name}, {self.passes} passes" if self.passes > 1 else self.name
@@ -194,7 +183,6 @@ class Option(BaseModel):
         return next((each for each in self.readings if each.attack == attack and each.success is not None), None)
 
     def measures(self) -> Iterator[Measure]:
-        """Its numbers, at the place that it is itself."""
         at = {"option": self.title, "epsilon": self.epsilon, "passes": self.passes}
         for each in self.readings:
             low, high = each.interval or (None, None)
@@ -213,37 +201,61 @@ class Option(BaseModel):
         promised = f"ε = {claim.budget:g} per {claim.per}" if claim.claim is Claim.LABEL else "none"
         yield Measure("guarantee", None, note=promised, axes=at)
 
-    def recombined(self, passes: int, readings: tuple[Reading, ...], deviation: float) -> Option:
-        """This option's steps with several passes in the place of each: learnt is the same, but for rounding.
+
+@dataclass(frozen=True)
+class Recorded:
+    """Recorded steps, what their labels or next tokens were, and what the vendor knows beside them."""
+
+    steps: Steps
+    truth: LabelTruth | TrainedTruth
+    knowledge: Knowledge
+
+    def read(self, steps: Steps) -> tuple[Reading, ...]:
+        """What the attacks on labels or on next tokens read of these steps, or of what was sent in their place."""
+        transcript, names = steps.transcript(), ON_LABELS if isinstance(self.truth, LabelTruth) else (ON_TOKENS,)
+        found = ((name, examine(name, transcript, knowledge=self.knowledge, truth=self.truth)) for name in names)
+        return tuple(Reading.of(name, each.outcome) for name, each in found)
+
+    def option(self, name: str, **found: Any) -> Option:
+        """The steps as they are, as an option.
 
         Args:
-            passes: How many.
-            readings: What attacks read of them.
-            deviation: How far their combination is from the gradient.
+            name: Of the option.
+            **found: Further fields of it.
         """
+        return Option(
+            name=name, readings=self.read(self.steps), rounds=self.steps.rounds,
+            gradient_bytes=self.steps.gradient_bytes, output_bytes=self.steps.output_bytes, **found,
+        )  # fmt: skip
+
+    def recombined(self, option: Option, passes: int, *, cover: float) -> Option:
+        """The same steps with several passes in the place of each: learnt is the same, but for rounding.
+
+        Args:
+            option: The steps as they are.
+            passes: How many.
+            cover: How much larger covers are than gradients.
+        """
+        several, truth, attack = Recombined(self.steps, passes, cover=cover), self.truth, ON_TOKENS
+        steps: Steps | None
+        if isinstance(truth, LabelTruth) and self.steps.seen[0].gradient.shape[1] == truth.num_labels:
+            steps, attack = several.from_labels(), "output-gradient"
+        else:
+            steps = several.from_update()
+            if isinstance(truth, LabelTruth):
+                truth, attack = (
+                    LabelTruth(truth.labels, truth.num_labels, truth.steps, named=False),
+                    "gradient-direction",
+                )
         changes = {
-            "name": f"recombination, {self.name}",
+            "name": f"recombination, {option.name}",
             "passes": passes,
-            "readings": readings,
-            "gradient_bytes": passes * self.gradient_bytes,
+            "readings": (*self.read(several.first), solved(steps, attack, truth, self.knowledge)),
+            "gradient_bytes": passes * option.gradient_bytes,
             "guarantee": NOTHING,
-            "deviation": deviation,
+            "deviation": several.deviation,
         }
-        return self.model_copy(update=changes)
-
-
-def read_labels(steps: Steps, truth: LabelTruth, knowledge: Knowledge) -> tuple[Reading, ...]:
-    """What the attacks on labels read."""
-    transcript = steps.transcript()
-    return tuple(
-        Reading.of(name, examine(name, transcript, knowledge=knowledge, truth=truth).outcome) for name in ON_LABELS
-    )
-
-
-def read_tokens(steps: Steps, truth: TrainedTruth, knowledge: Knowledge) -> tuple[Reading, ...]:
-    """What the attack on next tokens reads."""
-    outcome = examine(ON_TOKENS, steps.transcript(), knowledge=knowledge, truth=truth).outcome
-    return (Reading.of(ON_TOKENS, outcome),)
+        return option.model_copy(update=changes)
 
 
 class Recombined:
@@ -253,11 +265,10 @@ class Recombined:
         steps: As they were.
         passes: How many.
         cover: How much larger covers are than gradients.
-        seed: Of covers: they protect nothing here.
     """
 
-    def __init__(self, steps: Steps, passes: int, *, cover: float, seed: int) -> None:
-        rng = torch.Generator().manual_seed(seed)
+    def __init__(self, steps: Steps, passes: int, *, cover: float) -> None:
+        rng = torch.Generator().manual_seed(0)  # of covers: they protect nothing here
         self._steps = steps
         self._drawn = {
             step.number: recombine(step.gradient.float(), passes, cover=cover, rng=rng) for step in steps.seen
@@ -316,10 +327,8 @@ def solved(steps: Steps | None, attack: str, truth: LabelTruth | TrainedTruth, k
 # ---------------------------------------------------------------- cells that attack what they recorded
 
 
-class Attacked(BaseModel):
+class Attacked(Spec):
     """A finished cell: its options, attacked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     options: tuple[Option, ...]
 
@@ -337,12 +346,15 @@ class OptionCell(Cell):
     passes: tuple[int, ...] = ()
     cover: float
 
+    def attacked(self, recorded: Recorded, option: Option) -> Attacked:
+        """Recorded steps as they are, and recombined."""
+        several = (recorded.recombined(option, passes, cover=self.cover) for passes in self.passes)
+        return Attacked(options=(option, *several))
+
     @classmethod
     def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
         return Attacked
 
     def measures(self, result: Any) -> Iterator[Measure]:
-        """Of each option."""
         for option in result.options:
             yield from option.measures()

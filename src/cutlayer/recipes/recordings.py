@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import safetensors.torch
 import torch
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -69,7 +68,6 @@ class SplitRun(Spec):
 
     @property
     def name(self) -> str:
-        """The run in a few words, for its file."""
         public = f"-public{self.public_iterations}" if self.public_iterations else ""
         length = self.training.max_length
         return f"{self.corpus.name}-{self.tuning.method}-bottom{self.bottom}-{length}{public}-s{self.seed}"
@@ -101,7 +99,6 @@ class Recording:
     weights: Mapping[str, Tensor]
 
     def save(self) -> bytes:
-        """As one safetensors file."""
         tensors = {_WEIGHTS + name: tensor.contiguous() for name, tensor in self.weights.items()}
         for iteration, seen in self.seen.items():
             (tokens,) = seen.tokens.segments
@@ -115,7 +112,6 @@ class Recording:
 
     @classmethod
     def load(cls, content: bytes) -> Recording:
-        """What `save` wrote."""
         tensors = safetensors.torch.load(content)
         names = [name for name in tensors if name.startswith(_WEIGHTS)]
         weights = {name.removeprefix(_WEIGHTS): tensors.pop(name) for name in names}
@@ -259,7 +255,7 @@ def _first_weights(folder: Path) -> dict[str, Tensor]:
 # ---------------------------------------------------------------- labels above the cut
 
 
-class LabelsRead(BaseModel):
+class LabelsRead(Spec):
     """What the vendor reads of one run's labels, as the run's result tells it.
 
     Attributes:
@@ -270,8 +266,6 @@ class LabelsRead(BaseModel):
         before: Dev perplexity before training.
         after: After it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_steps: Proportion | None
     last_steps: Proportion | None
@@ -305,7 +299,6 @@ class TailCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"tail{self.tail}-{self.corpus.name}-{self.tuning.method}-s{self.seed}"
 
     def run(self, lab: Lab) -> LabelsRead:
@@ -337,11 +330,9 @@ class TailCell(Cell):
         )
 
     def clear(self, lab: Lab) -> None:
-        """The traffic is read."""
         shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
-    def measures(self, result: Any) -> Iterator[Measure]:
-        """Shares of labels that are read, and perplexity."""
+    def measures(self, result: LabelsRead) -> Iterator[Measure]:
         for metric in ("first_steps", "last_steps", "answers", "rows"):
             yield Measure.share(metric, getattr(result, metric))
         yield Measure("perplexity before", result.before)

@@ -36,7 +36,6 @@ class Shelf:
     peer = "nobody"
 
     def send(self, frame: Frame) -> Reply:
-        """Answers as a vendor that holds nothing yet."""
         if frame.route is not routes.RECORD_SET_PUT or not isinstance(frame.control, RecordSetSpec):
             return Reply()
         name = str(frame.where["record_set"])
@@ -63,7 +62,6 @@ class Released:
     knowledge: Knowledge
 
     def only(self, names: Collection[str]) -> Transcript:
-        """The transcript of some sets."""
         wanted = {identifier(name) for name in names}
         return Transcript(lambda: (frame for frame in self.transcript if frame.where.get("record_set") in wanted))
 

@@ -79,7 +79,6 @@ class SapConfig(RecipeConfig[Scale]):
     depths: Depths
 
     def task(self, name: str) -> Task:
-        """A task by name."""
         return next(task for task in self.tasks if task.name == name)
 
     def training_of(self, task: Task, scale: Scale) -> TrainSpec:
@@ -107,7 +106,6 @@ RECIPE = Recipe(
 def _each(
     kind: type[TrainingCell], c: SapConfig, lab: Lab, task: Task, axes: Mapping[str, Any], **settings: Any
 ) -> list[Scenario]:
-    """A setting with all seeds."""
     scale = c.at(lab.options.size)
     training, model = c.training_of(task, scale), lab.model().fingerprint
     cell = kind(task=task, limits=scale.limits, training=training, tuning=c.tuning, model=model, **settings)
@@ -190,7 +188,6 @@ def _curve(task: Task) -> list[Callable[[Results], Iterable[str]]]:
 
 
 def _allowed(c: SapConfig, lab: Lab) -> Iterable[Measure]:
-    """What the size allows each data set's trainings."""
     for task in c.tasks:
         training = c.training_of(task, c.at(lab.options.size))
         axes = {"task": task.name, "trained": "whole"}
@@ -223,7 +220,6 @@ def _cti_helps(task: Task, how: Steering) -> Claim:
 
 
 def _named(point: Mapping[str, Any]) -> str:
-    """How the figure names a point of the paper's."""
     return f"eta0 {point['eta']:g}" + {"plain": "", "cti": ", CTI"}.get(point["steering"], ", CTI not stated")
 
 
@@ -254,7 +250,6 @@ def table_3(c: SapConfig, lab: Lab) -> Part:
 
 
 def _missing(results: Results) -> Iterable[str]:
-    """Why a bottom has no EP."""
     rows = results.rows(metric="EP")
     for how, why in rows[rows["value"].isna()].drop_duplicates("how")[["how", "note"]].itertuples(index=False):
         yield f"No EP for {HOW.text(how)}: {why}"
@@ -276,7 +271,6 @@ def _unfreezing(results: Results) -> Iterable[str]:
 
 
 def _lowered(results: Results, metric: str, source: str) -> list[float]:
-    """By how much a fresh release each epoch lowers a number, at each eta0."""
     etas = results.levels("eta", source=source)
     pairs = (
         [results.number(metric, source=source, how=how, eta=eta).value for how in ("frozen", "resample")]

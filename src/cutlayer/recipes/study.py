@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
 
+from cutlayer.core import Spec
 from cutlayer.recipes.lab import Cell
 from cutlayer.recipes.long_table import NONE, NUMBERS, Level, Measure, Number, pool, select
 from cutlayer.reports import Table
@@ -85,7 +85,7 @@ class Stated:
         return found
 
 
-class Verdict(BaseModel):
+class Verdict(Spec):
     """Whether a claim holds here.
 
     Attributes:
@@ -95,8 +95,6 @@ class Verdict(BaseModel):
         stated: What the paper or the study found; empty where it prints no number.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     claim: str
     here: str
     held: bool | None
@@ -104,7 +102,6 @@ class Verdict(BaseModel):
 
     @property
     def word(self) -> str:
-        """The verdict in a word."""
         return {True: "yes", False: "NO", None: "not decided"}[self.held]
 
 

@@ -144,7 +144,6 @@ class Axis:
 
     @property
     def heading(self) -> str:
-        """The heading."""
         return self.title or self.name
 
     def text(self, level: Any) -> str:
@@ -198,11 +197,9 @@ class Pivot:
     keep_empty: bool = False
 
     def __call__(self, results: Results) -> Iterable[Table]:
-        """The table for readers, as one of several."""
         yield self.table(results)
 
     def table(self, results: Results) -> Table:
-        """The table for readers."""
         rows = select(results.frame, {"source": SOURCES, **self.where})
         places = [axis.name for axis in self.lines]
         for missing in (name for name in places if name not in rows):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.feature_extraction.text import CountVectorizer
 
@@ -36,15 +36,13 @@ class Topics(Spec):
     passes: int = Field(default=10, ge=1)
 
 
-class TopicLabels(BaseModel):
+class TopicLabels(Spec):
     """The main topic of each text, or `None` where none is main enough.
 
     Attributes:
         of: A line for each data set.
         texts: Digest of the texts of each data set.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     of: tuple[tuple[str | None, ...], ...]
     texts: tuple[str, ...]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from cutlayer.attacks import ATTACKS, ControlFailed, Knowledge, Measured, Need, NotApplicable, Outcome, examine
-from cutlayer.core import Cut, DataError, Deviation, Place, Proportion
+from cutlayer.core import Cut, DataError, Deviation, Place, Proportion, Spec
 from cutlayer.customer import (
     Client,
     FinetuneResult,
@@ -53,16 +53,13 @@ class TopicCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"{self.task.name}-topics"
 
     @classmethod
     def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
         return TopicLabels
 
     def run(self, lab: Lab) -> TopicLabels:
-        """Finds them."""
         if self.task.topics is None:
             raise DataError(f"{self.task.name} has labels of its own.")
         lab.progress.update(f"find topics of {self.task.title}", 0, 1)
@@ -131,7 +128,6 @@ class SplitRun:
     data: Splits
 
     def evidence(self, lab: Lab) -> Evidence:
-        """What the vendor saw of it, and what it was about."""
         given = Corpora(self.data.train, self.data.dev, self.data.test)
         archive = lab.archive(self.result.spec.cut)
         return Evidence.of(self.result.folder, given, archive, home=self.client.home)
@@ -195,7 +191,7 @@ class Steering(StrEnum):
     CLASS_FREE = "cti_class_free"
 
 
-class Trained(BaseModel):
+class Trained(Spec):
     """A finished training.
 
     Attributes:
@@ -212,8 +208,6 @@ class Trained(BaseModel):
         attacks: What came of each attack that the cell names.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     ua: Proportion
     ep: Proportion | None = None
     ep_note: str = ""
@@ -221,14 +215,13 @@ class Trained(BaseModel):
     rows: tuple[int, int, int]
     epochs: int
     seconds: float
-    uplink_bytes: dict[str, int] = {}
+    uplink_bytes: Mapping[str, int] = {}
     label_recovery: float | None = None
     deviations: tuple[Deviation, ...] = ()
     attacks: tuple[Measured | ControlFailed | NotApplicable, ...] = ()
 
     @classmethod
     def of(cls, result: FinetuneResult) -> Trained:
-        """What a split run found."""
         ep = None
         if result.ep is not None and result.ep_standard_error is not None:
             ep = Proportion(value=result.ep, n=result.ep_n, standard_error=result.ep_standard_error)
@@ -263,13 +256,7 @@ class TrainingCell(Cell):
     training: TrainSpec
     tuning: Lora = Lora()
 
-    @classmethod
-    def result_type(cls) -> type[BaseModel]:
-        """Of its result."""
-        return Trained
-
     def check(self, lab: Lab) -> None:
-        """Reports a missing file before hours of work."""
         splits(lab, self.task, self.limits)
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
@@ -291,7 +278,6 @@ class TrainingCell(Cell):
         return deviations(plain, lab.model().family)
 
     def measures(self, result: Trained) -> Iterator[Measure]:
-        """Accuracy, privacy and what they were measured on."""
         yield Measure.share("UA", result.ua)
         for name, rows in zip(("train", "dev", "test"), result.rows, strict=True):
             yield Measure(f"{name} rows", rows)
@@ -304,7 +290,6 @@ class CentralisedCell(TrainingCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         return f"{self.task.name}-centralised-s{self.seed}"
 
     def run(self, lab: Lab) -> Trained:
@@ -345,7 +330,6 @@ class SplitCell(TrainingCell):
 
     @property
     def name(self) -> str:
-        """The cell in a few words, for its file."""
         steering = "" if self.steering is Steering.NONE else f"-{self.steering.replace('_', '-')}"
         bottom = "" if self.train_bottom is TrainBottom.FROZEN else f"-{self.train_bottom}{self.bottom}"
         if self.attacks:
@@ -353,13 +337,11 @@ class SplitCell(TrainingCell):
         return f"{self.task.name}-eta{self.eta:g}{steering}{bottom}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
-        """The attacker's text must be there, too."""
         super().check(lab)
         if self.public is not None:
             self.public.path(lab.options.data)
 
     def run(self, lab: Lab) -> Trained:
-        """Trains over the road, and attacks what was recorded."""
         with split_run(
             self,
             lab,
@@ -373,7 +355,6 @@ class SplitCell(TrainingCell):
 
     @property
     def privacy(self) -> PrivacySpec:
-        """How its texts are privatized."""
         if math.isinf(self.eta):
             return NoPrivacy()
         cti = None if self.steering is Steering.NONE else CtiSpec(class_free=self.steering is Steering.CLASS_FREE)
@@ -399,7 +380,6 @@ class SplitCell(TrainingCell):
                 yield Measure("EP", None, attack=outcome.attack, note=outcome.reason)
 
     def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Outcome]:
-        """What each attack reads."""
         knowledge: Knowledge = evidence.knowledge
         if self.public is not None:
             knowledge = replace(knowledge, public=lab.public(self.public))

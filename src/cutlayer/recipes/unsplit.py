@@ -2,7 +2,8 @@
 
 Each attack is on the recorded boundary of a real split run. What the paper did not measure stands beside it: its
 defence, why its second iteration fails, a stronger attacker, labels above the cut, controls. Settings:
-`configs/unsplit.yaml`; what the paper prints: `papers/unsplit.yaml`; parts that attack nothing: `unsplit_measures.py`.
+`configs/unsplit.yaml`; what the paper prints: `papers/unsplit.yaml`; titles, tables and notes:
+`layouts/unsplit.yaml`; parts that attack nothing: `unsplit_measures.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from cutlayer.models import STARTER_DECODER
 from cutlayer.recipes import unsplit_measures as measured
 from cutlayer.recipes.boundary_attacks import INVERTER, UNSPLIT, ProcessedCell, errors, steps
 from cutlayer.recipes.claims import alike, both
-from cutlayer.recipes.figures import Figure, Reference
+from cutlayer.recipes.figures import Reference
 from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.study import Part, Results, Scenario, Stated, Verdict
-from cutlayer.recipes.tables import Axis, Column, Pivot, count, error, plain, significant
+from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.unsplit_cases import (
     ITERATION,
+    LAYOUT,
     PAPER,
     SETTING,
     Case,
@@ -87,8 +89,8 @@ def table_1(grid: Grid) -> Part:
     cases = [Case(FULL, spec=spec, further={"steps": steps(spec)}) for spec in (*early, grid.rows, grid.paper)]
     shown = [Stated("accuracy", each["accuracy"] / 100, {"run": each["run"]}) for each in PAPER["table_1"]["examples"]]
     levels = [Reference(f"the paper: {s.axes['run']}", s.metric, {**s.axes, "source": "paper"}) for s in shown]
-    title, lines = "Table 1: the first iteration, by attacks that are stopped early", (SETTING, Axis("steps", "attack"))
-    made = attacked("table-1", title, grid.scenarios(cases), [hard_to_tell], lines=lines, levels=levels)
+    lines = (SETTING, Axis("steps", "attack"))
+    made = attacked("table-1", grid, grid.scenarios(cases), [hard_to_tell], lines=lines, levels=levels)
     return replace(made, stated=shown, tables=[*made.tables, examples_table], derived=examples_read)
 
 
@@ -108,8 +110,7 @@ def table_2(grid: Grid) -> Part:
         for iteration, name in names.items()
         for each in scores(line[name], model=model, setting=AS_PRINTED, iteration=iteration)
     ]
-    title = "Table 2: the first and the second iteration"
-    return measured.with_parameters(attacked("table-2", title, grid.scenarios(cases), claims, paper=paper))
+    return measured.with_parameters(attacked("table-2", grid, grid.scenarios(cases), claims, paper=paper))
 
 
 @part("table-3")
@@ -123,9 +124,7 @@ def table_3(grid: Grid) -> Part:
     lines = [(LORA, model, line["second"]) for model, line in PAPER["table_3"].items()]
     lines += [(FULL, "GPT-2", GPT2["second"])]
     paper = [each for name, model, line in lines for each in scores(line, model=model, setting=name, iteration=2)]
-    notes = ("The attack on LoRA optimises an adapter like the customer's.",)
-    title, scenarios = "Table 3: the second iteration with LoRA", grid.scenarios([lora, full])
-    return measured.with_parameters(attacked("table-3", title, scenarios, claims, paper=paper, notes=notes))
+    return measured.with_parameters(attacked("table-3", grid, grid.scenarios([lora, full]), claims, paper=paper))
 
 
 @part("table-4")
@@ -141,8 +140,7 @@ def table_4(grid: Grid) -> Part:
         for each in scores(line[corpus], model=model, setting=name, iteration=2)
     ]
     claims = [fails("§3.3.4: on simpler texts the second iteration is not read either.", cases)]
-    title = "Table 4: the second iteration on other data sets"
-    return attacked("table-4", title, grid.scenarios(cases), claims, paper=paper)
+    return attacked("table-4", grid, grid.scenarios(cases), claims, paper=paper)
 
 
 part("table-5", *(f"figure-{number}" for number in range(16, 22)))(measured.similarity)
@@ -160,15 +158,8 @@ def figure_3(grid: Grid) -> Part:
         less(claim, cases[0], cases[-1], "bottom", stated="OPT: 43.55, 17.29, 3.83 %"),
         fails("§3.3.3: with four blocks of GPT-2 it no longer works.", cases[-1:], "bottom"),
     ]
-    return attacked(
-        "figure-3",
-        "Figure 3: the first iteration over blocks at the customer",
-        grid.scenarios(cases),
-        claims,
-        lines=(SETTING, BLOCKS),
-        paper=list(scores(GPT2["first"], model="GPT-2", setting=AS_PRINTED, bottom=1)),
-        notes=("Of OPT the paper prints 43.55, 17.29 and 3.83 % for its three points.",),
-    )
+    paper = list(scores(GPT2["first"], model="GPT-2", setting=AS_PRINTED, bottom=1))
+    return attacked("figure-3", grid, grid.scenarios(cases), claims, lines=(SETTING, BLOCKS), paper=paper)
 
 
 @part("figure-4")
@@ -177,8 +168,7 @@ def figure_4(grid: Grid) -> Part:
     cases = [Case(f"{depth} blocks", n, bottom=depth) for depth in grid.depths for n in grid.kept]
     later = [case for case in cases if case.iteration > 1]
     claims = [fails("§3.3.4: from the second iteration on the attack is not effective.", later)]
-    title = "Figure 4: iterations and blocks at the customer"
-    return attacked("figure-4", title, grid.scenarios(cases), claims, lines=(BLOCKS, ITERATION))
+    return attacked("figure-4", grid, grid.scenarios(cases), claims, lines=(BLOCKS, ITERATION))
 
 
 part("figure-5")(measured.parameters_by_depth)
@@ -194,8 +184,8 @@ def figure_6(grid: Grid) -> Part:
             further: dict[str, Level] = {"rate": f"rate of x' {inputs:g}"}
             cases.append(Case(f"rate of θ {weights:g}", 2, grid.paper.model_copy(update=rates), further=further))
     claims = [fails("§3.3.5: at the second iteration the attack stays low at all rates.", cases, "rate")]
-    title, lines = "Figure 6: the second iteration at other learning rates", (SETTING, Axis("rate", "rate of x'"))
-    return attacked("figure-6", title, grid.scenarios(cases), claims, lines=lines)
+    lines = (SETTING, Axis("rate", "rate of x'"))
+    return attacked("figure-6", grid, grid.scenarios(cases), claims, lines=lines)
 
 
 @part("figure-7", "figure-8")
@@ -211,17 +201,11 @@ def figure_7(grid: Grid) -> Part:
     claim = "§4.1.1: dropout is what makes the second iteration fail, and without it more is read."
     parts = fails("", [later_on], "bottom"), less("", later_off, later_on, "bottom")
     same = "§4.1.1: at the first iteration dropout makes little difference."
-    return attacked(
-        "figure-7",
-        "Figures 7 and 8: without dropout, first and second iteration",
-        grid.scenarios(cases),
-        [
-            both(claim, *parts, stated="without dropout GPT-2: > 80 %, OPT: > 50 %"),
-            alike(same, "success", at(off, "bottom"), at(on, "bottom")),
-        ],
-        lines=(SETTING, BLOCKS),
-        notes=("The paper prints over 80 % for GPT-2 and over 50 % for OPT at iteration 2 without dropout.",),
-    )
+    claims = [
+        both(claim, *parts, stated="without dropout GPT-2: > 80 %, OPT: > 50 %"),
+        alike(same, "success", at(off, "bottom"), at(on, "bottom")),
+    ]
+    return attacked("figure-7", grid, grid.scenarios(cases), claims, lines=(SETTING, BLOCKS))
 
 
 @part("figure-9", "figure-10")
@@ -235,8 +219,7 @@ def figure_9(grid: Grid) -> Part:
         less("§4.1.1: without LoRA's dropout more is read.", no_lora, on, "bottom"),
         less("§4.1.1: without the model's own dropout more is read.", no_other, on, "bottom"),
     ]
-    title = "Figures 9 and 10: dropout with LoRA, second iteration"
-    return attacked("figure-9", title, grid.scenarios(cases), claims, lines=(SETTING, BLOCKS))
+    return attacked("figure-9", grid, grid.scenarios(cases), claims, lines=(SETTING, BLOCKS))
 
 
 @part("figure-11", "figure-12")
@@ -255,20 +238,8 @@ def figure_11(grid: Grid) -> Part:
         )
         claims.append(both(claim, fails("", [without], "bottom"), less("", known, without, "bottom")))
     processed = Scenario(ProcessedCell(split=grid.run(Case(), 0), iteration=1))
-    return attacked(
-        "figure-11",
-        "Figures 11 and 12: what the normalisation layers hide",
-        [*grid.scenarios(cases), processed],
-        [*claims, _nothing_is_learnt],
-        lines=(SETTING, BLOCKS),
-        notes=(
-            "The paper has the guess process the private batch first, so that it knows the layers' mean and variance. "
-            "LayerNorm and RMSNorm compute both anew for each row and keep nothing, so that the weights alone can "
-            "tell the customer's bottom from the public one. Here the guess is given those weights as they are after "
-            "the first iteration, which is more than the paper's server learns.",
-            "x' alone is optimised: the weights are what is compared.",
-        ),
-    )
+    scenarios, claims = [*grid.scenarios(cases), processed], [*claims, _nothing_is_learnt]
+    return attacked("figure-11", grid, scenarios, claims, lines=(SETTING, BLOCKS))
 
 
 def _nothing_is_learnt(results: Results) -> Iterable[Verdict]:
@@ -291,37 +262,8 @@ def figure_13(grid: Grid) -> Part:
         Case("Table 2, iteration 2", 2),
         Case("Table 4, TextGenerator", 2, corpus="textgenerator"),
     ]
-    ends = [f"{what}, {end}" for what in ("outputs", "inputs") for end in ("first", "last")]
-    pivot = Pivot(
-        "Figures 13 and 14: MSE of outputs and of inputs",
-        lines=(Axis("setting", "attack"),),
-        columns=[
-            Column("outer iterations", "outer iterations", show=count),
-            *(Column(name, name, show=significant) for name in ends),
-            Column("tokens read, %", "success", show=error()),
-            Column("correlation", "correlation", show=plain(2)),
-        ],
-        notes=(
-            "First and last: after the first outer iteration and after the last. Inputs are x' against the public "
-            "table's rows of the true tokens. Correlation: of the logarithms, over outer iterations.",
-            "The paper prints for GPT-2's first iteration 0.055 (outputs), 0.18 (inputs) and 82.57 % of tokens; for "
-            "Llama 2's second 0.0055 (outputs) and 0.879 %. What an error of inputs means depends on the table's own "
-            "size, so these do not compare between models.",
-        ),
-    )
-    figure = Figure(
-        name="figure-13",
-        title="Figures 13 and 14: errors over an attack",
-        x=Axis("outer iteration"),
-        y="MSE",
-        where={"metric": ("MSE of outputs", "MSE of inputs")},
-        colour=Axis("metric"),
-        panel=SETTING,
-        value=float,
-        scale="log",
-    )
     scenarios = [Scenario(grid.attack(case), {"setting": case.setting}) for case in cases]
-    return Part(pivot.title, scenarios, derived=errors, tables=[pivot], figures=[figure], claims=[_unrelated])
+    return LAYOUT.part("figure-13", scenarios, derived=errors, claims=[_unrelated])
 
 
 def _unrelated(results: Results) -> Iterable[Verdict]:
@@ -347,14 +289,8 @@ def figure_15(grid: Grid) -> Part:
     ]
     if from_256 := [case for case in rows if (case.length or 0) >= 256]:
         claims.append(fails("Figure 15: from 256 tokens on nothing is read.", from_256, "length"))
-    return attacked(
-        "figure-15",
-        "Figure 15: the second iteration over the length of a text",
-        grid.scenarios([*rows, *algorithm]),
-        claims,
-        lines=(SETTING, Axis("length", "tokens of a text")),
-        notes=("Beyond the size's own length x' alone is optimised.",),
-    )
+    lines = (SETTING, Axis("length", "tokens of a text"))
+    return attacked("figure-15", grid, grid.scenarios([*rows, *algorithm]), claims, lines=lines)
 
 
 part("figure-22")(measured.client_cost)
@@ -382,16 +318,7 @@ def second_iteration(grid: Grid) -> Part:
     for on, off in ((0, 1), (3, 4)):
         claim = f"{changes[on].setting}: the first without dropout, the second with it."
         claims.append(less(claim, pairs[off][0], pairs[on][1]))
-    return attacked(
-        "second-iteration",
-        "What could have made the paper's second iteration fail",
-        grid.scenarios(case for pair in pairs for case in pair),
-        claims,
-        notes=(
-            "The paper's fall is from 82.57 to 0.415 %. One thing is changed at a time. The released code's rate of θ "
-            "is 0.1, a hundred times the paper's.",
-        ),
-    )
+    return attacked("second-iteration", grid, grid.scenarios(case for pair in pairs for case in pair), claims)
 
 
 @part("public-first")
@@ -415,20 +342,10 @@ def public_first(grid: Grid) -> Part:
         text = f"{public} iteration{'s' * (public > 1)} on public text"
         after = [case for case in cases if case.public == public]
         claims.append(fails(f"§5: private text is no longer read after {text}.", after, "public"))
-    lines = enumerate((GPT2["first"], GPT2["second"]))
-    return attacked(
-        "public-first",
-        "§5, --public-first: the first private batch after public text",
-        grid.scenarios(cases),
-        claims,
-        lines=(SETTING, Axis("public", "iterations on public text")),
-        paper=[each for n, line in lines for each in scores(line, model="GPT-2", setting=algorithm, public=n)],
-        notes=(
-            "The paper does not measure its defence: the second iteration of its Table 2 stands for it, 0.415 % "
-            "against 82.57 %. Here x' alone is optimised, at rate 0.01; Algorithm 1 has the paper's settings.",
-            "Where public text first hides little, noise is what hides: --eta, whose guarantee is printed with it.",
-        ),
-    )
+    printed = enumerate((GPT2["first"], GPT2["second"]))
+    paper = [each for n, line in printed for each in scores(line, model="GPT-2", setting=algorithm, public=n)]
+    lines = (SETTING, Axis("public", "iterations on public text"))
+    return attacked("public-first", grid, grid.scenarios(cases), claims, lines=lines, paper=paper)
 
 
 @part("inverter")
@@ -444,17 +361,7 @@ def inverter(grid: Grid) -> Part:
         *(read(f"{FULL}, {config.corpora[name].title}", 2, corpus=name) for name in others),
     ]
     claim = "§3.2.2: without text like the private one no inverter can be learnt."
-    return attacked(
-        "inverter",
-        "Beside the paper: an inverter that learnt from public text",
-        grid.scenarios(cases),
-        [fails(claim, cases, attack=INVERTER)],
-        notes=(
-            "§3.2.2 sets learned inverters aside, for the server would need text like the private one. It needs public "
-            f"text alone, here {config.public.title}: what is inverted is the public bottom.",
-            "UnSplit's column is x' alone at rate 0.01.",
-        ),
-    )
+    return attacked("inverter", grid, grid.scenarios(cases), [fails(claim, cases, attack=INVERTER)])
 
 
 @part("controls")
@@ -465,4 +372,4 @@ def controls(grid: Grid) -> Part:
     shuffled = read("its rows shuffled", traffic=Traffic.SHUFFLED)
     claims = [no_more_than_chance(case, attack) for attack in (UNSPLIT, INVERTER) for case in (noise, shuffled)]
     scenarios = grid.scenarios([read("the boundary"), noise, shuffled])
-    return attacked("controls", "Controls: noise and shuffled texts", scenarios, claims)
+    return attacked("controls", grid, scenarios, claims)

@@ -19,6 +19,7 @@ from cutlayer.recipes.boundary_attacks import INVERTER, ROUGE, UNSPLIT, Inverter
 from cutlayer.recipes.claims import all_below, falls, shown
 from cutlayer.recipes.figures import Figure, Reference
 from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level, Measure, Where
 from cutlayer.recipes.measures.parameters import adapted
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml
@@ -31,6 +32,7 @@ from cutlayer.reports import Table
 
 PAPER = read_yaml("papers", "unsplit")
 """What the paper prints."""
+LAYOUT = Layout("unsplit")
 FAILS_BELOW = 0.10
 """Token accuracy below which the paper says that an attack fails: "around or above 10%, not able to reveal privacy"
 (§3.3.4)."""
@@ -133,7 +135,6 @@ class Case:
 
     @property
     def axes(self) -> dict[str, Level]:
-        """Its place."""
         axes: dict[str, Level] = {name: getattr(self, name) for name in ("setting", "iteration", "bottom", "public")}
         return {"model": HERE, **axes, **({"length": self.length} if self.length else {}), **self.further}
 
@@ -175,7 +176,6 @@ class Grid:
         )
 
     def run(self, case: Case, seed: int) -> SplitRun:
-        """The run that a case describes."""
         config, scale = self.config, self.scale
         tuning: TuningSpec = FullTuning()
         if case.method == "lora":
@@ -209,7 +209,6 @@ class Grid:
         return settled(Objective.LM, tuning, {"epochs": 1, **said})
 
     def attack(self, case: Case, seed: int = 0) -> UnsplitCell:
-        """UnSplit on a case."""
         spec = case.spec or self.paper
         if case.method == "lora" and spec.inner_weights:
             spec = spec.model_copy(update={"optimised": "adapter"})
@@ -223,7 +222,6 @@ class Grid:
         )
 
     def invert(self, case: Case, seed: int = 0) -> InverterCell:
-        """The known-plaintext inverter on a case."""
         return InverterCell(
             split=self.run(case, seed),
             iteration=case.iteration,
@@ -236,7 +234,6 @@ class Grid:
         )
 
     def scenarios(self, cases: Iterable[Case]) -> list[Scenario]:
-        """Cases as cells, one for each seed, with their places."""
         found = []
         for case in cases:
             for make in (self.attack, *([self.invert] if case.inverted else [])):
@@ -289,27 +286,27 @@ def less(claim: str, before: Case, after: Case, along: str = "iteration", stated
 
 def attacked(
     name: str,
-    title: str,
+    grid: Grid,
     scenarios: Sequence[Scenario],
     claims: Sequence[Claim],
     *,
     lines: tuple[Axis, Axis] = (SETTING, ITERATION),
     paper: Sequence[Stated] = (),
-    notes: Sequence[str] = (),
     levels: Sequence[Reference] = (),
 ) -> Part:
     """A part of attacks: what was read as table and figure, the paper's numbers among ours.
 
     Args:
-        name: Of its figure.
-        title: What it is about.
+        name: Of the part and its figure; title and notes: `layouts/unsplit.yaml`.
+        grid: The cells' settings.
         scenarios: What is run.
         claims: What is claimed.
         lines: The axis whose places are lines of the figure, and the one along; both make the lines of the table.
         paper: What the paper prints; its models are places on the axis `model`.
-        notes: What a reader has to know.
         levels: Drawn across the figure.
     """
+    content = LAYOUT.content(name, dict(grid.config))
+    title: str = content["title"]
     stages = next((each.cell.stages for each in scenarios if isinstance(each.cell, InverterCell)), ())
     inverted = [Column(f"inverter, {s}, %", "success", {"attack": f"{INVERTER}, {s}"}, error()) for s in stages]
     pivot = Pivot(
@@ -317,7 +314,7 @@ def attacked(
         lines=(Axis("model"), *lines) if paper else lines,
         columns=[*READ, *inverted],
         where={"source": SOURCES} if paper else {},
-        notes=(_sizes, *notes, _inverter_range),
+        notes=(_sizes, *content.get("notes", ()), _inverter_range),
     )
     figure = Figure(
         name=name,
@@ -333,7 +330,6 @@ def attacked(
 
 
 def _sizes(results: Results) -> Iterable[str]:
-    """On how much a table stands."""
     found = [(cell.seed, done.reading.counted) for cell, done in results.of(UnsplitCell)]
     seeds = len({seed for seed, _ in found})
     tokens, texts = (sorted({seeds * size(each) for _, each in found}) for size in (sum, len))

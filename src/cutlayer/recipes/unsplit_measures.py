@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cutlayer.customer import FullTuning, Lora
-from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.measures.client_cost import LENGTHS, CostCell
 from cutlayer.recipes.measures.feature_similarity import SHOWN, HeatMaps, SimilarityCell
 from cutlayer.recipes.measures.parameters import (
@@ -24,7 +23,7 @@ from cutlayer.recipes.measures.parameters import (
 from cutlayer.recipes.recordings import TailCell
 from cutlayer.recipes.study import Part, Results, Scenario, Stated, Verdict
 from cutlayer.recipes.tables import DASH, Axis
-from cutlayer.recipes.unsplit_cases import PAPER, Grid
+from cutlayer.recipes.unsplit_cases import LAYOUT, PAPER, Grid
 from cutlayer.reports import Table
 
 MANY, SIMILAR = 10, 2
@@ -39,7 +38,6 @@ FIRST_BLOCKS = (
     ("this model, first three blocks", "GPT-2, first two layers"),
 )
 """Our lines of Table 5, and the paper's that they stand beside: it says two layers where Figure 20 says three."""
-LAYOUT = Layout("unsplit")
 ABOVE = {0: "norm and head", 1: "one block, norm and head"}
 
 

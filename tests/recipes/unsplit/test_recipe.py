@@ -236,7 +236,7 @@ def pooled(*readings):
     cells = [Scenario(Grid(CONFIG, lab).attack(Case("here"), seed), Case("here").axes) for seed in range(len(readings))]
     made = [attacks()(each.cell).model_copy(update={"reading": r}) for each, r in zip(cells, readings, strict=True)]
     found = {each.cell: result for each, result in zip(cells, made, strict=True)}
-    part = attacked("a-part", "A part", cells, [])
+    part = attacked("controls", Grid(CONFIG, lab), cells, [])
     results = Results(long_table({"a": part}, Outcomes(found)), found, cells, same_texts=part.same_texts)
     return part.tables[0].table(results), results
 

@@ -32,7 +32,6 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 import torch.nn.functional as F
 from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it has no py.typed
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -113,7 +112,6 @@ class Curve:
         return cls(fixed=at_a - linear * a - square * a**2, linear=linear, square=square)
 
     def at(self, length: int) -> int:
-        """Bytes at a length."""
         return math.ceil(self.fixed + self.linear * length + self.square * length**2)
 
 
@@ -139,7 +137,6 @@ class Bytes:
         return cls(shared=Curve.through(shared), text=Curve.through(text))
 
     def at(self, *, batch: int, length: int) -> int:
-        """Bytes of a batch."""
         return self.shared.at(length) + batch * self.text.at(length)
 
 
@@ -204,17 +201,14 @@ class Cost(Spec):
 
     @property
     def peak_bytes(self) -> int:
-        """All of it."""
         return self.weight_bytes + self.training_bytes + self.activation_bytes
 
     @property
     def share(self) -> float:
-        """Of the whole model's peak."""
         return self.peak_bytes / self.whole_bytes
 
     @property
     def flops_share(self) -> float:
-        """Of the whole model's operations."""
         return self.flops / self.whole_flops
 
 
@@ -331,7 +325,6 @@ class _Kept:
 
 
 def _trained(part: P, architecture: Architecture, setting: Setting) -> P:
-    """The part as it is trained."""
     if setting.tuning is Tuning.FULL:
         part.requires_grad_(True)
         return part
@@ -446,7 +439,7 @@ def costs(measured: Profile, *, depths: Sequence[int] = DEPTHS, tail: int | None
     return tuple(rows)
 
 
-class Costs(BaseModel):
+class Costs(Spec):
     """What customers need."""
 
     rows: tuple[Cost, ...]
@@ -476,7 +469,6 @@ class CostCell(Cell):
         return Costs(rows=tuple(rows))
 
     def measures(self, result: Costs) -> Iterator[Measure]:
-        """Memory in bytes and operations of a token, by model, tuning, tail and blocks at the customer."""
         for row in result.rows:
             tail = "at the vendor" if row.tail is None else f"{row.tail}"
             held = f"{row.architecture}, {'no tail' if row.tail is None else f'tail {row.tail}'}"

@@ -28,7 +28,6 @@ from typing import NamedTuple, cast
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel
 from torch import Tensor
 
 from cutlayer.core import Cut, ModelError, Spec
@@ -320,7 +319,7 @@ def _summary(heat: Tensor, means: Tensor | None) -> Likeness:
 # ---------------------------------------------------------------- Table 5
 
 
-class Similarities(BaseModel):
+class Similarities(Spec):
     """Lines of Table 5."""
 
     rows: tuple[Similarity, ...]
@@ -346,7 +345,6 @@ class SimilarityCell(Cell):
     vit: str | None
 
     def run(self, lab: Lab) -> Similarities:
-        """Draws samples and weights, and compares."""
         rng = torch.Generator().manual_seed(self.seed)
         stream = lab.stream(self.texts)
         texts = stream[: len(stream) // self.length * self.length].view(-1, self.length)
@@ -366,7 +364,6 @@ class SimilarityCell(Cell):
         return Similarities(rows=tuple(measure(each, shown=shown, compared=_COMPARED) for each in features))
 
     def measures(self, result: Similarities) -> Iterator[Measure]:
-        """Means over corresponding channels and of the heat map, by what is compared."""
         for row in result.rows:
             axes = {"compared": row.name}
             for name, each in (("dCor", row.distance), ("dCor by chance", row.chance), ("cosine", row.cosine),
@@ -433,7 +430,6 @@ class HeatMaps:
 
 
 def _long(rows: tuple[Similarity, ...]) -> pd.DataFrame:
-    """All cells of all heat maps."""
     found = [
         (row.name, measure_, given, made, value)
         for row in rows

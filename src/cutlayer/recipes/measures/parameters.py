@@ -14,7 +14,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -52,12 +51,10 @@ class Architecture(Spec):
 
     @property
     def blocks(self) -> int:
-        """How many blocks the whole model has."""
         return int(self.settings["num_hidden_layers"])
 
     @property
     def width(self) -> int:
-        """Size of a hidden state."""
         return int(self.settings["hidden_size"])
 
     def config(self, *, blocks: int | None = None, attention: str = "sdpa") -> PretrainedConfig:
@@ -216,7 +213,7 @@ def rounded(value: int, power: int, *, digits: int = 1) -> str:
     return str(Decimal(value).scaleb(-power).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
-class Counts(BaseModel):
+class Counts(Spec):
     """What customers hold."""
 
     rows: tuple[Held, ...]
@@ -234,7 +231,6 @@ class CountCell(Cell):
     bottoms: tuple[int, ...]
 
     def run(self, lab: Lab) -> Counts:
-        """Counts; each model is made once."""
         rows = []
         for architecture in (ARCHITECTURES[source] for source in self.architectures):
             model = architecture.on_meta()
@@ -242,7 +238,6 @@ class CountCell(Cell):
         return Counts(rows=tuple(rows))
 
     def measures(self, result: Counts) -> Iterator[Measure]:
-        """Parameters and adapters, by model and blocks at the customer."""
         for row in result.rows:
             axes: dict[str, Level] = {"model": row.architecture, "bottom": row.bottom}
             yield Measure("parameters", row.parameters, axes=axes)
@@ -268,7 +263,7 @@ class NetworkCount(Spec):
     note: str
 
 
-class NetworkCounts(BaseModel):
+class NetworkCounts(Spec):
     """The counts of §4.1.2."""
 
     rows: tuple[NetworkCount, ...]
@@ -278,7 +273,6 @@ class NetworkCountCell(Cell):
     """Parameters of the networks that §4.1.2 compares, built in plain torch on the meta device."""
 
     def run(self, lab: Lab) -> NetworkCounts:
-        """Builds the networks and counts."""
         with torch.device("meta"):
             small, large, imagenet = UnsplitCnn(), resnet_152(classes=10), resnet_152(classes=1000)
         linear = [total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear)]
@@ -313,6 +307,5 @@ class NetworkCountCell(Cell):
         )
 
     def measures(self, result: NetworkCounts) -> Iterator[Measure]:
-        """Parameters, by network."""
         for row in result.rows:
             yield Measure("parameters", row.parameters, note=row.note, axes={"what": row.what})

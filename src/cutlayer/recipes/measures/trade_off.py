@@ -25,7 +25,6 @@ def gain(results: Results, ours: Where, baseline: Where) -> Measure:
 
 
 def _curve(results: Results, where: Where) -> list[tuple[Estimate, Estimate]]:
-    """UA and EP of the places of a curve that have both."""
     found = []
     for eta in results.levels("eta", **where):
         ua, ep = (results.number(metric, eta=eta, **where) for metric in ("UA", "EP"))

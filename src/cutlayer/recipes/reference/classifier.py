@@ -146,11 +146,9 @@ class Batches:
         self._device = device
 
     def of(self, texts: Sequence[tuple[str, ...]]) -> BatchEncoding:
-        """A padded batch."""
         return self._encode(texts, padding=True, return_tensors="pt").to(self._device)
 
     def lengths(self, dataset: Dataset) -> Tensor:
-        """Positions of each text, `[n]`."""
         return torch.tensor([len(ids) for ids in self._encode(dataset.texts)["input_ids"]])
 
     def _encode(self, texts: Sequence[tuple[str, ...]], **how: Any) -> BatchEncoding:

@@ -133,7 +133,6 @@ class Blocks(Corpus):
     """Texts closed by the end mark, joined, and cut into blocks with the tokenizer's special tokens before each."""
 
     def of(self, dataset: Dataset) -> list[Text]:
-        """Ids of each block, special tokens included."""
         longest = self._longest(self._training.max_length or BLOCK_LENGTH)
         content = longest - len(self._opening) - len(self._closing)
         end = self._tokenizer.eos_token_id
@@ -148,11 +147,9 @@ class Blocks(Corpus):
         return [(torch.tensor(block),) for block in blocks if len(block) > 1]
 
     def length(self, text: Text) -> int:
-        """Positions of a block."""
         return len(text[0])
 
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
-        """Of each block, all tokens but the first."""
         ids, mask = _padded([text for (text,) in texts], device)
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
         return [
@@ -165,7 +162,6 @@ class Pairs(Corpus):
     """Source texts with the tokenizer's special tokens, and target texts closed by the end mark."""
 
     def of(self, dataset: Dataset) -> list[Text]:
-        """Ids of each source and of each target."""
         settings = self._training
         source_content = self._longest(settings.max_length) - len(self._opening) - len(self._closing)
         # a start token stands before what goes into the decoder, which the end mark does not
@@ -178,11 +174,9 @@ class Pairs(Corpus):
         return pairs
 
     def length(self, text: Text) -> int:
-        """Positions of the longer one."""
         return max(map(len, text))
 
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
-        """Of each target, all tokens, the end mark among them."""
         ids, mask = _padded([source for source, _ in texts], device)
         targets, real = _padded([target for _, target in texts], device)
         labels = targets.masked_fill(real == 0, -100)
