@@ -98,13 +98,7 @@ class Stage(Spec):
 
 
 class Attacked(Spec):
-    """A finished attack.
-
-    Attributes:
-        reading: What it read.
-        history: One entry for each outer iteration.
-        seconds: How long it took, over all tries.
-    """
+    """What UnSplit read, where it stood after each outer iteration, and how long it took, over all tries."""
 
     reading: Reading
     history: tuple[Stage, ...]
@@ -178,14 +172,9 @@ class UnsplitCell(BoundaryCell):
         seen, bottom = recorded.seen[self.iteration], cast(Bottom, known.bottom)
         hidden, inputs = self.boundary(seen.rows, known)
         ids = cast(Tensor, _template(known).assemble(seen.tokens).input_ids)
-        attack = UnSplitRun(
-            guessed_bottom(self, bottom, recorded.weights).to(choose_device("auto")),
-            hidden,
-            inputs,
-            self.spec,
-            generator=seeded(self.seed, self.name),
-            truth=InputTruth(rows=bottom.table.detach()[ids].float(), ids=ids),
-        )
+        guess = guessed_bottom(self, bottom, recorded.weights).to(choose_device("auto"))
+        truth = InputTruth(rows=bottom.table.detach()[ids].float(), ids=ids)
+        attack = UnSplitRun(guess, hidden, inputs, self.spec, generator=seeded(self.seed, self.name), truth=truth)
         state, seconds = lab.scratch(self) / "attack.safetensors", 0.0
         if state.exists():
             kept = safetensors.torch.load_file(state)
@@ -266,10 +255,9 @@ class InverterCell(BoundaryCell):
         template, stream = _template(known), lab.stream(self.public)
         content = self._length - template.special_count(1)
         blocks = stream[: min(self.public_tokens, len(stream)) // content * content].split(content)
-        batches = [
-            template.assemble(Tokens((Ragged(torch.cat(list(some)), torch.tensor([len(each) for each in some])),)))
-            for some in _batched(blocks, max(1, _POSITIONS // self._length))
-        ]
+        texts = Tokens((Ragged(torch.cat(blocks), torch.full((len(blocks),), content)),))
+        batched = torch.arange(len(blocks)).split(max(1, _POSITIONS // self._length))
+        batches = [template.assemble(texts.select(some)) for some in batched]
         generator = seeded(self.seed, "inverter")
         fitted = fit_inverter(cast(Bottom, known.bottom), batches, self.inverter, generator=generator)
         share = f"{100 * fitted.chosen.accuracy.value:.1f} % of public tokens"
@@ -289,12 +277,7 @@ class InverterCell(BoundaryCell):
 
 
 class Processed(Spec):
-    """What processing a batch in training mode changes of a bottom (§4.1.1).
-
-    Attributes:
-        tensors: Its parameters and buffers.
-        changed: How many of them differ afterwards.
-    """
+    """A bottom's parameters and buffers, and how many of them processing a batch in training mode changes (§4.1.1)."""
 
     tensors: int
     changed: int
@@ -398,25 +381,18 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def guessed_bottom(cell: UnsplitCell, bottom: Bottom, weights: Mapping[str, Tensor]) -> Bottom:
-    """The guessed client model that an attack starts from.
+    """The guessed client model that an attack starts from, of the public bottom, which is not changed.
 
-    Args:
-        cell: The attack.
-        bottom: The public one. Not changed.
-        weights: What the customer had trained by then, by whole-model name; used for `start="customer"` alone.
+    Where it starts from the customer's, the weights are what that had trained by then, by whole-model name.
     """
     tuning = cell.split.tuning
     guess = copy.deepcopy(bottom)
     if isinstance(tuning, Lora) and (cell.spec.optimised == "adapter" or cell.start == "customer"):
         # where the customer's own adapter starts: the vendor is told the run's seed
         guess = attach_lora(
-            guess,
-            rank=tuning.r,
-            alpha=tuning.lora_alpha,
-            dropout=tuning.lora_dropout,
-            targets=tuning.target_modules,
+            guess, rank=tuning.r, alpha=tuning.lora_alpha, dropout=tuning.lora_dropout, targets=tuning.target_modules,
             seed=cell.split.seed,
-        )
+        )  # fmt: skip
     if cell.start == "customer":
         own = dict(guess.model.named_parameters())
         with torch.no_grad():
@@ -432,14 +408,11 @@ def _read(rows: Rows, tokens: Tokens, guessed: Tensor, known: Knowledge, lab: La
     dealt = truth.with_values(truth.values[torch.randperm(len(truth.values), generator=seeded(0, "shuffled"))])
     tokenizer = lab.model(head=None).tokenizer
     true, read = (tuple(tokenizer.batch_decode([text.tolist() for text in each.split()])) for each in (truth, guess))
+    chance = chance_of_match(truth.values, guess.values, looks=torch.ones_like(truth.values))
     return Reading(
-        true=true,
-        guessed=read,
-        right=_matches(guess, truth),
-        counted=tuple(truth.lengths.tolist()),
-        shuffled=_matches(guess, dealt),
-        chance=chance_of_match(truth.values, guess.values, looks=torch.ones_like(truth.values)),
-    )
+        true=true, guessed=read, right=_matches(guess, truth), counted=tuple(truth.lengths.tolist()),
+        shuffled=_matches(guess, dealt), chance=chance,
+    )  # fmt: skip
 
 
 def _matches(guess: Ragged, truth: Ragged) -> tuple[int, ...]:
@@ -454,8 +427,3 @@ def _template(known: Knowledge) -> Template:
 def _stage(entry: OuterIteration) -> Stage:
     inputs, accuracy = cast(float, entry.mse_inputs), cast(float, entry.accuracy)  # the measurer gave the truth
     return Stage(number=entry.number, mse_outputs=entry.mse_after_weights, mse_inputs=inputs, accuracy=accuracy)
-
-
-def _batched(items: Sequence[Tensor], size: int) -> Iterator[Sequence[Tensor]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

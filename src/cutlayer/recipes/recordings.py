@@ -75,12 +75,7 @@ class SplitRun(Spec):
 
 @dataclass(frozen=True)
 class Seen:
-    """An iteration's batch.
-
-    Attributes:
-        rows: The boundary as it crossed.
-        tokens: What the texts were; the measurer's, not the attacker's.
-    """
+    """An iteration's batch: the boundary as it crossed, and what the texts were, which the attacker does not know."""
 
     rows: Rows
     tokens: Tokens
@@ -148,23 +143,12 @@ def _record(run: SplitRun, lab: Lab) -> Recording:
     folder = lab.options.out / "runs" / f"{run.name}-{digest(run)}"
     # one customer for a seed: runs that differ in one setting then have the same dropout;
     # every depth is handed out but the last, which would leave the vendor no block
-    client = lab.client(str(run.seed), max_bottom=lab.model(head=None).blocks - 1, max_tail=0)
-    with closing(client):
+    with closing(lab.client(str(run.seed), max_bottom=lab.model(head=None).blocks - 1, max_tail=0)) as client:
         result = client.finetune(
-            train,
-            objective="lm",
-            eta=float("inf"),
-            dev=dev,
-            cut=Cut(bottom=run.bottom, tail=0),
-            tuning=run.tuning,
-            training=run.training,
-            wire_type=WireType.FP32,
-            public_first=public,
-            public_iterations=run.public_iterations,
-            seed=run.seed,
-            out=folder,
-            progress=lab.progress,
-        )
+            train, objective="lm", eta=float("inf"), dev=dev, cut=Cut(bottom=run.bottom, tail=0), tuning=run.tuning,
+            training=run.training, wire_type=WireType.FP32, public_first=public,
+            public_iterations=run.public_iterations, seed=run.seed, out=folder, progress=lab.progress,
+        )  # fmt: skip
         tokens = _batches(run, result, Corpora(train, dev, None, public), client.home.secret, lab)
         found = Recording(_seen(run, folder, tokens), _first_weights(folder) if run.keeps_weights else {})
         client.delete_adapter(result.adapter_id)
@@ -259,12 +243,10 @@ class LabelsRead(Spec):
     """What the vendor reads of one run's labels, as the run's result tells it.
 
     Attributes:
-        first_steps: Of tokens that are trained on, from gradients of the first steps.
-        last_steps: The same of the last steps.
+        first_steps: Of tokens that are trained on, from gradients of the first steps, and so `last_steps`.
         answers: Of the customer's most probable tokens after training.
         rows: Of tokens that are trained on, from rows behind one block.
-        before: Dev perplexity before training.
-        after: After it.
+        before: Dev perplexity before training, and `after` it.
     """
 
     first_steps: Proportion | None
@@ -282,12 +264,7 @@ class TailCell(Cell):
     vendor reads above the cut all the same: from the gradient that goes up, from its own answers, and from rows.
 
     Attributes:
-        model: Fingerprint of the model's weights.
-        corpus: The private texts.
-        texts: How many of them.
         tail: Blocks at the customer below norm and head.
-        training: How it is trained.
-        tuning: Which weights are.
     """
 
     model: str
@@ -306,19 +283,11 @@ class TailCell(Cell):
         texts = self.corpus.read(lab.options.data)
         chosen = Dataset(texts.sample(min(self.texts, len(texts)), seed=self.seed).texts)
         # a vendor that hands out tails, and one block below them
-        client = lab.client("tail", max_bottom=1, max_tail=lab.model(head=None).blocks - 2)
-        with closing(client):
+        with closing(lab.client("tail", max_bottom=1, max_tail=lab.model(head=None).blocks - 2)) as client:
             result = client.finetune(
-                chosen,
-                objective="lm",
-                eta=float("inf"),
-                cut=Cut(bottom=1, tail=self.tail),
-                tuning=self.tuning,
-                training=self.training,
-                seed=self.seed,
-                out=lab.scratch(self),
-                progress=lab.progress,
-            )
+                chosen, objective="lm", eta=float("inf"), cut=Cut(bottom=1, tail=self.tail), tuning=self.tuning,
+                training=self.training, seed=self.seed, out=lab.scratch(self), progress=lab.progress,
+            )  # fmt: skip
             client.delete_adapter(result.adapter_id)
         return LabelsRead(
             first_steps=result.token_recovery_first_steps,

@@ -22,12 +22,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from itertools import product
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -37,12 +36,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from cutlayer.core import Cut, Spec
-from cutlayer.models import Bottom, Inputs, Part, Tail, attach_lora, block_list, set_dropout, split
+from cutlayer.models import Bottom, Inputs, Part, Tail, block_list, set_dropout, split
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.measures.parameters import ARCHITECTURES, LORA_RANK, Architecture, Targets, total
-
-P = TypeVar("P", bound=Part)
+from cutlayer.recipes.measures.parameters import ARCHITECTURES, LORA_RANK, Architecture, P, adapted_part, total
 
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMISER_BYTES = 4, 4, 8
 
@@ -53,9 +50,6 @@ _BATCHES = (2, 3)
 DEPTHS = (1, 2, 3, 4, 6, 8)
 """Blocks at the customer; the axis of Figure 22 is not printed."""
 
-_ANY_SEED = 0
-"""For adapters whose values nobody reads."""
-
 
 class Tuning(StrEnum):
     """What the customer trains of its part."""
@@ -65,15 +59,7 @@ class Tuning(StrEnum):
 
 
 class Setting(Spec):
-    """How a part is trained.
-
-    Attributes:
-        tuning: All weights, or LoRA on the blocks.
-        batch: Texts of a step.
-        length: Tokens of a text.
-        dropout: Whether the model's own dropout is on.
-        rank: LoRA's.
-    """
+    """How a part is trained: `length` tokens of each of `batch` texts, its dropout on or off, LoRA's rank."""
 
     tuning: Tuning
     batch: int = 4
@@ -117,12 +103,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bytes:
-    """What a piece keeps for the backward pass.
-
-    Attributes:
-        shared: Whatever the batch: positions, their rotation.
-        text: For each text.
-    """
+    """What a piece keeps for the backward pass: whatever the batch, as positions and their rotation, and for a text."""
 
     shared: Curve
     text: Curve
@@ -142,26 +123,14 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a model's pieces keep for the backward pass, as measured.
-
-    Attributes:
-        architecture: Which model.
-        setting: How it is trained.
-        pieces: What each piece keeps.
-    """
+    """What a model's pieces keep for the backward pass, as measured."""
 
     architecture: Architecture
     setting: Setting
     pieces: Mapping[Piece, Bytes]
 
     def activations(self, *, blocks: int, stem: bool, tail: bool) -> int:
-        """Bytes kept by a run of blocks, of the setting's batch.
-
-        Args:
-            blocks: How many.
-            stem: Whether the run starts at the ids, so that its first block is the model's.
-            tail: Whether it ends in the loss.
-        """
+        """Bytes kept by a run of blocks: from the ids where it has the stem, to the loss where it has the tail."""
         first = int(stem and blocks > 0)
         times = {Piece.STEM: int(stem), Piece.FIRST: first, Piece.FURTHER: blocks - first, Piece.TAIL: int(tail)}
         batch, length = self.setting.batch, self.setting.length
@@ -172,18 +141,11 @@ class Cost(Spec):
     """A row of the cost table.
 
     Attributes:
-        architecture: Which model.
-        setting: How it is trained.
-        bottom: Blocks at the customer, below.
         tail: Blocks at the customer, above, with final norm and head; `None` where the vendor has them.
         parameters: The customer's, tied ones once, with adapters.
-        trained: How many of them are trained.
-        weight_bytes: For all weights.
         training_bytes: Gradients and optimiser states.
-        activation_bytes: Kept for the backward pass.
         flops: Of a token, forward and backward.
         whole_bytes: Peak of training the whole model alike, in one process.
-        whole_flops: Its operations for a token.
     """
 
     architecture: str
@@ -220,17 +182,7 @@ def profile(architecture: Architecture, setting: Setting, *, rng: torch.Generato
 
     Both blocks use the same weights, which changes no byte that is kept and halves what has to be drawn; of the
     whole model nothing else is held. Lengths and batches are those of the module, not the setting's.
-
-    Args:
-        architecture: Which model.
-        setting: How it is trained.
-        rng: Where weights and tokens come from.
     """
-    with torch.random.fork_rng(devices=[]):  # the process's generator, which dropout draws from, stays as it is
-        return _measure(architecture, setting, rng)
-
-
-def _measure(architecture: Architecture, setting: Setting, rng: torch.Generator) -> Profile:
     parts = split(_two_blocks(architecture, rng), Cut(bottom=2, tail=0))
     bottom, tail = _trained(cast(Bottom, parts.bottom), architecture, setting), cast(Tail, parts.tail)
     tail.requires_grad_(setting.tuning is Tuning.FULL)
@@ -239,10 +191,11 @@ def _measure(architecture: Architecture, setting: Setting, rng: torch.Generator)
         part.train()
     vocabulary = int(architecture.settings["vocab_size"])
     found: dict[Piece, dict[tuple[int, int], int]] = {piece: {} for piece in Piece}
-    for batch, length in product(_BATCHES, LENGTHS):
-        ids = torch.randint(vocabulary, (batch, length), generator=rng)
-        for piece, count in _kept(bottom, tail, ids).items():
-            found[piece][batch, length] = count
+    with torch.random.fork_rng(devices=[]):  # the process's generator, which dropout draws from, stays as it is
+        for batch, length in product(_BATCHES, LENGTHS):
+            ids = torch.randint(vocabulary, (batch, length), generator=rng)
+            for piece, count in _kept(bottom, tail, ids).items():
+                found[piece][batch, length] = count
     return Profile(architecture, setting, {piece: Bytes.through(points) for piece, points in found.items()})
 
 
@@ -307,14 +260,10 @@ class _Kept:
         self.bytes: dict[Piece, int] = defaultdict(int)
 
     def enter(self, piece: Piece) -> None:
-        """What is kept from now on is this piece's."""
         self._piece = piece
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Hears of every tensor that operations inside keep."""
-        with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
-            yield
+    def listening(self) -> torch.autograd.graph.saved_tensors_hooks:
+        return torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
 
     def _keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -328,8 +277,7 @@ def _trained(part: P, architecture: Architecture, setting: Setting) -> P:
     if setting.tuning is Tuning.FULL:
         part.requires_grad_(True)
         return part
-    targets: Targets = architecture.lora or "query-value"
-    return attach_lora(part, rank=setting.rank, alpha=2 * setting.rank, dropout=0.0, targets=targets, seed=_ANY_SEED)
+    return adapted_part(part, architecture.lora or "query-value", setting.rank)
 
 
 # ---------------------------------------------------------------- parameters and operations, counted
@@ -403,12 +351,7 @@ def _counted(parts: Sequence[Part], setting: Setting, run: Callable[[], None]) -
 
 
 def costs(measured: Profile, *, depths: Sequence[int] = DEPTHS, tail: int | None = 0) -> tuple[Cost, ...]:
-    """What customers of several depths need, beside the whole model.
-
-    Args:
-        measured: What the model's pieces keep.
-        depths: Blocks at the customer, below, each at least 1.
-        tail: Blocks above, with final norm and head; `None` where the vendor has them.
+    """What customers need by blocks below, each at least 1, beside the whole model.
 
     Raises:
         ModelError: A cut leaves the vendor no block.
@@ -417,26 +360,16 @@ def costs(measured: Profile, *, depths: Sequence[int] = DEPTHS, tail: int | None
     whole = _count_whole(architecture, setting)
     kept_by_whole = measured.activations(blocks=architecture.blocks, stem=True, tail=True)
     above = 0 if tail is None else measured.activations(blocks=tail, stem=False, tail=True)
-    rows = []
-    for depth in depths:
-        customer = _count_customer(architecture, setting, bottom=depth, tail=tail)
-        rows.append(
-            Cost(
-                architecture=architecture.title,
-                setting=setting,
-                bottom=depth,
-                tail=tail,
-                parameters=customer.parameters,
-                trained=customer.trained,
-                weight_bytes=customer.weight_bytes,
-                training_bytes=customer.training_bytes,
-                activation_bytes=measured.activations(blocks=depth, stem=True, tail=False) + above,
-                flops=customer.flops,
-                whole_bytes=whole.weight_bytes + whole.training_bytes + kept_by_whole,
-                whole_flops=whole.flops,
-            )
+    counted = {depth: _count_customer(architecture, setting, bottom=depth, tail=tail) for depth in depths}
+    return tuple(
+        Cost(
+            architecture=architecture.title, setting=setting, bottom=depth, tail=tail, **customer._asdict(),
+            weight_bytes=customer.weight_bytes, training_bytes=customer.training_bytes,
+            activation_bytes=measured.activations(blocks=depth, stem=True, tail=False) + above,
+            whole_bytes=whole.weight_bytes + whole.training_bytes + kept_by_whole, whole_flops=whole.flops,
         )
-    return tuple(rows)
+        for depth, customer in counted.items()
+    )  # fmt: skip
 
 
 class Costs(Spec):
@@ -446,13 +379,7 @@ class Costs(Spec):
 
 
 class CostCell(Cell):
-    """What customers of some models need, of full fine-tuning and of LoRA, with the head at the vendor and without.
-
-    Attributes:
-        architectures: Which models, by checkpoint.
-        batch: Texts of a step.
-        length: Tokens of a text.
-    """
+    """What customers of some models need, of full fine-tuning and of LoRA, with the head at the vendor and without."""
 
     architectures: tuple[str, ...]
     batch: int = 4
@@ -470,20 +397,15 @@ class CostCell(Cell):
 
     def measures(self, result: Costs) -> Iterator[Measure]:
         for row in result.rows:
-            tail = "at the vendor" if row.tail is None else f"{row.tail}"
-            held = f"{row.architecture}, {'no tail' if row.tail is None else f'tail {row.tail}'}"
+            tail, held = ("at the vendor", "no tail") if row.tail is None else (f"{row.tail}", f"tail {row.tail}")
             axes = {"model": row.architecture, "trained": row.setting.tuning.value, "tail": tail, "bottom": row.bottom}
             numbers = {
-                "parameters": row.parameters,
-                "weights and optimiser": row.weight_bytes + row.training_bytes,
-                "activations": row.activation_bytes,
-                "peak": row.peak_bytes,
-                "share of memory": row.share,
-                "operations": row.flops,
-                "share of operations": row.flops_share,
-            }
+                "parameters": row.parameters, "weights and optimiser": row.weight_bytes + row.training_bytes,
+                "activations": row.activation_bytes, "peak": row.peak_bytes, "share of memory": row.share,
+                "operations": row.flops, "share of operations": row.flops_share,
+            }  # fmt: skip
             for metric, value in numbers.items():
-                yield Measure(metric, value, axes={**axes, "held": held})
+                yield Measure(metric, value, axes={**axes, "held": f"{row.architecture}, {held}"})
             if row.tail is None:
                 whole = {**axes, "tail": None, "held": f"{row.architecture}, the whole model"}
                 yield Measure("peak", row.whole_bytes, axes=whole)

@@ -56,6 +56,8 @@ SHOWN = 16
 _COMPARED = 64
 """Channels of each sample that the averages are of, at most."""
 
+MEASURES = {"distance": "dCor", "chance": "dCor by chance", "cosine": "cosine", "magnitude": "|cosine|"}
+"""Fields of a `Similarity`, and their names in the long table."""
 _MOST_CHANNELS = 64
 _BLOCK_BYTES = 2**19
 """Distances are made a few rows at a time, so that they stay in the processor's cache: 15 times faster."""
@@ -185,7 +187,7 @@ class Likeness(Spec):
             where the output has another number of channels.
         standard_error: Of that mean, over samples; `None` of one sample.
         overall: Mean of the heat map.
-        heat: Row i, column j: channel i of the input with channel j of the output, mean over samples.
+        heat: `[input's channels, output's channels]`, mean over samples.
     """
 
     corresponding: float | None
@@ -198,17 +200,13 @@ class Similarity(Spec):
     """How alike a part's input and output are, with heat maps.
 
     Attributes:
-        name: Which part of which model.
-        samples: How many samples.
-        channels: Channels of input and output.
+        channels: Of input and output.
         features: Numbers in a channel.
         distance: Distance correlation.
         chance: What the same numbers give when paired at random; see `Relation`.
         cosine: Cosine similarity, signed.
         magnitude: The same without sign: the paper says that its cosine ranges from 0 to 1.
-        random_weights: Whether nobody trained the part.
-        stand_in: What the samples are, where they stand in for the paper's data.
-        reading: What was taken for input and output, where the paper leaves that open.
+        random_weights: As of the `Features`, and so `stand_in` and `reading`.
     """
 
     name: str
@@ -222,6 +220,11 @@ class Similarity(Spec):
     random_weights: bool
     stand_in: str
     reading: str
+
+    @property
+    def marks(self) -> list[str]:
+        """What a reader must not overlook."""
+        return [*(["random weights"] if self.random_weights else []), *([self.stand_in] if self.stand_in else [])]
 
 
 @torch.no_grad()
@@ -245,21 +248,12 @@ def measure(features: Features, *, shown: int = SHOWN, compared: int | None = No
             diagonals.append((*distance_correlation(given[chosen], made[chosen]), cosines, cosines.abs()))
     heats = [torch.stack(values).mean(0) for values in zip(*maps, strict=True)]
     means: list[Tensor | None] = [torch.stack(values).mean(1) for values in zip(*diagonals, strict=True)]
-    means = means or [None] * len(heats)
-    distance, chance, cosine, magnitude = (_summary(heat, mean) for heat, mean in zip(heats, means, strict=True))
+    found = map(_summary, heats, means or [None] * len(heats))
     return Similarity(
-        name=features.name,
-        samples=len(inputs),
-        channels=(inputs.shape[1], outputs.shape[1]),
-        features=inputs.shape[2],
-        distance=distance,
-        chance=chance,
-        cosine=cosine,
-        magnitude=magnitude,
-        random_weights=features.random_weights,
-        stand_in=features.stand_in,
-        reading=features.reading,
-    )
+        name=features.name, samples=len(inputs), channels=(inputs.shape[1], outputs.shape[1]),
+        features=inputs.shape[2], **dict(zip(MEASURES, found, strict=True)),
+        random_weights=features.random_weights, stand_in=features.stand_in, reading=features.reading,
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -271,8 +265,8 @@ def text_features(bottom: Bottom, input_ids: Tensor, *, name: str, random_weight
     Args:
         bottom: With at least one block.
         input_ids: `[samples, seq]`, without padding.
-        name: Which part of which model.
-        random_weights: Whether nobody trained it.
+        name: As of `Features`.
+        random_weights: As of `Features`.
 
     Raises:
         ModelError: The model's rows are not as wide as its hidden states, so there are no pairs to compare.
@@ -291,13 +285,8 @@ def text_features(bottom: Bottom, input_ids: Tensor, *, name: str, random_weight
             f"The token table has rows of {rows.shape[-1]} numbers and the boundary of {boundary.shape[-1]}.",
             remedy="Use a model without a projection behind its token table.",
         )
-    return Features(
-        name=name,
-        inputs=rows,
-        outputs=boundary,
-        random_weights=random_weights,
-        reading="rows of the token table, and the boundary at the same and at other positions",
-    )
+    reading = "rows of the token table, and the boundary at the same and at other positions"
+    return Features(name, rows, boundary, random_weights, reading=reading)
 
 
 def _spread(channels: int, most: int | None) -> Tensor:
@@ -329,10 +318,7 @@ class SimilarityCell(Cell):
     """A decoder's first blocks, and the other networks of Table 5.
 
     Attributes:
-        model: Fingerprint of the decoder's weights.
-        texts: What the decoder reads.
-        length: Tokens of a text.
-        samples: Texts, images and heartbeats.
+        samples: Texts, of `length` tokens, images and heartbeats.
         blocks: What the decoder's first block is called, its first two, and so on.
         vit: Folder of a trained vision transformer; without one its weights are random.
     """
@@ -366,17 +352,13 @@ class SimilarityCell(Cell):
     def measures(self, result: Similarities) -> Iterator[Measure]:
         for row in result.rows:
             axes = {"compared": row.name}
-            for name, each in (("dCor", row.distance), ("dCor by chance", row.chance), ("cosine", row.cosine),
-                               ("|cosine|", row.magnitude)):  # fmt: skip
+            for field, name in MEASURES.items():
+                each = getattr(row, field)
                 yield Measure(name, each.corresponding, each.standard_error, row.samples, axes=axes)
             yield Measure("dCor, heat map", row.distance.overall, n=row.samples, axes=axes)
             shape = f"{' → '.join(map(str, dict.fromkeys(row.channels)))} × {row.features}"
             yield Measure("channels × features", row.features, note=shape, axes=axes)
-            yield Measure("samples", row.samples, note="; ".join(filter(None, (*_marks(row), row.reading))), axes=axes)
-
-
-def _marks(row: Similarity) -> list[str]:
-    return [*(["random weights"] if row.random_weights else []), *([row.stand_in] if row.stand_in else [])]
+            yield Measure("samples", row.samples, note="; ".join(filter(None, (*row.marks, row.reading))), axes=axes)
 
 
 class HeatMaps:
@@ -394,16 +376,7 @@ class HeatMaps:
         self._title = title
 
     def draw(self, results: Results, folder: Path, *, model: str) -> list[Path]:
-        """Writes PNG and CSV; nothing where there is nothing to draw.
-
-        Args:
-            results: With finished `SimilarityCell`s, of which the first is drawn.
-            folder: Where to.
-            model: What was measured, for the title.
-
-        Raises:
-            StorageError: A file cannot be written.
-        """
+        """Of the first finished `SimilarityCell`; see `Picture`."""
         from matplotlib.figure import Figure
 
         rows = next((found.rows for _, found in results.of(SimilarityCell)), ())
@@ -412,7 +385,7 @@ class HeatMaps:
         figure = Figure(figsize=(10, 4.2 * len(rows) + 0.6), layout="constrained")
         figure.suptitle(f"{self._title}\non {model}")
         for number, row in enumerate(rows):
-            marks = ", ".join(_marks(row))
+            marks = ", ".join(row.marks)
             for place, (name, field, least, colours) in enumerate(self._MAPS, start=1):
                 each: Likeness = getattr(row, field)
                 axes = figure.add_subplot(len(rows), 2, 2 * number + place)
@@ -433,7 +406,7 @@ def _long(rows: tuple[Similarity, ...]) -> pd.DataFrame:
     found = [
         (row.name, measure_, given, made, value)
         for row in rows
-        for measure_ in ("distance", "chance", "cosine", "magnitude")
+        for measure_ in MEASURES
         for given, line in enumerate(getattr(row, measure_).heat)
         for made, value in enumerate(line)
     ]

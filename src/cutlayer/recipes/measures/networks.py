@@ -44,9 +44,6 @@ class UnsplitCnn(nn.Module):
 
     Three pairs of 3 × 3 convolutions, each followed by ReLU and each pair by pooling, then two linear layers with
     a sigmoid between them. Neither normalisation nor dropout.
-
-    Args:
-        classes: Outputs.
     """
 
     def __init__(self, classes: int = 10) -> None:
@@ -94,11 +91,7 @@ class EcgCnn(nn.Module):
 
 
 def resnet_152(classes: int) -> ResNetForImageClassification:
-    """ResNet-152 as He et al. (2016, Table 1) give it; §4.1.2 counts it.
-
-    Args:
-        classes: Outputs of the head: 1,000 for ImageNet, 10 for CIFAR-10.
-    """
+    """ResNet-152 as He et al. (2016, Table 1) give it: 1,000 classes for ImageNet, 10 for CIFAR-10 (§4.1.2)."""
     config = ResNetConfig(depths=[3, 8, 36, 3])
     config.num_labels = classes
     return ResNetForImageClassification(config)
@@ -110,13 +103,9 @@ def bottlenecks(network: ResNetForImageClassification) -> list[nn.Module]:
 
 
 def random_network(kind: Callable[[], N], rng: torch.Generator) -> N:
-    """A network with weights from the distribution that torch starts them with, and nothing else drawn.
+    """Convolutions and linear layers with weights from the distribution that torch starts them with.
 
     Weights and biases alike are uniform within ±1/√(inputs of an output).
-
-    Args:
-        kind: What makes it, of convolutions and linear layers.
-        rng: Where they come from.
     """
     with torch.device("meta"):  # where torch's own draw, from the process's generator, does not happen
         network = kind()
@@ -135,9 +124,6 @@ def random_vit(rng: torch.Generator) -> ViTModel:
 
     Weights are normal with the configuration's standard deviation (0.02), biases 0, scales 1; so are the class
     token and the positions, which in a trained model carry more.
-
-    Args:
-        rng: Where they come from.
     """
     config = ViTConfig(num_hidden_layers=1)
     with torch.device("meta"):
@@ -153,10 +139,7 @@ def random_vit(rng: torch.Generator) -> ViTModel:
 
 
 def load_vit(folder: Path) -> ViTModel:
-    """A vision transformer from a local folder, in evaluation mode; nothing is fetched.
-
-    Args:
-        folder: With `config.json` and `model.safetensors`.
+    """A vision transformer from a folder of `config.json` and `model.safetensors`, in evaluation mode.
 
     Raises:
         ModelError: There is none, or it is damaged.
@@ -183,11 +166,6 @@ def photographs(n: int, *, side: int, rng: torch.Generator) -> Tensor:
 
     Alternately from the one and the other, at random places, between a quarter and the whole of the shorter side
     wide, so that they show parts and wholes as CIFAR-10's images do.
-
-    Args:
-        n: How many.
-        side: Their width and height.
-        rng: Where places and widths come from.
     """
     from sklearn.datasets import load_sample_images
 
@@ -211,10 +189,6 @@ def heartbeats(n: int, *, rng: torch.Generator) -> Tensor:
     Five bumps after one another, as in a normal beat: P, Q, R, S and T, each a Gaussian whose place, width and
     height vary by a tenth, on a slowly wandering baseline with a little noise. Not a recording of anybody, and no
     stand-in for one where more than the shape of the input counts.
-
-    Args:
-        n: How many.
-        rng: Where variation and noise come from.
     """
     # place and width as shares of the beat; height against R's
     bumps = torch.tensor(
@@ -244,12 +218,10 @@ def _draw(least: int, most: int, rng: torch.Generator) -> int:
 
 @dataclass(frozen=True)
 class Features:
-    """What goes into a part and what comes out of it.
+    """What goes into a part and what comes out of it, `[samples, channels, features]` both.
 
     Attributes:
         name: Which part of which model; the paper's name where it has one.
-        inputs: `[samples, channels, features]`.
-        outputs: `[samples, channels, features]`.
         random_weights: Whether nobody trained the weights.
         stand_in: What the samples are, where they stand in for the paper's data.
         reading: What was taken for the part's input and output, where the paper leaves that open.
@@ -268,11 +240,7 @@ def unsplit_features(images: Tensor, *, rng: torch.Generator) -> tuple[Features,
     """Table 5's first line: the second convolution's input and output, 64 channels of 32 × 32.
 
     Its output is taken after the ReLU and, second, before: only after it do cosines lie between 0 and 1, as the
-    paper says of its own.
-
-    Args:
-        images: `[samples, 3, 32, 32]`.
-        rng: Where the network's weights come from.
+    paper says of its own. Images: `[samples, 3, 32, 32]`.
     """
     network = random_network(UnsplitCnn, rng)
     inputs, outputs = network.second_layer(images)
@@ -286,11 +254,7 @@ def ecg_features(beats: Tensor, *, rng: torch.Generator, stand_in: str) -> tuple
 
     The network's own input is one channel of 128, so it cannot be what a heat map of 16 × 16 compares. The second
     layer's output is taken after its leaky ReLU and, second, before; not after its pooling, which would halve it.
-
-    Args:
-        beats: `[samples, 1, 128]`.
-        rng: Where the network's weights come from.
-        stand_in: What they are, where they are no recordings.
+    Beats: `[samples, 1, 128]`.
     """
     network = random_network(EcgCnn, rng)
     inputs, outputs = network.first_layers(beats)
@@ -300,16 +264,9 @@ def ecg_features(beats: Tensor, *, rng: torch.Generator, stand_in: str) -> tuple
 def _both(name: str, inputs: Tensor, before: Tensor, after: Tensor, *, stand_in: str) -> tuple[Features, Features]:
     """A convolution with its activation, under the paper's name, and without."""
     readings = ((name, after, "with its activation"), (f"{name}, before its activation", before, "without"))
+    told = "what the second convolution gets, and what it gives"
     first, second = (
-        Features(
-            name=each,
-            inputs=inputs,
-            outputs=outputs,
-            random_weights=True,
-            stand_in=stand_in,
-            reading=f"what the second convolution gets, and what it gives {which}",
-        )
-        for each, outputs, which in readings
+        Features(each, inputs, outputs, True, stand_in, f"{told} {which}") for each, outputs, which in readings
     )
     return first, second
 
@@ -319,12 +276,8 @@ def vit_features(images: Tensor, model: ViTModel, *, random_weights: bool) -> tu
     """Table 5's second line, in both readings: 196 patches of 768, the class token left out.
 
     Table 5 says the first layer, Figure 17 the embedding layer and the first block. The first reading's input is
-    what enters the first block, the second's the pixels of each patch, which are 16 × 16 × 3 = 768 numbers too.
-
-    Args:
-        images: `[samples, 3, 224, 224]`, values in [0, 1].
-        model: A vision transformer.
-        random_weights: Whether nobody trained it.
+    what enters the first block, the second's the pixels of each patch, which are 16 × 16 × 3 = 768 numbers too. Images:
+    `[samples, 3, 224, 224]`, values in [0, 1].
 
     Raises:
         ModelError: Its patches have not as many pixels' values as its hidden states have, so that the second
@@ -346,14 +299,6 @@ def vit_features(images: Tensor, model: ViTModel, *, random_weights: bool) -> tu
         ("ViT, embedding and first layer", pixels, "the pixels of a patch, and what leaves the first block"),
     )
     first, second = (
-        Features(
-            name=name,
-            inputs=inputs,
-            outputs=after[:, 1:],
-            random_weights=random_weights,
-            stand_in=PHOTOGRAPHS,
-            reading=reading,
-        )
-        for name, inputs, reading in readings
+        Features(name, inputs, after[:, 1:], random_weights, PHOTOGRAPHS, reading) for name, inputs, reading in readings
     )
     return first, second

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import nn
@@ -24,12 +24,11 @@ from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.networks import UnsplitCnn, bottlenecks, resnet_152
 from cutlayer.recipes.options import read_yaml
 
+P = TypeVar("P", bound=Part)
 Targets = Literal["query-value", "all-linear"]
 
 LORA_RANK = 8
 """The rank that gives the adapter column of Table 3; the paper does not print it."""
-_ANY_SEED = 0
-"""For adapters on the meta device, where nothing is drawn."""
 
 
 class Architecture(Spec):
@@ -58,12 +57,7 @@ class Architecture(Spec):
         return int(self.settings["hidden_size"])
 
     def config(self, *, blocks: int | None = None, attention: str = "sdpa") -> PretrainedConfig:
-        """The Hugging Face configuration.
-
-        Args:
-            blocks: Another number of blocks than the model's.
-            attention: Which attention kernel its models use.
-        """
+        """The Hugging Face configuration, with the model's number of blocks or another."""
         kind: Any = CONFIG_MAPPING[self.family]
         renamed: Mapping[str, str] = kind.attribute_map
         settings = {**self.settings, "num_hidden_layers": blocks or self.blocks}
@@ -96,11 +90,7 @@ TABLE_2 = (
 
 
 def adapted(model_type: str) -> Targets:
-    """The linear maps that Table 3 adapts in such a model: by its parameter column all of Qwen's, two of the others'.
-
-    Args:
-        model_type: As in `config.model_type`.
-    """
+    """The linear maps that Table 3 adapts, by its parameter column: all of Qwen's, two of the others'."""
     return "all-linear" if model_type.startswith("qwen") else "query-value"
 
 
@@ -111,12 +101,8 @@ class Held(Spec):
     """What the customer holds of a model, in numbers of parameters.
 
     Attributes:
-        architecture: Which model.
-        bottom: Blocks below the cut.
         tail: Blocks above the upper cut, with the final norm and the head; `None` for no tail.
-        table: Token embeddings.
         positions: What else stands before the first block: position embeddings, projections.
-        blocks: The bottom's blocks.
         above: The tail, without what it shares with the bottom.
         adapter: LoRA on the bottom's and the tail's blocks; `None` where Table 3 has no row.
         whole: The whole model, tied weights once.
@@ -139,10 +125,12 @@ class Held(Spec):
 
     def fits(self, millions: float) -> tuple[str, ...]:
         """What a number of Table 2's column can be the count of, to its printed digit; empty where nothing fits."""
-        readings = {"the bottom": self.parameters}
-        if self.adapter is not None:
-            readings["the bottom and its adapter"] = self.parameters + self.adapter
-        return tuple(name for name, value in readings.items() if rounded(value, 6) == str(millions))
+        readings = {"the bottom": 0, "the bottom and its adapter": self.adapter}
+        return tuple(
+            name
+            for name, more in readings.items()
+            if more is not None and rounded(self.parameters + more, 6) == str(millions)
+        )
 
     def adapter_fits(self, thousands: float | None) -> bool | None:
         """Whether a number of Table 3's column is the adapter's to its printed digit; `None` where there is none."""
@@ -159,12 +147,12 @@ def count(
     rank: int = LORA_RANK,
     model: PreTrainedModel | None = None,
 ) -> Held:
-    """Counts what the customer holds and trains.
+    """Counts what the customer holds and trains; the paper's columns count no tail, nor the head.
 
     Args:
         architecture: The model.
         bottom: Blocks below the cut.
-        tail: Blocks above the upper cut; the paper's columns count none, nor the head.
+        tail: Blocks above the upper cut.
         rank: LoRA's.
         model: The architecture on the meta device, where several cuts are counted.
 
@@ -194,13 +182,14 @@ def count(
     )
 
 
+def adapted_part(part: P, targets: Targets, rank: int) -> P:
+    """A part with LoRA on its blocks, for counting: nobody reads its values."""
+    return attach_lora(part, rank=rank, alpha=2 * rank, dropout=0.0, targets=targets, seed=0)
+
+
 def _adapter(targets: Targets, parts: Iterable[Part], rank: int) -> int:
-    return sum(
-        total(parameter for parameter in part.parameters() if parameter.requires_grad)
-        for part in (
-            attach_lora(part, rank=rank, alpha=2 * rank, dropout=0.0, targets=targets, seed=_ANY_SEED) for part in parts
-        )
-    )
+    made = (adapted_part(part, targets, rank) for part in parts)
+    return sum(total(each for each in part.parameters() if each.requires_grad) for part in made)
 
 
 def total(parameters: Iterable[nn.Parameter]) -> int:
@@ -220,12 +209,7 @@ class Counts(Spec):
 
 
 class CountCell(Cell):
-    """What customers of some decoders hold and train.
-
-    Attributes:
-        architectures: Which, by checkpoint.
-        bottoms: Blocks at the customer.
-    """
+    """What customers of some decoders, by checkpoint, hold and train at some depths."""
 
     architectures: tuple[str, ...]
     bottoms: tuple[int, ...]
@@ -250,13 +234,7 @@ class CountCell(Cell):
 
 
 class NetworkCount(Spec):
-    """A count of §4.1.2.
-
-    Attributes:
-        what: Of what.
-        parameters: How many.
-        note: Which reading this is.
-    """
+    """A count of §4.1.2, and which reading it is."""
 
     what: str
     parameters: int
@@ -275,36 +253,29 @@ class NetworkCountCell(Cell):
     def run(self, lab: Lab) -> NetworkCounts:
         with torch.device("meta"):
             small, large, imagenet = UnsplitCnn(), resnet_152(classes=10), resnet_152(classes=1000)
-        linear = [total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear)]
-        second, layers = small.convolutions[1], bottlenecks(large)
-        gpt2 = count(GPT2)
+        linear = max(total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear))
+        first, second, *_ = (total(each.parameters()) for each in small.convolutions)
+        bottom, *_, top = (total(each.parameters()) for each in bottlenecks(large))
+        thousand, gpt2 = total(imagenet.parameters()), count(GPT2)
         rows = {
-            "UnSplit's CNN": (
-                total(small.parameters()),
-                "six convolutions and two linear layers, ten classes",
-            ),
+            "UnSplit's CNN": (total(small.parameters()), "six convolutions and two linear layers, ten classes"),
             "UnSplit's CNN, one layer": (
-                total(small.convolutions[0].parameters()),
-                f"its first convolution; the second has {total(second.parameters()):,}, the largest linear layer "
-                f"{max(linear):,}",
+                first, f"its first convolution; the second has {second:,}, the largest linear layer {linear:,}",
             ),
             "ResNet-152": (
                 total(large.parameters()),
-                f"with a head for CIFAR-10's ten classes; ImageNet's thousand make {total(imagenet.parameters()):,}",
+                f"with a head for CIFAR-10's ten classes; ImageNet's thousand make {thousand:,}",
             ),
             "ResNet-152, one layer": (
-                total(layers[0].parameters()),
-                "its first bottleneck, three convolutions and the shortcut's; the last has "
-                f"{total(layers[-1].parameters()):,}",
+                bottom, f"its first bottleneck, three convolutions and the shortcut's; the last has {top:,}",
             ),
             "GPT-2, one block": (
                 gpt2.blocks,
                 f"with table and positions {gpt2.parameters:,}, which is what compares with ResNet-152",
             ),
-        }
-        return NetworkCounts(
-            rows=tuple(NetworkCount(what=what, parameters=found, note=note) for what, (found, note) in rows.items())
-        )
+        }  # fmt: skip
+        counts = (NetworkCount(what=what, parameters=found, note=note) for what, (found, note) in rows.items())
+        return NetworkCounts(rows=tuple(counts))
 
     def measures(self, result: NetworkCounts) -> Iterator[Measure]:
         for row in result.rows:
