@@ -63,6 +63,7 @@ def main() -> None:
             "own": hashlib.sha256(own.read_bytes()).hexdigest() if own.exists() else "",
             "perplexity": tuned.perplexity,
             "dev": tuned.dev,
+            "answers": None if (read := tuned.token_recovery_from_answers) is None else [read.value, read.n],
         }
     else:
         result = client.finetune(

@@ -300,14 +300,21 @@ _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {
 
 
 def _recorded(folder: Path | str) -> Iterator[SeenFrame]:
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
+    asked: dict[str, str] = {}
     for frame in read_recording(folder):
+        path = frame.route.path.format(**frame.where)
+        if frame.direction is Direction.UP:
+            asked[path] = frame.sha256
         if not (frame.route.reply_tensors if frame.direction is Direction.DOWN else frame.route.tensors):
             continue
         # the same bytes at the same address are a retry: no second look, and no second step
-        key = (frame.direction, frame.route.path.format(**frame.where), frame.sha256)
-        # a query may be asked twice, and mean another moment
-        if key not in seen or frame.route in _QUERIES:
+        key: tuple[str, ...] = (frame.direction, path, frame.sha256)
+        if frame.route is routes.ADAPTER_INFER and frame.direction is Direction.DOWN:
+            # an adapter does not change: what a run asks again when it goes on, it was answered before
+            key = (frame.direction, path, asked.get(path, ""))
+        # a job does: there a query may be asked twice, and mean another moment
+        if key not in seen or frame.route is routes.JOB_INFER:
             seen.add(key)
             yield SeenFrame(frame.direction, frame.route, frame.where, frame.tensors)
 

@@ -45,6 +45,21 @@ def test_a_repeated_frame_is_no_second_look_but_other_bytes_are(tmp_path):
     assert len(list(Transcript.recorded(tmp_path).releases())) == 3
 
 
+def test_what_an_adapter_is_asked_again_is_no_second_look_and_what_a_job_is_asked_again_is(tmp_path):
+    one, other = worlds.random_tokens(4, seed=1), worlds.random_tokens(4, seed=2)
+    adapter = [worlds.query(each) for each in (one, one, other, one)]
+    job = [Frame(routes.JOB_INFER, {"job": JOB}, tensors=worlds.tensors(one))] * 2
+    record(tmp_path, [*adapter, *job], outputs={f"query {n}": torch.ones(4, 2) for n in range(6)})
+    answers = [(answer.source, answer.number) for answer in Transcript.recorded(tmp_path).answers()]
+    assert answers == [
+        (f"adapter/{JOB}/infer", 0),
+        (f"adapter/{JOB}/infer", 1),
+        (f"job/{JOB}/infer", 0),
+        (f"job/{JOB}/infer", 1),
+    ]
+    assert len(list(Transcript.recorded(tmp_path).releases())) == 4
+
+
 def test_frames_that_name_stored_records_release_nothing(tmp_path):
     records = torch.tensor([0, 1], dtype=torch.uint8)
     frames = [worlds.step(1, records=records), Frame(routes.JOB_INFER, {"job": JOB}, tensors={"records": records})]
