@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -86,14 +87,9 @@ class InferenceCell(Cell):
     """One attack on what was released at one eta.
 
     Attributes:
-        model: Fingerprint of the model's weights.
-        posts: Whose posts.
-        entities: Which annotated sentences.
-        attack: Its name.
         eta: Privacy parameter per token; infinite without noise.
         column: The attribute that is inferred; empty for other questions.
         labelled: N_l, posts whose attribute is known; 0 for other questions.
-        scale: How much of everything.
     """
 
     model: str
@@ -126,16 +122,11 @@ class InferenceCell(Cell):
         transcript, truth = _target(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these
         checked = ("controls", self.attack, self.column)
+        known: dict[str, Any] = {"model": corpus.model.whole, "public": corpus.public, "annotated": corpus.annotated}
         outcome = examine(
-            self.attack,
-            transcript,
-            knowledge=replace(
-                released.knowledge, model=corpus.model.whole, public=corpus.public, annotated=corpus.annotated
-            ),
-            truth=truth,
-            run=self._strength(corpus.content),
-            controls=lab.shared.get(checked),
-        ).outcome
+            self.attack, transcript, knowledge=replace(released.knowledge, **known), truth=truth,
+            run=self._strength(corpus.content), controls=lab.shared.get(checked),
+        ).outcome  # fmt: skip
         if self.column and isinstance(outcome, Measured):
             lab.shared[checked] = outcome.controls
         of = NAMED if self.attack == ENTITIES else ATTACKED if self.column else INVERTED
@@ -151,18 +142,16 @@ class InferenceCell(Cell):
         fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
         if self.attack == "attribute-classifier":
             return replace(attack, run=AttributeClassifier(positions=content + 2, fitting=fitting))
-        if self.attack == "mlp-inversion":
-            return replace(attack, run=MlpInversion(tokens=scale.pairs, queries=scale.queries))
-        if self.attack == "autoencoder-inversion":
-            return replace(attack, run=AutoencoderInversion(tokens=scale.pairs, queries=scale.queries))
+        inversions = {"mlp-inversion": MlpInversion, "autoencoder-inversion": AutoencoderInversion}
+        if self.attack in inversions:
+            return replace(attack, run=inversions[self.attack](tokens=scale.pairs, queries=scale.queries))
         return attack
 
 
 class Inferred(Spec):
-    """A finished cell.
+    """What came of an attack.
 
     Attributes:
-        outcome: The attack's number, or why there is none.
         replaced: Share of the attacked texts' tokens that noise replaced.
         seconds: How long the attack took; with its controls where they were run for it.
     """
@@ -194,10 +183,6 @@ class Posts:
 
 class Corpus:
     """All texts of a size, tokenised.
-
-    Args:
-        cell: Whose posts, sentences and size.
-        lab: Where they are read.
 
     Attributes:
         content: Tokens of a post, at most.
@@ -239,11 +224,8 @@ class Corpus:
 
     def _posts(self, part: str, count: int) -> Posts:
         posts = self._spec
-        dataset = read_dataset(
-            data_file(self._lab.options.data, posts.name, part),
-            text_column="text",
-            attribute_columns=[*posts.columns, posts.group],
-        )
+        path = data_file(self._lab.options.data, posts.name, part)
+        dataset = read_dataset(path, text_column="text", attribute_columns=[*posts.columns, posts.group])
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(_ORDER_SEED))[:count].tolist()
         if len(order) < count:
             raise DataError(
@@ -279,14 +261,10 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
 
 
 def _release(cell: InferenceCell, corpus: Corpus, lab: Lab) -> Released:
-    return release(
-        corpus.sets(),
-        NoPrivacy() if math.isinf(cell.eta) else TextToText(eta=cell.eta),
-        model=lab.options.model,
-        home=lab.home(str(cell.seed)),
-        folder=lab.workspace / f"eta{cell.eta:g}-s{cell.seed}",
-        progress=lab.progress,
-    )
+    privacy = NoPrivacy() if math.isinf(cell.eta) else TextToText(eta=cell.eta)
+    folder, home = lab.workspace / f"eta{cell.eta:g}-s{cell.seed}", lab.home(str(cell.seed))
+    sets = corpus.sets()
+    return release(sets, privacy, model=lab.options.model, home=home, folder=folder, progress=lab.progress)
 
 
 def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:

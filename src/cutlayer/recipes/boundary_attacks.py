@@ -299,8 +299,7 @@ class ProcessedCell(BoundaryCell):
         return process(bottom, _template(known).assemble(recorded.seen[self.iteration].tokens))
 
     def measures(self, result: Processed) -> Iterator[Measure]:
-        yield Measure("tensors", result.tensors)
-        yield Measure("tensors changed", result.changed)
+        yield from Measure.fields(result, {"tensors": "tensors", "tensors changed": "changed"})
 
 
 def process(bottom: Bottom, inputs: Inputs) -> Processed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, product
 from pathlib import Path
@@ -30,13 +31,7 @@ _SOURCE = "source"
 
 @dataclass(frozen=True)
 class Reference:
-    """A level that lines are compared with.
-
-    Attributes:
-        label: Its name in the legend.
-        where: The rows that are pooled for it, beside the panel's own place.
-        metric: Its metric.
-    """
+    """A level that lines are compared with: of the rows that are pooled for it, beside the panel's own place."""
 
     label: str
     metric: str
@@ -105,22 +100,14 @@ class Figure:
         return pd.DataFrame(found, columns=[*axes, _SOURCE, "y", "low", "high", "n", "note"])
 
     def draw(self, results: Results, folder: Path, *, model: str) -> list[Path]:
-        """Writes the figure as PNG and its rows as CSV; nothing where there is nothing to draw.
-
-        Args:
-            results: Finished cells.
-            folder: Where to.
-            model: What was measured, for the title.
-
-        Raises:
-            StorageError: A file cannot be written.
-        """
+        """See `Picture`."""
         rows = self.rows(results)
         if not (rows[_SOURCE] == "here").any():
             return []  # a paper's points alone are no picture of ours
         pictures = [folder / f"{self.name}.png", folder / f"{self.name}.csv"]
         save_picture(self._drawn(rows, results, self.about or model), pictures[0])
-        write_csv(rows, pictures[1])
+        with written(pictures[1]):
+            rows.to_csv(pictures[1], index=False)
         return pictures
 
     def _drawn(self, rows: pd.DataFrame, results: Results, model: str) -> Drawing:
@@ -236,20 +223,19 @@ def save_picture(figure: Drawing, path: Path) -> None:
     Raises:
         StorageError: It cannot be written.
     """
-    try:
+    with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
 
 
-def write_csv(rows: pd.DataFrame, path: Path) -> None:
-    """Writes rows as CSV.
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with a file into an error that names it.
 
     Raises:
         StorageError: It cannot be written.
     """
     try:
-        rows.to_csv(path, index=False)
+        yield
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error

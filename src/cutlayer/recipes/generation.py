@@ -64,14 +64,10 @@ class Tuned(Spec):
 
     Attributes:
         perplexity: Of test, per token; where there is no vendor, without noise on the tokens before.
-        before: Dev perplexity before training.
-        dev: After each epoch.
+        before: Dev perplexity before training; `dev` after each epoch.
         replaced: Share of tokens that the draw replaced.
-        rows: Share of training tokens read from the rows below.
-        gradients: Share read from gradients above.
+        rows: Share of training tokens read from the rows below; `gradients` from those above.
         answers: Share of most probable next tokens read from the vendor's own answers.
-        texts: Continuations of the prompts.
-        seconds: How long it took.
         uplink_bytes: What was sent, by category.
     """
 
@@ -91,15 +87,11 @@ class GenerationCell(Cell):
     """One tuned language model, and what it writes.
 
     Attributes:
-        model: Fingerprint of the model's weights.
         train: Texts to train on, dev among them; so many, drawn at random.
         test: Texts to measure on, likewise.
-        training: How it is trained.
-        tuning: Which weights are.
         bottom: Blocks at the customer; `None` tunes the whole model in one process, without a vendor.
         eta: Privacy parameter per token; infinite without noise.
-        prompts: Of the page of text.
-        new_tokens: Tokens of each continuation.
+        new_tokens: Tokens of each continuation of a prompt.
     """
 
     model: str
@@ -141,22 +133,16 @@ class GenerationCell(Cell):
             )  # fmt: skip
             sampling = Sampling(max_new_tokens=self.new_tokens, temperature=0.8, top_p=0.9, seed=self.seed)
             told = client.generate(result.adapter_id, self.prompts, sampling=sampling, progress=lab.progress)
-        if result.perplexity_standard_error is None:
+        error = result.perplexity_standard_error
+        if error is None:
             raise DataError("The test texts make no block, so there is nothing to measure.")
         return Tuned(
-            perplexity=Perplexity(
-                value=result.perplexity, n=result.perplexity_n, standard_error=result.perplexity_standard_error
-            ),
-            before=result.dev_before,
-            dev=result.dev,
-            replaced=result.replaced,
-            rows=result.token_recovery_from_boundary,
-            gradients=result.token_recovery_first_steps,
-            answers=result.token_recovery_from_answers,
-            texts=tuple(each.text for each in told),
-            seconds=result.seconds,
-            uplink_bytes=result.uplink_bytes,
-        )
+            perplexity=Perplexity(value=result.perplexity, n=result.perplexity_n, standard_error=error),
+            before=result.dev_before, dev=result.dev, replaced=result.replaced,
+            rows=result.token_recovery_from_boundary, gradients=result.token_recovery_first_steps,
+            answers=result.token_recovery_from_answers, texts=tuple(each.text for each in told),
+            seconds=result.seconds, uplink_bytes=result.uplink_bytes,
+        )  # fmt: skip
 
     def _client(self, lab: Lab) -> Client:
         """Each seed is a customer of its own: the same secret would draw the same noise for the same text."""
@@ -167,13 +153,9 @@ class GenerationCell(Cell):
             discard(self, self._client(lab), lab)
 
     def measures(self, result: Tuned) -> Iterator[Measure]:
-        found = result.perplexity
-        yield Measure("perplexity", found.value, found.standard_error, found.n)
-        yield Measure("perplexity before", result.before)
-        yield Measure("replaced", result.replaced)
-        for read in ("rows", "gradients", "answers"):
-            yield Measure.share(f"read from {read}", getattr(result, read))
-        yield Measure("seconds", result.seconds)
+        names = {"perplexity": "perplexity", "perplexity before": "before", "replaced": "replaced"}
+        read = {f"read from {name}": name for name in ("rows", "gradients", "answers")}
+        yield from Measure.fields(result, {**names, **read, "seconds": "seconds"})
 
 
 def drawn(lab: Lab, file: TextFile) -> Dataset:

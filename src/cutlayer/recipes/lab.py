@@ -88,19 +88,11 @@ class Cell(Spec):
             file.path(lab.options.data)
 
     def run(self, lab: Lab) -> BaseModel:
-        """Does the work.
-
-        Args:
-            lab: Models, texts, vendors and folders.
-        """
+        """Does the work."""
         raise NotImplementedError
 
     def measures(self, result: Any) -> Iterator[Measure]:
-        """The numbers of a finished cell.
-
-        Args:
-            result: What `run` returned.
-        """
+        """The numbers of what `run` returned."""
         raise NotImplementedError
 
     def clear(self, lab: Lab) -> None:
@@ -171,19 +163,13 @@ class Model:
 
 
 class Calibration(Spec):
-    """A finished calibration: one eta for each share of tokens."""
+    """One eta for each share of tokens."""
 
     points: tuple[Calibrated, ...]
 
 
 class CalibrationCell(Cell):
-    """Which etas replace which shares of some texts' tokens.
-
-    Attributes:
-        model: Fingerprint of the model's weights.
-        about: What the texts are, so that other texts are another cell.
-        shares: Shares of tokens to replace.
-    """
+    """Which etas replace which shares of some texts' tokens; `about` tells these texts from others."""
 
     model: str
     about: str
@@ -207,8 +193,6 @@ class Lab:
         pool: Where cells are computed; in this process by default.
 
     Attributes:
-        options: As given.
-        progress: As given.
         shared: What cells of this process have computed and may use again, by all that it depends on. It must change
             no number.
     """
@@ -257,14 +241,7 @@ class Lab:
     def client(
         self, customer: str, *, source: str | None = None, max_bottom: int | None = None, max_tail: int | None = None
     ) -> Client:
-        """A customer of a vendor on this machine, which is started when the first one asks.
-
-        Args:
-            customer: Whose secret, ledger and vault.
-            source: The vendor's model.
-            max_bottom: The deepest cut for which the vendor hands out bottoms.
-            max_tail: The deepest tail that it hands out.
-        """
+        """A customer of a vendor on this machine, which is started when the first one asks; see `vendor.init`."""
         key = (source or self.options.model, max_bottom, max_tail)
         if key not in self._vendors:
             self._vendors[key] = Loopback(self._vendor_folder(key), key[0], max_bottom=max_bottom, max_tail=max_tail)
@@ -306,11 +283,7 @@ class Lab:
     def etas(self, tokens: Tokens, shares: Iterable[float], *, about: str, model: Model) -> tuple[Calibrated, ...]:
         """The etas that replace these shares of some texts' tokens, from the store or measured.
 
-        Args:
-            tokens: The texts.
-            shares: Shares of tokens to replace.
-            about: What the texts are; other texts need other words.
-            model: Whose table noise is added in.
+        `about` says what the texts are; other texts need other words.
         """
         cell = CalibrationCell(model=model.fingerprint, about=about, shares=tuple(shares), seed=_CALIBRATION_SEED)
         store: CellStore[Cell, Any] = self._store(cell)
@@ -386,11 +359,6 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends what was started.
-
-        Raises:
-            Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
-        """
         self.close()
         if isinstance(error, KeyboardInterrupt | Stopped):  # or a run within was, and names its own folder
             raise Stopped(
@@ -400,12 +368,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of cells.
-
-    Attributes:
-        results: Of those that are finished, in order.
-        failures: Why others are not, by name.
-    """
+    """Results of cells that are finished, in order, and why others are not, by name."""
 
     results: Mapping[Cell, Any]
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -434,14 +397,7 @@ def _work(options: RecipeOptions, cell: Cell) -> str:
 
 
 def run_cell(work: str) -> str:
-    """Computes a cell and keeps its result; for executors.
-
-    Args:
-        work: JSON: the options, the cell's class and the cell.
-
-    Returns:
-        The path of its file.
-    """
+    """Computes a cell and keeps its result, for executors: from JSON of options, class and cell to its file's path."""
     content = json.loads(work)
     options = RecipeOptions.model_validate(content["options"])
     module, _, name = content["kind"].partition(":")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import pandas as pd
 
 from cutlayer.attacks import Measured, NotApplicable, Outcome, SecondaryMetric
-from cutlayer.core import Proportion
+from cutlayer.core import Perplexity, Proportion
 from cutlayer.reports import Estimate
 
 Level: TypeAlias = str | int | float | None
@@ -27,12 +27,10 @@ class Measure:
     """A number that a cell measured.
 
     Attributes:
-        metric: Its name.
         value: `None` where there is no number; `note` then says why.
         se: Standard error, in the unit of the value.
         n: Trials behind it.
-        lower: Lower end of its 95 % interval.
-        upper: Upper end.
+        lower: Lower end of its 95 % interval; `upper` its upper end.
         attack: Whose number it is; empty for one that no attack made.
         note: What a reader has to know of it.
         independent: Independent trials among the n, where these come in clusters as the tokens of a text do.
@@ -57,6 +55,24 @@ class Measure:
             return cls(metric, None, attack=attack, note=note)
         error, among = share.standard_error, share.independent
         return cls(metric, share.value, error, share.n, attack=attack, note=note, independent=among)
+
+    @classmethod
+    def fields(cls, found: object, names: Mapping[str, str], *, attack: str = "") -> Iterator[Self]:
+        """Fields of a result as numbers: shares and perplexities with their errors, others as they are.
+
+        Args:
+            found: The result.
+            names: Fields, by the names that they have in the long table.
+            attack: Whose numbers they are.
+        """
+        for metric, field_ in names.items():
+            value = getattr(found, field_)
+            if isinstance(value, Proportion | Perplexity):
+                among = value.independent if isinstance(value, Proportion) else None
+                error, n = value.standard_error, value.n
+                yield cls(metric, value.value, error, n, attack=attack, independent=among)
+            else:
+                yield cls(metric, value, attack=attack)
 
     def row(self) -> dict[str, Any]:
         columns = vars(self)

@@ -80,12 +80,7 @@ class RecipeConfig(Spec, Generic[S]):
 
 
 def read_yaml(folder: str, name: str) -> dict[str, Any]:
-    """A file that ships with the recipes.
-
-    Args:
-        folder: `configs` (settings) or `papers` (numbers that papers print).
-        name: The recipe's name.
-    """
+    """A file that ships with the recipes: of `configs` (settings), `papers` (numbers that papers print), `layouts`."""
     found = yaml.safe_load((files(__package__) / folder / f"{name}.yaml").read_text(encoding="utf-8"))
     return dict(found)
 
@@ -114,11 +109,7 @@ def validated(kind: type[S], content: Mapping[str, Any]) -> S:
 
 
 def configured(config: S, settings: Mapping[str, str]) -> S:
-    """A recipe's settings with some of them changed.
-
-    Args:
-        config: What ships.
-        settings: New values as YAML, by dotted name.
+    """A recipe's settings with some of them changed: new values as YAML, by dotted name.
 
     Raises:
         ConfigError: There is no such setting, or it cannot have this value.
@@ -149,12 +140,7 @@ def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
 
 
 def chosen_parts(parts: Sequence[str], only: Sequence[str], other_names: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts of a recipe that are asked for, in the recipe's order.
-
-    Args:
-        parts: All of the recipe's.
-        only: Those asked for; none takes all.
-        other_names: Further names, and the part that each stands for.
+    """The parts of a recipe that are asked for, in the recipe's order, some by other names; none takes all.
 
     Raises:
         ConfigError: The recipe has no such part; the known ones are listed.

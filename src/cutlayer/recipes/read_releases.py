@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import Self
 
 import numpy as np
 import torch
@@ -71,12 +70,9 @@ class ReadCell(Cell):
     """Texts that left in one form, and the attacks that read them.
 
     Attributes:
-        model: Fingerprint of the model's weights.
         private: The texts.
-        form: How they left.
         bottom: Blocks at the customer.
         eta: Privacy parameter; infinite without noise.
-        attacks: Who reads.
         public: The attacker's own text; `None` for attacks that need none.
         map_tokens: Of it, what a linear map is fitted on.
     """
@@ -122,11 +118,14 @@ class ReadCell(Cell):
             begun = time.monotonic()
             found = examine(name, transcript, knowledge=knowledge, truth=truth, run=attack)
             seconds = time.monotonic() - begun
-            known = self._fitted_on(knowledge) if name == LINEAR else None
-            reads[name] = AttackReading.of(found, seconds, first, known).with_choice(
-                _choice(attack, knowledge, found, rows=self.form is not Form.ROAD)
-            )
-            first = first or found.reading
+            known, reading = self._fitted_on(knowledge) if name == LINEAR else None, found.reading
+            reads[name] = AttackReading(
+                outcome=found.outcome, seconds=seconds, fitted=0 if known is None else known.tokens,
+                unseen=None if known is None or reading is None else _unseen(reading, known.ids),
+                beyond=None if first is None or reading is None else _beyond(reading, first),
+                choice=_choice(attack, knowledge, found, rows=self.form is not Form.ROAD),
+            )  # fmt: skip
+            first = first or reading
         lab.progress.update("attacks", len(self.attacks), len(self.attacks))
         return CellReadings(texts=len(tokens), replaced=replaced, reads=reads)
 
@@ -180,9 +179,8 @@ class Choice(Spec):
     tokens: int
 
     def measures(self, attack: str) -> Iterator[Measure]:
-        yield Measure("channel draws", self.pairs, attack=attack)
-        yield Measure("candidates", self.candidates, attack=attack)
-        yield Measure("prior's weight", self.weight, attack=attack)
+        names = {"channel draws": "pairs", "candidates": "candidates", "prior's weight": "weight"}
+        yield from Measure.fields(self, names, attack=attack)
         yield Measure("formula's worth", self.shrinkage, attack=attack, note="" if self.shrinkage else "formula alone")
         yield Measure("own text", self.read, n=self.tokens, attack=attack)
         yield Measure("own text as released", self.as_released, n=self.tokens, attack=attack)
@@ -207,30 +205,9 @@ class AttackReading(Spec):
     beyond: SecondaryMetric | None = None
     choice: Choice | None = None
 
-    @classmethod
-    def of(cls, found: Examined, seconds: float, first: Reading | None, known: PublicInputs | None) -> Self:
-        """An attack's outcome, beside what the first one read and what it was fitted on."""
-        reading = found.reading
-        return cls(
-            outcome=found.outcome,
-            seconds=seconds,
-            fitted=0 if known is None else known.tokens,
-            unseen=None if known is None or reading is None else _unseen(reading, known.ids),
-            beyond=None if first is None or reading is None else _beyond(reading, first),
-        )
-
-    def with_choice(self, choice: Choice | None) -> Self:
-        return self.model_copy(update={"choice": choice})
-
 
 class CellReadings(Spec):
-    """A finished cell.
-
-    Attributes:
-        texts: How many left.
-        replaced: The share of their tokens that the draw replaced; `None` where rows left.
-        reads: By attack.
-    """
+    """How many texts left, the share of their tokens that the draw replaced, if it did, and what attacks read."""
 
     texts: int
     replaced: float | None = None
@@ -252,16 +229,11 @@ def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Tok
     privacy: PrivacySpec = NoPrivacy()
     if math.isfinite(cell.eta):
         privacy = Vector(eta=cell.eta) if rows else TextToText(eta=cell.eta)
+    wire_type = WireType.FP32 if rows else WireType.BF16
     released = release(
-        {_SET: tokens},
-        privacy,
-        bottom=cell.bottom,
-        wire_type=WireType.FP32 if rows else WireType.BF16,
-        model=lab.options.model,
-        home=lab.home(str(cell.seed)),
-        folder=lab.scratch(cell),
-        progress=lab.progress,
-    )
+        {_SET: tokens}, privacy, bottom=cell.bottom, wire_type=wire_type, model=lab.options.model,
+        home=lab.home(str(cell.seed)), folder=lab.scratch(cell), progress=lab.progress,
+    )  # fmt: skip
     truth = TokenTruth(tokens, records={identifier(_SET): released.records[_SET]})
     drawn = released.replaced[_SET] if privacy.mechanism == "text-to-text" else None
     return released.transcript, truth, released.knowledge, drawn
@@ -334,11 +306,7 @@ def _choice(attack: Attack, knowledge: Knowledge, found: Examined, *, rows: bool
         return None
     tuned = attack.run.reader(knowledge.limited(attack.needs), rows=rows).tuned
     return Choice(
-        pairs=attack.run.spec.pairs,
-        candidates=attack.run.spec.candidates,
-        weight=tuned.weight,
-        shrinkage=None if math.isinf(tuned.shrinkage) else tuned.shrinkage,
-        read=tuned.read,
-        as_released=tuned.as_released,
-        tokens=tuned.tokens,
-    )
+        pairs=attack.run.spec.pairs, candidates=attack.run.spec.candidates, weight=tuned.weight,
+        shrinkage=None if math.isinf(tuned.shrinkage) else tuned.shrinkage, read=tuned.read,
+        as_released=tuned.as_released, tokens=tuned.tokens,
+    )  # fmt: skip

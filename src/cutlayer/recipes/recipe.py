@@ -11,10 +11,11 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from cutlayer.attacks import ControlFailed, Measured, NotApplicable
-from cutlayer.core import ConfigError, StorageError
+from cutlayer.core import ConfigError
 from cutlayer.core.executors import Executor
 from cutlayer.customer import Progress
 from cutlayer.recipes.claims import claims_table
+from cutlayer.recipes.figures import written
 from cutlayer.recipes.lab import Lab, Outcomes
 from cutlayer.recipes.long_table import COLUMNS
 from cutlayer.recipes.options import RecipeConfig, RecipeOptions, chosen_parts, configured
@@ -78,12 +79,7 @@ class Recipe(Generic[C]):
         return other
 
     def part(self, name: str, *, also: Iterable[str] = ()) -> Callable[[Declared[C]], Declared[C]]:
-        """Adds a part.
-
-        Args:
-            name: What `--only` calls it.
-            also: Further names, such as those of figures that are one with it.
-        """
+        """Adds a part that `--only` calls by this name, or by others: those of figures that are one with it."""
 
         def add(declared: Declared[C]) -> Declared[C]:
             self._parts[name] = declared
@@ -163,11 +159,7 @@ class Recipe(Generic[C]):
         return Report(tuple(dict.fromkeys(tables)), content, (*files, parquet, *pictures), outcomes.failures)
 
     def _declared(self, config: C, lab: Lab, names: Iterable[str]) -> dict[str, Part]:
-        """The parts that are run.
-
-        Raises:
-            ConfigError: Settings that the model does not allow, of all parts.
-        """
+        """The parts that are run; settings that the model does not allow are told of all parts at once."""
         parts: dict[str, Part] = {}
         refused: list[ConfigError] = []
         for name in names:
@@ -237,16 +229,10 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _write_parquet(frame: pd.DataFrame, path: Path) -> Path:
-    """The long table as a file that any tool reads; an axis of numbers and words is written as words.
-
-    Raises:
-        StorageError: It cannot be written.
-    """
+    """The long table as a file that any tool reads; an axis of numbers and words is written as words."""
     mixed = [str(name) for name in frame if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
-    try:
+    with written(path):
         frame.assign(**{name: frame[name].map(_word) for name in mixed}).to_parquet(path, index=False)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder.") from error
     return path
 
 

@@ -112,11 +112,9 @@ class Reading(Spec):
     """An attack's number on one option.
 
     Attributes:
-        attack: Its name.
-        success: The share of labels that it read; `None` where there is no number.
+        success: The share of labels that it read; `None` where there is no number, and `reason` says why.
         interval: 95 % of it over resampled texts.
         chance: The share that it would read by chance.
-        reason: Why there is no number.
     """
 
     attack: str
@@ -143,13 +141,9 @@ class Option(Spec):
         name: `ordinary`, `randomised response`, `recombination` or `head at the customer`.
         epsilon: Of randomised response.
         passes: Backward passes a step.
-        readings: What attacks read of it.
         rounds: Round trips of its steps.
-        gradient_bytes: What gradients take up.
-        output_bytes: What outputs take down.
-        accuracy: Of the tuned classifier on test.
-        perplexity: Of the tuned language model on test.
-        guarantee: What is promised of labels.
+        gradient_bytes: What gradients take up; `output_bytes` what outputs take down.
+        accuracy: Of the tuned classifier on test; of a language model `perplexity`.
         bound: The share of labels that reports alone let anybody guess right, with labels as frequent as they are;
             `None` where nothing bounds it.
         draws: Different labels that were drawn, each once; of next tokens, those that attacks were measured on.
@@ -190,13 +184,11 @@ class Option(Spec):
             yield replace(success, lower=low, upper=high, axes=at)
             if each.chance is not None:
                 yield Measure("chance", each.chance, attack=each.attack, axes=at)
-        yield Measure("bound", self.bound, axes=at)
-        yield Measure("backward passes", self.passes, axes=at)
-        yield Measure("round trips", self.rounds, axes=at)
-        yield Measure("gradient bytes", self.gradient_bytes, axes=at)
-        yield Measure("output bytes", self.output_bytes, axes=at)
-        yield replace(Measure.share("accuracy", self.accuracy), axes=at)
-        yield Measure("perplexity", self.perplexity, axes=at)
+        names = {
+            "bound": "bound", "backward passes": "passes", "round trips": "rounds", "gradient bytes": "gradient_bytes",
+            "output bytes": "output_bytes", "accuracy": "accuracy", "perplexity": "perplexity",
+        }  # fmt: skip
+        yield from (replace(each, axes=at) for each in Measure.fields(self, names))
         claim = self.guarantee
         promised = f"ε = {claim.budget:g} per {claim.per}" if claim.claim is Claim.LABEL else "none"
         yield Measure("guarantee", None, note=promised, axes=at)
@@ -334,11 +326,9 @@ class Attacked(Spec):
 
 
 class OptionCell(Cell):
-    """A training, and the passes that its gradients are recombined to.
+    """A training, and the numbers of passes that its gradients are recombined to.
 
     Attributes:
-        model: Fingerprint of the model's weights.
-        passes: Numbers of passes that its recorded steps are recombined to.
         cover: Standard deviation of covers, in that of gradients.
     """
 

@@ -302,7 +302,5 @@ class TailCell(Cell):
         shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
     def measures(self, result: LabelsRead) -> Iterator[Measure]:
-        for metric in ("first_steps", "last_steps", "answers", "rows"):
-            yield Measure.share(metric, getattr(result, metric))
-        yield Measure("perplexity before", result.before)
-        yield Measure("perplexity", result.after)
+        read = {name: name for name in ("first_steps", "last_steps", "answers", "rows")}
+        yield from Measure.fields(result, {**read, "perplexity before": "before", "perplexity": "after"})

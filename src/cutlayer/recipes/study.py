@@ -23,39 +23,20 @@ C = TypeVar("C", bound=Cell)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cell, and where it stands on the axes of its part.
-
-    Attributes:
-        cell: What is run.
-        axes: Its place, by axis. Axes of measures (`attack`, `metric`) are theirs.
-    """
+    """A cell, and where it stands on the axes of its part; axes of measures (`attack`, `metric`) are theirs."""
 
     cell: Cell
     axes: Mapping[str, Level] = field(default_factory=dict)
 
     @staticmethod
     def each(seeds: int, cell: Cell, **axes: Level) -> list[Scenario]:
-        """The same place for all seeds.
-
-        Args:
-            seeds: How many.
-            cell: The cell of one of them.
-            **axes: Its place.
-        """
+        """The same place for so many seeds."""
         return [Scenario(cell.model_copy(update={"seed": seed}), axes) for seed in range(seeds)]
 
 
 @dataclass(frozen=True)
 class Stated:
-    """A number that a paper prints, as a row of the long table.
-
-    Attributes:
-        metric: Its name, as of ours.
-        value: In the unit of ours: a share, where the paper prints per cent.
-        axes: Its place.
-        attack: Whose number it is.
-        note: What a reader has to know of it.
-    """
+    """A number that a paper prints, in the unit of ours: a share where it prints per cent."""
 
     metric: str
     value: float
@@ -86,14 +67,7 @@ class Stated:
 
 
 class Verdict(Spec):
-    """Whether a claim holds here.
-
-    Attributes:
-        claim: What is claimed, with its place in the paper.
-        here: The numbers that decide it.
-        held: `None` where they do not.
-        stated: What the paper or the study found; empty where it prints no number.
-    """
+    """Whether a claim holds here, which it may leave undecided, by which numbers, and what was stated of it."""
 
     claim: str
     here: str
@@ -115,12 +89,10 @@ class Picture(Protocol):
     """What is drawn from a part's rows, such as a `Figure`."""
 
     def draw(self, results: Results, folder: Path, *, model: str) -> list[Path]:
-        """Writes PNG and CSV; nothing where there is nothing to draw.
+        """Writes PNG and CSV into a folder, nothing where there is nothing to draw; the title names the model.
 
-        Args:
-            results: Finished cells.
-            folder: Where to.
-            model: What was measured, for the title.
+        Raises:
+            StorageError: A file cannot be written.
         """
         ...
 
@@ -175,11 +147,7 @@ class Results:
         return select(self.frame, {"source": "here", **where})
 
     def number(self, metric: str, **where: Any) -> Number:
-        """One number, pooled over seeds.
-
-        Args:
-            metric: Its name.
-            **where: By column, the value that leaves rows of one place.
+        """One number of one place, pooled over seeds.
 
         Raises:
             ValueError: The rows are of several places, so that pooling them would mix settings.

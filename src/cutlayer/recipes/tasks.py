@@ -55,11 +55,7 @@ class Task(Spec):
     topics: Topics | None = None
 
     def read(self, folder: Path) -> tuple[Dataset, Dataset]:
-        """Its files, to train and to measure on, with the labels that they have.
-
-        Raises:
-            DataError: A file is missing.
-        """
+        """Its files, to train and to measure on, with the labels that they have."""
         first, *second = self.text_columns
         train, test = (
             read_dataset(
@@ -95,17 +91,8 @@ class Splits:
     def read(cls, task: Task, folder: Path, limits: Limits, *, label: Labeller = fresh_topics) -> Self:
         """Reads a task, holds out dev, and takes at most so many rows of each split.
 
-        Dev is stratified by label, or made of whole groups. Rows beyond a limit are left out at
-        random, stratified by label too.
-
-        Args:
-            task: What to read.
-            folder: The folder of public data sets.
-            limits: Most rows of each split.
-            label: Where topics come from, for a task whose labels they are.
-
-        Raises:
-            DataError: A file is missing.
+        Dev is stratified by label, or made of whole groups. Rows beyond a limit are left out at random, stratified by
+        label too. `label` says where topics come from, for a task whose labels they are.
         """
         train, test = task.read(folder)
         if task.topics is not None:
@@ -130,14 +117,7 @@ def data_file(folder: Path, name: str, part: str) -> Path:
 
 
 class TextFile(Spec):
-    """Single texts: the beginning of a public data set.
-
-    Attributes:
-        name: Its folder.
-        part: Its file.
-        column: The column of the text.
-        texts: So many at most; `None` takes all.
-    """
+    """Single texts: the beginning of a public data set's file, so many at most."""
 
     name: str
     part: str
@@ -145,25 +125,9 @@ class TextFile(Spec):
     texts: int | None = Field(default=None, ge=1)
 
     def path(self, folder: Path) -> Path:
-        """The file.
-
-        Args:
-            folder: The folder of public data sets.
-
-        Raises:
-            DataError: It is not there.
-        """
         return data_file(folder, self.name, self.part)
 
     def read(self, folder: Path) -> Dataset:
-        """The texts.
-
-        Args:
-            folder: The folder of public data sets.
-
-        Raises:
-            DataError: The file is missing.
-        """
         whole = read_dataset(self.path(folder), text_column=self.column)
         return whole if self.texts is None else whole.select(range(min(self.texts, len(whole))))
 

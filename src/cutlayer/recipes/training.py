@@ -84,15 +84,7 @@ def splits(lab: Lab, task: Task, limits: Limits) -> Splits:
 def calibrated(
     lab: Lab, task: Task, limits: Limits, shares: Sequence[float], *, max_length: int | None
 ) -> tuple[Calibrated, ...]:
-    """The etas that replace these shares of a task's training tokens.
-
-    Args:
-        lab: Models and data.
-        task: The data.
-        limits: How much of it.
-        shares: Shares of tokens.
-        max_length: Where a text is cut, special tokens included.
-    """
+    """The etas that replace these shares of a task's training tokens, of texts cut at `max_length` positions."""
     model, train = lab.model(), splits(lab, task, limits).train
     tokens = tokenise(train, model.tokenizer, max_content=model.template.max_content(train.segments, max_length))
     about = f"{task.model_dump_json()} {limits.model_dump_json()} {max_length}"
@@ -100,13 +92,7 @@ def calibrated(
 
 
 def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any]) -> TrainSpec:
-    """How a recipe trains: what it says, and of the rest what a customer has who says nothing.
-
-    Args:
-        objective: What is learnt.
-        tuning: Which weights are tuned.
-        said: Settings of `Training`, by name.
-    """
+    """How a recipe trains: settings of `Training` that it says, and the defaults of what it does not say."""
     return settle_training(Training(**said), objective, tuning)
 
 
@@ -115,13 +101,7 @@ def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any]) -
 
 @dataclass(frozen=True)
 class SplitRun:
-    """A finished run over the road, while its vendor is still there.
-
-    Attributes:
-        result: What the run found.
-        client: Its customer.
-        data: What it was run on.
-    """
+    """A finished run over the road and what it was run on, while its vendor is still there."""
 
     result: FinetuneResult
     client: Client
@@ -142,28 +122,17 @@ def client_of(lab: Lab, customer: str) -> Client:
 def split_run(
     cell: TrainingCell, lab: Lab, customer: str, *, train_bottom: TrainBottom = TrainBottom.FROZEN, **settings: Any
 ) -> Iterator[SplitRun]:
-    """Trains a classifier over the road. The run stays in the cell's folder until `discard` removes it.
+    """Trains a classifier over the road, with further settings of `Client.finetune`.
 
-    Args:
-        cell: The data, the training and the seed.
-        lab: Vendors and data.
-        customer: Whose run it is.
-        train_bottom: Whether and how the bottom is trained.
-        **settings: Further ones of `Client.finetune`.
+    The run stays in the cell's folder until `discard` removes it.
     """
     data = splits(lab, cell.task, cell.limits)
+    tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
     with closing(client_of(lab, customer)) as client:
         result = client.finetune(
-            data.train,
-            dev=data.dev,
-            test=data.test,
-            tuning=cell.tuning.model_copy(update={"train_bottom": train_bottom}),
-            training=cell.training,
-            seed=cell.seed,
-            out=lab.scratch(cell),
-            progress=lab.progress,
-            **settings,
-        )
+            data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
+            out=lab.scratch(cell), progress=lab.progress, **settings,
+        )  # fmt: skip
         yield SplitRun(result, client, data)
 
 
@@ -225,30 +194,14 @@ class Trained(Spec):
         ep = None
         if result.ep is not None and result.ep_standard_error is not None:
             ep = Proportion(value=result.ep, n=result.ep_n, standard_error=result.ep_standard_error)
-        return cls(
-            ua=Proportion(value=result.ua, n=result.ua_n, standard_error=result.ua_standard_error),
-            ep=ep,
-            ep_note=result.ep_note,
-            replaced=result.replaced,
-            rows=(result.n_train, result.n_dev, result.n_test),
-            epochs=result.epochs,
-            seconds=result.seconds,
-            uplink_bytes=result.uplink_bytes,
-            label_recovery=result.label_recovery,
-            deviations=result.deviations,
-        )
+        ua = Proportion(value=result.ua, n=result.ua_n, standard_error=result.ua_standard_error)
+        same = ("ep_note", "replaced", "epochs", "seconds", "uplink_bytes", "label_recovery", "deviations")
+        rows = (result.n_train, result.n_dev, result.n_test)
+        return cls(ua=ua, ep=ep, rows=rows, **{name: getattr(result, name) for name in same})
 
 
 class TrainingCell(Cell):
-    """A classifier's training.
-
-    Attributes:
-        task: The data.
-        limits: How much of it.
-        model: Fingerprint of the model's weights.
-        training: How it is trained.
-        tuning: The adapter.
-    """
+    """A classifier's training: its data, how much of it, the model's fingerprint, and how that is trained."""
 
     task: Task
     limits: Limits
@@ -260,17 +213,11 @@ class TrainingCell(Cell):
         splits(lab, self.task, self.limits)
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
-        """The same training in one process, in the order of a customer's runs without privacy.
-
-        Args:
-            lab: Models and data.
-            customer: Whose split runs it is read against.
-        """
+        """The same training in one process, in the order of a customer's runs without privacy."""
         data = splits(lab, self.task, self.limits)
         order = order_without_privacy(lab.home(customer).path, self.seed)
-        return ReferenceRun(
-            data.train, data.dev, data.test, lab.options.model, self.training, self.tuning, self.seed, order
-        )
+        parts = (data.train, data.dev, data.test)
+        return ReferenceRun(*parts, lab.options.model, self.training, self.tuning, self.seed, order)
 
     def deviations(self, lab: Lab) -> tuple[Deviation, ...]:
         """Where the settings of the training, whoever does it, differ from the paper's."""
@@ -281,8 +228,7 @@ class TrainingCell(Cell):
         yield Measure.share("UA", result.ua)
         for name, rows in zip(("train", "dev", "test"), result.rows, strict=True):
             yield Measure(f"{name} rows", rows)
-        yield Measure("epochs", result.epochs)
-        yield Measure("seconds", result.seconds)
+        yield from Measure.fields(result, {"epochs": "epochs", "seconds": "seconds"})
 
 
 class CentralisedCell(TrainingCell):
@@ -296,13 +242,9 @@ class CentralisedCell(TrainingCell):
         """Trains on texts as they are, in the order of the customer whose split runs this is read against."""
         whole = self.reference(lab, str(self.seed))
         run = train_centralised(whole, progress=lab.progress)
-        return Trained(
-            ua=run.accuracy,
-            rows=(len(whole.train), len(whole.dev), len(whole.test)),
-            epochs=len(run.dev),
-            seconds=run.seconds,
-            deviations=self.deviations(lab),
-        )
+        rows, epochs = (len(whole.train), len(whole.dev), len(whole.test)), len(run.dev)
+        differ = self.deviations(lab)
+        return Trained(ua=run.accuracy, rows=rows, epochs=epochs, seconds=run.seconds, deviations=differ)
 
 
 class SplitCell(TrainingCell):
@@ -342,14 +284,12 @@ class SplitCell(TrainingCell):
             self.public.path(lab.options.data)
 
     def run(self, lab: Lab) -> Trained:
-        with split_run(
-            self,
-            lab,
-            str(self.seed),
-            train_bottom=self.train_bottom,
-            privacy=self.privacy,
-            cut=Cut(bottom=self.bottom),
-        ) as run:
+        settings: dict[str, Any] = {
+            "train_bottom": self.train_bottom,
+            "privacy": self.privacy,
+            "cut": Cut(bottom=self.bottom),
+        }
+        with split_run(self, lab, str(self.seed), **settings) as run:
             attacks = tuple(self._attacked(run.evidence(lab), lab)) if self.attacks else ()
             return Trained.of(run.result).model_copy(update={"attacks": attacks})
 
@@ -370,8 +310,7 @@ class SplitCell(TrainingCell):
         """With privacy: of the run's own attack without a name, of the others by theirs."""
         yield from super().measures(result)
         yield Measure.share("EP", result.ep, note=result.ep_note)
-        yield Measure("replaced", result.replaced)
-        yield Measure("label recovery", result.label_recovery)
+        yield from Measure.fields(result, {"replaced": "replaced", "label recovery": "label_recovery"})
         for outcome in result.attacks:
             yield from Measure.outcome(outcome)
             if isinstance(outcome, Measured):
@@ -392,13 +331,9 @@ class SplitCell(TrainingCell):
             told: object = (self.eta, self.place) if Need.NOISE in attack.needs else math.isinf(self.eta)
             key = ("controls", name, self.model, self.bottom, told, self.attacked_tokens, self.public)
             outcome = examine(
-                name,
-                evidence.transcript,
-                knowledge=knowledge,
-                truth=evidence.tokens,
-                run=attack,
+                name, evidence.transcript, knowledge=knowledge, truth=evidence.tokens, run=attack,
                 controls=lab.shared.get(key),
-            ).outcome
+            ).outcome  # fmt: skip
             if not isinstance(outcome, NotApplicable):
                 lab.shared[key] = outcome.controls
             yield outcome

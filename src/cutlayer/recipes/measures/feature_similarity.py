@@ -32,7 +32,7 @@ from torch import Tensor
 
 from cutlayer.core import Cut, ModelError, Spec
 from cutlayer.models import Bottom, Inputs
-from cutlayer.recipes.figures import save_picture, write_csv
+from cutlayer.recipes.figures import save_picture, written
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.measures.networks import (
@@ -398,7 +398,8 @@ class HeatMaps:
                 axes.set_title(f"{row.name}{f' ({marks})' if marks else ''}\n{name}{mean}", fontsize=9)
         files = [folder / f"{self._name}.png", folder / f"{self._name}.csv"]
         save_picture(figure, files[0])
-        write_csv(_long(rows), files[1])
+        with written(files[1]):
+            _long(rows).to_csv(files[1], index=False)
         return files
 
 
