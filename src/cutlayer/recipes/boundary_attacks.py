@@ -57,10 +57,7 @@ class Reading(Spec):
     """What an attack made of a batch.
 
     Attributes:
-        true: The texts.
-        guessed: What was read.
-        right: Tokens read right, by text.
-        counted: Tokens, by text.
+        right: Tokens read right, by text, of those `counted`.
         shuffled: Tokens right when all true tokens are dealt out anew: what the score gives nothing for.
         chance: The share that guesses with these frequencies hit by chance.
     """
@@ -111,7 +108,7 @@ class Inverted(Spec):
     Attributes:
         stages: What it read: `guessed`, and after each refinement.
         public_accuracy: The share of held-out public tokens that it reads.
-        seconds: How long reading took, without learning, which cells share.
+        seconds: Of reading, without learning, which cells share.
     """
 
     stages: Mapping[str, Reading]
@@ -153,12 +150,7 @@ class BoundaryCell(Cell):
 
 
 class UnsplitCell(BoundaryCell):
-    """UnSplit on one iteration of one run; one that was stopped goes on.
-
-    Attributes:
-        spec: How the attack is run.
-        start: What the guess starts from.
-    """
+    """UnSplit on one iteration of one run; one that was stopped goes on."""
 
     spec: UnSplitSpec
     start: Start = "pre-trained"
@@ -210,9 +202,7 @@ class InverterCell(BoundaryCell):
     """The known-plaintext inverter on one iteration of one run.
 
     Attributes:
-        public: Text that the inverter learns from; another data set than the run's.
-        public_tokens: At most so many tokens of it.
-        inverter: How it learns.
+        public: Text that the inverter learns from, at most so many tokens of another data set than the run's.
         refine: How it holds its reading against the boundary.
     """
 

@@ -18,10 +18,6 @@ ERRORS = 2.0
 """Standard errors of a difference that a verdict needs."""
 
 
-def _number(results: Results, metric: str, where: Where) -> Number:
-    return results.number(metric, **where)
-
-
 def shown(number: Number, *, digits: int = 1) -> str:
     """A share in per cent with its standard error; why there is none."""
     if number.value is None:
@@ -41,7 +37,7 @@ def at_most(claim: str, metric: str, most: float, where: Where, *, stated: str =
 
 def _bounded(claim: str, metric: str, where: Where, holds: Callable[[float], bool], stated: str, digits: int) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
-        number = _number(results, metric, where)
+        number = results.number(metric, **where)
         held = None if number.value is None else holds(number.value)
         yield Verdict(claim=claim, here=shown(number, digits=digits), held=held, stated=stated)
 
@@ -52,7 +48,7 @@ def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: 
     """The interval of a difference must lie above 0, and the difference be at least `least`."""
 
     def judge(results: Results) -> Iterable[Verdict]:
-        number = _number(results, metric, where)
+        number = results.number(metric, **where)
         low, high = number.lower, number.upper
         if low is None and number.value is not None and number.se is not None:
             low, high = number.value - ERRORS * number.se, number.value + ERRORS * number.se
@@ -67,11 +63,13 @@ def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: 
 
 Named: TypeAlias = tuple[str, Number]
 """A number, and how a sentence names its place."""
+Decide: TypeAlias = Callable[[float, float], tuple[bool | None, str]]
+"""Judges by how much a number is lower than another, given the standard error of that; with the words for it."""
 
 
 def named(results: Results, metric: str, places: Mapping[str, Where]) -> list[Named]:
     """The numbers of some places that have one, by the names of the places."""
-    found = [(name, _number(results, metric, where)) for name, where in places.items()]
+    found = [(name, results.number(metric, **where)) for name, where in places.items()]
     return [(name, number) for name, number in found if number.value is not None]
 
 
@@ -91,28 +89,29 @@ def _undecided(claim: str, stated: str) -> list[Verdict]:
 def falls(claim: str, metric: str, before: tuple[str, Where], after: tuple[str, Where], *, stated: str = "") -> Claim:
     """A share is lower at the second place than at the first."""
 
-    def judge(results: Results) -> Iterable[Verdict]:
-        cases = named(results, metric, dict((before, after)))
-        if len(cases) < 2:
-            return _undecided(claim, stated)
-        fall, error = difference(cases[0][1], cases[1][1])
+    def judge(fall: float, error: float) -> tuple[bool | None, str]:
         held = True if fall > ERRORS * error else False if fall < -ERRORS * error else None
-        here = f"{_listed(cases)}; a fall of {100 * fall:.1f} ± {100 * error:.1f} points"
-        return [Verdict(claim=claim, here=here, held=held, stated=stated)]
+        return held, f"a fall of {100 * fall:.1f} ± {100 * error:.1f} points"
 
-    return judge
+    return _differ(claim, metric, dict((before, after)), stated, judge)
 
 
 def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, Where], *, stated: str = "") -> Claim:
     """Two shares differ by less than two standard errors."""
 
+    def judge(fall: float, error: float) -> tuple[bool | None, str]:
+        return abs(fall) <= ERRORS * error, f"they differ by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
+
+    return _differ(claim, metric, dict((first, second)), stated, judge)
+
+
+def _differ(claim: str, metric: str, places: Mapping[str, Where], stated: str, decide: Decide) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
-        cases = named(results, metric, dict((first, second)))
+        cases = named(results, metric, places)
         if len(cases) < 2:
             return _undecided(claim, stated)
-        fall, error = difference(cases[0][1], cases[1][1])
-        here = f"{_listed(cases)}; they differ by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
-        return [Verdict(claim=claim, here=here, held=abs(fall) <= ERRORS * error, stated=stated)]
+        held, told = decide(*difference(cases[0][1], cases[1][1]))
+        return [Verdict(claim=claim, here=f"{_listed(cases)}; {told}", held=held, stated=stated)]
 
     return judge
 

@@ -45,13 +45,7 @@ EASY = 0.9
 
 
 class PaperFigure(Spec):
-    """What a paper's figure shows.
-
-    Attributes:
-        source: What can be read off it.
-        setting: What was attacked there.
-        claims: What the text says of it, by name.
-    """
+    """What a paper's figure shows, of which setting, and what the text says of it, by name."""
 
     source: str
     setting: str
@@ -104,13 +98,7 @@ RECIPE = Recipe(
 
 @dataclass(frozen=True)
 class Releases:
-    """What both figures have in common: the etas, and cells at each.
-
-    Attributes:
-        config: The recipe's settings.
-        lab: Where cells are run.
-        calibrated: The etas, from the most noise, with the shares of tokens that they replace.
-    """
+    """What both figures have in common: the etas, with the shares of tokens that they replace, and cells at each."""
 
     config: InferenceConfig
     lab: Lab

@@ -40,14 +40,7 @@ class CorpusSpec(Spec):
 
 
 class LanguageScale(Spec):
-    """How much text a language model is trained on.
-
-    Attributes:
-        texts: Private texts, each trained on once.
-        tokens: Of each, at most.
-        batch: Texts a step.
-        test: Texts that perplexity is measured on.
-    """
+    """How many private texts are trained on, each once, cut where; texts of a step; texts of test."""
 
     texts: int = Field(ge=1)
     tokens: int = Field(ge=4)
@@ -56,13 +49,9 @@ class LanguageScale(Spec):
 
 
 class LanguageCell(OptionCell):
-    """A language model's training in this process, norm and head at the customer.
+    """A language model's training in this process, of all weights, norm and head at the customer.
 
     Attributes:
-        source: The model.
-        corpus: Private texts.
-        scale: How many.
-        learning_rate: AdamW's, of all weights.
         epsilon: Of randomised response over the vocabulary; `None` for tokens as they are.
     """
 
@@ -86,11 +75,7 @@ class LanguageCell(OptionCell):
 
 
 def _trained(cell: LanguageCell, lab: Lab) -> tuple[Recorded, Option]:
-    """Trains on texts once, attacks what that showed, and measures perplexity on others.
-
-    Raises:
-        DataError: A file is missing, or has too few texts.
-    """
+    """Trains on texts once, attacks what that showed, and measures perplexity on others."""
     model, home, scale, corpus = cell.source, lab.home(f"language-{cell.seed}"), cell.scale, cell.corpus
     tokenizer = load_tokenizer(model)
     whole = load_model(model, head=Head.LANGUAGE)

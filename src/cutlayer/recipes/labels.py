@@ -46,15 +46,7 @@ class Scale(Spec):
 
 
 class LanguageSpec(Spec):
-    """The language model's part.
-
-    Attributes:
-        model: An embedded model's name, a local folder or a hub id.
-        corpus: Private texts.
-        epsilons: Of randomised response over the vocabulary.
-        passes: Backward passes in the place of one.
-        learning_rate: AdamW's, of all weights.
-    """
+    """The language model's part; the settings' file says what each field is for."""
 
     model: str
     corpus: CorpusSpec

@@ -40,11 +40,8 @@ class SplitRun(Spec):
     """A customer's fine-tuning run of a decoder, unprotected, and which of its iterations are kept.
 
     Attributes:
-        model: Fingerprint of the model's weights.
-        corpus: The private texts.
         bottom: Blocks at the customer; a tail of norm and head is there, too.
         training: How it is trained; `max_length` is the length of a block of packed text.
-        tuning: Which weights are.
         iterations: Iterations on private text.
         kept: Those whose boundary is kept, counted from 1.
         public: Text to begin with (UnSplit §5).
@@ -83,11 +80,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is kept of a run.
+    """What is kept of a run: batches by iteration on private text, and weights by whole-model name.
 
-    Attributes:
-        seen: By iteration on private text.
-        weights: What the customer trained, after its first iteration, by whole-model name; empty unless kept.
+    Weights are what the customer trained, after its first iteration; none unless kept.
     """
 
     seen: Mapping[int, Seen]

@@ -82,17 +82,10 @@ def release(
     folder: Path,
     progress: Progress,
 ) -> Released:
-    """Releases sets of texts as a run with a frozen bottom does.
+    """Releases sets of texts, by name, as a run with a frozen bottom does.
 
-    Args:
-        texts: Sets of texts, by name.
-        privacy: How they are privatized.
-        bottom: Blocks at the customer.
-        wire_type: Element type of boundary rows.
-        model: An embedded model's name, a local folder or a hub id.
-        home: The customer's folder: its secret fixes the noise.
-        folder: Where the transcript is recorded; what it held is removed.
-        progress: Where to show progress.
+    The secret of the customer's folder fixes the noise. The transcript is recorded in `folder`; what that held is
+    removed.
     """
     spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
     archive = local_archive(home, model, spec.cut)

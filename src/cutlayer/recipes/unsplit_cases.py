@@ -43,13 +43,7 @@ HERE = "this model"
 
 
 class Corpus(Spec):
-    """Texts of the folder of public data sets.
-
-    Attributes:
-        title: What they are called here.
-        stands_for: The paper's data set; empty where it has none like it.
-        file: Where they are.
-    """
+    """Texts of the folder of public data sets, and the paper's that they stand for, where it has some like them."""
 
     title: str
     stands_for: str = ""
@@ -101,16 +95,11 @@ class Case:
         setting: What it is called.
         iteration: Which, from 1.
         spec: How it is attacked; `None` for the paper's settings. Against LoRA theta is the adapter.
-        corpus: Which private texts.
-        bottom: Blocks at the customer.
-        method: Full fine-tuning or LoRA.
-        dropout: Whether the model's own dropout is on.
-        lora_dropout: Whether LoRA's is.
+        dropout: Whether the model's own dropout is on; `lora_dropout` whether LoRA's is.
         learning_rate: Another than §3.3.1's.
         length: Other than the size's tokens of a text.
         public: Iterations on public text before.
         two_iterations: A run of two, whose weights after the first are kept.
-        start: What the guess starts from.
         traffic: The boundary, or a control.
         inverted: Whether the inverter reads it, too.
         further: Its place on further axes.
@@ -141,10 +130,6 @@ class Case:
 
 class Grid:
     """The cells of one run of the recipe.
-
-    Args:
-        config: The recipe's settings.
-        lab: Whose model it is; size and seeds.
 
     Attributes:
         paper: Algorithm 1 with the settings of §3.3.1.
@@ -182,27 +167,16 @@ class Grid:
             dropout = config.lora_dropout if case.lora_dropout else 0.0
             tuning = Lora(lora_dropout=dropout, target_modules=self.targets)
         iterations = 2 if case.two_iterations else scale.iterations
+        training = self.training(
+            tuning, max_length=case.length or scale.length, batch_size=scale.batch, learning_rate=case.learning_rate,
+            dropout=case.dropout, group_by_length=False, save_steps=1 if case.two_iterations else iterations,
+        )  # fmt: skip
         return SplitRun(
-            model=self.fingerprint,
-            corpus=config.corpora[case.corpus].file,
-            bottom=case.bottom,
-            training=self.training(
-                tuning,
-                max_length=case.length or scale.length,
-                batch_size=scale.batch,
-                learning_rate=case.learning_rate,
-                dropout=case.dropout,
-                group_by_length=False,
-                save_steps=1 if case.two_iterations else iterations,
-            ),
-            tuning=tuning,
-            iterations=iterations,
-            kept=tuple(each for each in config.kept if each <= iterations),
-            public=config.public.file if case.public else None,
-            public_iterations=case.public,
-            keeps_weights=case.two_iterations,
-            seed=seed,
-        )
+            model=self.fingerprint, corpus=config.corpora[case.corpus].file, bottom=case.bottom, training=training,
+            tuning=tuning, iterations=iterations, kept=tuple(each for each in config.kept if each <= iterations),
+            public=config.public.file if case.public else None, public_iterations=case.public,
+            keeps_weights=case.two_iterations, seed=seed,
+        )  # fmt: skip
 
     def training(self, tuning: TuningSpec, **said: Any) -> TrainSpec:
         """One epoch, with §3.3.1's settings for what is not said."""
@@ -212,26 +186,15 @@ class Grid:
         spec = case.spec or self.paper
         if case.method == "lora" and spec.inner_weights:
             spec = spec.model_copy(update={"optimised": "adapter"})
-        return UnsplitCell(
-            split=self.run(case, seed),
-            iteration=case.iteration,
-            spec=spec,
-            start=case.start,
-            traffic=case.traffic,
-            seed=seed,
-        )
+        where: dict[str, Any] = {"split": self.run(case, seed), "iteration": case.iteration, "seed": seed}
+        return UnsplitCell(**where, spec=spec, start=case.start, traffic=case.traffic)
 
     def invert(self, case: Case, seed: int = 0) -> InverterCell:
+        config, public = self.config, self.config.public.file
         return InverterCell(
-            split=self.run(case, seed),
-            iteration=case.iteration,
-            traffic=case.traffic,
-            public=self.config.public.file,
-            public_tokens=self.scale.public_tokens,
-            inverter=self.config.inverter,
-            refine=self.config.refine,
-            seed=seed,
-        )
+            split=self.run(case, seed), iteration=case.iteration, traffic=case.traffic, public=public, seed=seed,
+            public_tokens=self.scale.public_tokens, inverter=config.inverter, refine=config.refine,
+        )  # fmt: skip
 
     def scenarios(self, cases: Iterable[Case]) -> list[Scenario]:
         found = []
@@ -264,12 +227,8 @@ def scores(line: Mapping[str, float], **axes: Level) -> Iterator[Stated]:
 
 def at(case: Case, along: str, attack: str = UNSPLIT) -> tuple[str, Where]:
     """A place, and how a sentence names it."""
-    words = {
-        "bottom": "{} blocks",
-        "length": "{} tokens",
-        "public": "{} public iterations",
-        "iteration": "iteration {}",
-    }
+    words = {"bottom": "{} blocks", "length": "{} tokens", "public": "{} public iterations"}
+    words["iteration"] = "iteration {}"
     name = f"{case.setting}, {words.get(along, '{}').format(case.axes[along])}"
     return name, {**case.axes, "attack": attack}
 

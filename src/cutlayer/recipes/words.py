@@ -43,17 +43,13 @@ class Scale(Spec):
 
 
 class Expected(Spec):
-    """What earlier studies found, and what must hold here, in per cent or points.
+    """What must hold here, and what earlier studies found, in per cent or points.
 
     Attributes:
         unprotected: Least of the table's rows as they are.
         behind_blocks: Least by blocks at the customer.
-        behind_blocks_study: What the study found, by blocks.
-        clipped: Least of clipped rows by the most probable token.
-        clipped_nearest: Most of clipped rows by the nearest row.
-        clipped_study: What the study found.
+        clipped: Least of clipped rows by the most probable token; `clipped_nearest` the most by the nearest row.
         token_ids: By the share that is replaced, the least by which the most probable token reads more.
-        token_ids_study: What the study found.
     """
 
     unprotected: float

@@ -39,13 +39,10 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Centralised:
-    """A finished run.
+    """A finished run: accuracy on test with the weights of the best epoch on dev, and on dev after each.
 
     Attributes:
-        accuracy: Share of test texts labelled right, with the weights of the best epoch on dev.
-        dev: Dev accuracy after each epoch.
         losses: Training loss of each step.
-        seconds: How long it took.
     """
 
     accuracy: Proportion
@@ -132,13 +129,7 @@ def _accuracy(
 
 
 class Batches:
-    """Hugging Face's own tokenising and padding.
-
-    Args:
-        tokenizer: The model's.
-        longest: Positions of a text at most.
-        device: Where batches are computed on.
-    """
+    """Hugging Face's own tokenising and padding, of texts cut at `longest` positions."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, longest: int, device: torch.device) -> None:
         self._tokenizer = tokenizer

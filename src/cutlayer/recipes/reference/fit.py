@@ -57,12 +57,7 @@ class ReferenceRun:
 
 
 def order_without_privacy(customer: Path, seed: int) -> Order:
-    """In which a customer's runs without privacy take their texts.
-
-    Args:
-        customer: Its folder; made on first use.
-        seed: The run's.
-    """
+    """In which a customer's runs without privacy take their texts; the customer's folder is made on first use."""
     return run_order(seed, NoPrivacy(), Home(customer).secret)
 
 
@@ -114,12 +109,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a training went through.
-
-    Attributes:
-        dev: Accuracy or perplexity on dev after each epoch.
-        losses: Training loss of each step.
-    """
+    """Accuracy or perplexity on dev after each epoch, and the training loss of each step."""
 
     dev: tuple[float, ...]
     losses: tuple[float, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,10 @@ _EVALUATION_BATCH = 4
 
 @dataclass(frozen=True)
 class CentralisedLanguage:
-    """A finished run.
+    """A finished run: perplexity on test with the weights of the best epoch on dev, and on dev before and after each.
 
     Attributes:
-        perplexity: On test, with the weights of the best epoch on dev.
-        before: Dev perplexity before the first step.
-        dev: Dev perplexity after each epoch.
         losses: Training loss of each step.
-        seconds: How long it took.
-        model: The tuned model.
     """
 
     perplexity: Perplexity
@@ -49,11 +45,6 @@ def train_centralised_language_model(
     run: ReferenceRun, *, progress: Progress, device: str = "auto"
 ) -> CentralisedLanguage:
     """Fine-tunes the whole model, a decoder or an encoder-decoder, on texts as they are.
-
-    Args:
-        run: The texts and how they are learnt.
-        progress: Where to show progress.
-        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
 
     Raises:
         ConfigError: There is no such device here.
@@ -90,13 +81,7 @@ Text = tuple[Tensor, ...]
 
 
 class Corpus(ABC):
-    """What a model is trained on.
-
-    Args:
-        tokenizer: The model's.
-        training: Whether and where texts are cut.
-        limit: Positions that the model takes.
-    """
+    """What a model is trained on: texts cut as the training says, and where the model's positions end."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, training: TrainSpec, limit: int | None) -> None:
         self._tokenizer = tokenizer
@@ -120,10 +105,8 @@ class Corpus(ABC):
         """Negative log-likelihoods of each text's tokens that are predicted."""
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
-            "input_ids"
-        ]
-        return ids
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return cast(list[int], encoded["input_ids"])
 
     def _longest(self, *limits: int | None) -> int:
         return min(size for size in (*limits, self._limit, self._tokenizer.model_max_length) if size)
@@ -151,11 +134,8 @@ class Blocks(Corpus):
 
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
         ids, mask = _padded([text for (text,) in texts], device)
-        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
-        return [
-            nn.functional.cross_entropy(logits[row, : len(text) - 1], ids[row, 1 : len(text)], reduction="none")
-            for row, (text,) in enumerate(texts)
-        ]
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return _token_losses(logits[:, :-1], ids[:, 1:], [len(text) - 1 for (text,) in texts])
 
 
 class Pairs(Corpus):
@@ -180,11 +160,15 @@ class Pairs(Corpus):
         ids, mask = _padded([source for source, _ in texts], device)
         targets, real = _padded([target for _, target in texts], device)
         labels = targets.masked_fill(real == 0, -100)
-        logits = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).logits.float()
-        return [
-            nn.functional.cross_entropy(logits[row, : len(target)], targets[row, : len(target)], reduction="none")
-            for row, (_, target) in enumerate(texts)
-        ]
+        logits = model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).logits
+        return _token_losses(logits, targets, [len(target) for _, target in texts])
+
+
+def _token_losses(logits: Tensor, targets: Tensor, lengths: list[int]) -> list[Tensor]:
+    return [
+        nn.functional.cross_entropy(row[:length].float(), ids[:length], reduction="none")
+        for row, ids, length in zip(logits, targets, lengths, strict=True)
+    ]
 
 
 def _padded(texts: list[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
