@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, get_type_hints
+from typing import Any, Generic, Self, TypeVar, cast, get_type_hints
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
@@ -50,6 +50,12 @@ from cutlayer.reports.cells import digest
 
 T = TypeVar("T")
 _CALIBRATION_SEED = 0
+
+
+class Rows(Spec, Generic[T]):
+    """The result of a cell that finds a table of its own."""
+
+    rows: tuple[T, ...]
 
 
 class Cell(Spec):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cutlayer.core import ConfigError, Deviation, Fault, Spec
+from cutlayer.core.spec import checked
 
 S = TypeVar("S", bound=Spec)
 C = TypeVar("C", bound="RecipeConfig[Any]")
@@ -91,21 +92,8 @@ def shipped(name: str, kind: type[C]) -> C:
     Raises:
         ConfigError: They are not what the recipe needs; every fault is named.
     """
-    return validated(kind, read_yaml("configs", name))
-
-
-def validated(kind: type[S], content: Mapping[str, Any]) -> S:
-    """Content as a spec.
-
-    Raises:
-        ConfigError: It is not what the spec needs; every fault is named.
-    """
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(
-            [Fault(".".join(map(str, fault["loc"])), fault["input"], fault["msg"]) for fault in error.errors()]
-        ) from None
+    with checked():
+        return kind.model_validate(read_yaml("configs", name))
 
 
 def configured(config: S, settings: Mapping[str, str]) -> S:
@@ -121,13 +109,16 @@ def configured(config: S, settings: Mapping[str, str]) -> S:
         for part in above:
             place = place.get(part) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last not in place:
-            close = difflib.get_close_matches(name, _names(content), n=1)
-            raise ConfigError(
-                [Fault("set", name, f"is no setting{f'; did you mean {close[0]}?' if close else ''}")],
-                remedy="`cutlayer recipe show` lists them.",
-            )
+            fault = Fault("set", name, f"is no setting{_nearest(name, _names(content))}")
+            raise ConfigError([fault], remedy="`cutlayer recipe show` lists them.")
         place[last] = yaml.safe_load(value)
-    return validated(type(config), content) if settings else config
+    with checked():
+        return type(config).model_validate(content) if settings else config
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _names(content: Mapping[str, Any], above: str = "") -> list[str]:
@@ -146,11 +137,11 @@ def chosen_parts(parts: Sequence[str], only: Sequence[str], other_names: Mapping
         ConfigError: The recipe has no such part; the known ones are listed.
     """
     wanted = [other_names.get(name, name) for name in only]
-    faults = []
-    for given, name in zip(only, wanted, strict=True):
-        if name not in parts:
-            close = difflib.get_close_matches(name, [*parts, *other_names], n=1)
-            faults.append(Fault("only", given, f"is no part{f'; did you mean {close[0]}?' if close else ''}"))
+    faults = [
+        Fault("only", given, f"is no part{_nearest(name, [*parts, *other_names])}")
+        for given, name in zip(only, wanted, strict=True)
+        if name not in parts
+    ]
     if faults:
         raise ConfigError(faults, remedy=f"Choose among: {', '.join(parts)}.")
     return tuple(part for part in parts if part in wanted or not wanted)

@@ -37,7 +37,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from cutlayer.core import Cut, Spec
 from cutlayer.models import Bottom, Inputs, Part, Tail, block_list, set_dropout, split
-from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.measures.parameters import ARCHITECTURES, LORA_RANK, Architecture, P, adapted_part, total
 
@@ -372,10 +372,7 @@ def costs(measured: Profile, *, depths: Sequence[int] = DEPTHS, tail: int | None
     )  # fmt: skip
 
 
-class Costs(Spec):
-    """What customers need."""
-
-    rows: tuple[Cost, ...]
+Costs = Rows[Cost]
 
 
 class CostCell(Cell):

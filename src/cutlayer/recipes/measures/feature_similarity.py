@@ -33,7 +33,7 @@ from torch import Tensor
 from cutlayer.core import Cut, ModelError, Spec
 from cutlayer.models import Bottom, Inputs
 from cutlayer.recipes.figures import save_picture, written
-from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.measures.networks import (
     CIFAR_SIDE,
@@ -308,10 +308,7 @@ def _summary(heat: Tensor, means: Tensor | None) -> Likeness:
 # ---------------------------------------------------------------- Table 5
 
 
-class Similarities(Spec):
-    """Lines of Table 5."""
-
-    rows: tuple[Similarity, ...]
+Similarities = Rows[Similarity]
 
 
 class SimilarityCell(Cell):

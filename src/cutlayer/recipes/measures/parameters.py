@@ -19,7 +19,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 
 from cutlayer.core import ConfigError, Cut, Fault, Spec
 from cutlayer.models import Bottom, Part, attach_lora, split
-from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.networks import UnsplitCnn, bottlenecks, resnet_152
 from cutlayer.recipes.options import read_yaml
@@ -202,26 +202,20 @@ def rounded(value: int, power: int, *, digits: int = 1) -> str:
     return str(Decimal(value).scaleb(-power).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
-class Counts(Spec):
-    """What customers hold."""
-
-    rows: tuple[Held, ...]
-
-
 class CountCell(Cell):
     """What customers of some decoders, by checkpoint, hold and train at some depths."""
 
     architectures: tuple[str, ...]
     bottoms: tuple[int, ...]
 
-    def run(self, lab: Lab) -> Counts:
+    def run(self, lab: Lab) -> Rows[Held]:
         rows = []
         for architecture in (ARCHITECTURES[source] for source in self.architectures):
             model = architecture.on_meta()
             rows += [count(architecture, bottom=bottom, model=model) for bottom in self.bottoms]
-        return Counts(rows=tuple(rows))
+        return Rows[Held](rows=tuple(rows))
 
-    def measures(self, result: Counts) -> Iterator[Measure]:
+    def measures(self, result: Rows[Held]) -> Iterator[Measure]:
         for row in result.rows:
             axes: dict[str, Level] = {"model": row.architecture, "bottom": row.bottom}
             yield Measure("parameters", row.parameters, axes=axes)
@@ -241,16 +235,10 @@ class NetworkCount(Spec):
     note: str
 
 
-class NetworkCounts(Spec):
-    """The counts of §4.1.2."""
-
-    rows: tuple[NetworkCount, ...]
-
-
 class NetworkCountCell(Cell):
     """Parameters of the networks that §4.1.2 compares, built in plain torch on the meta device."""
 
-    def run(self, lab: Lab) -> NetworkCounts:
+    def run(self, lab: Lab) -> Rows[NetworkCount]:
         with torch.device("meta"):
             small, large, imagenet = UnsplitCnn(), resnet_152(classes=10), resnet_152(classes=1000)
         linear = max(total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear))
@@ -275,8 +263,8 @@ class NetworkCountCell(Cell):
             ),
         }  # fmt: skip
         counts = (NetworkCount(what=what, parameters=found, note=note) for what, (found, note) in rows.items())
-        return NetworkCounts(rows=tuple(counts))
+        return Rows[NetworkCount](rows=tuple(counts))
 
-    def measures(self, result: NetworkCounts) -> Iterator[Measure]:
+    def measures(self, result: Rows[NetworkCount]) -> Iterator[Measure]:
         for row in result.rows:
             yield Measure("parameters", row.parameters, note=row.note, axes={"what": row.what})
