@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pandas
@@ -10,12 +11,13 @@ import pytest
 from cutlayer.core import ConfigError, Spec
 from cutlayer.core.executors import executor
 from cutlayer.customer import Silent
-from cutlayer.recipes import RECIPES
+from cutlayer.recipes import RECIPES, layouts
 from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls
 from cutlayer.recipes.figures import Figure
 from cutlayer.recipes.lab import Lab, Outcomes
+from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Measure, Number
-from cutlayer.recipes.options import RecipeConfig, RecipeOptions, Size
+from cutlayer.recipes.options import RecipeConfig, RecipeOptions, Size, read_yaml
 from cutlayer.recipes.recipe import Recipe, long_table
 from cutlayer.recipes.study import Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis, Column, Pivot, complement, count, plain, points, share
@@ -146,6 +148,48 @@ def test_a_figure_is_a_picture_and_its_numbers(tmp_path):
     figure.draw(found, tmp_path, model="a model")
     assert picture.read_bytes() == before
     assert Figure("none", "n", Axis("eta"), "y", {"metric": "absent"}).draw(found, tmp_path, model="m") == []
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def test_a_layout_is_filled_with_what_a_part_says(monkeypatch):
+    content = {
+        "axes": {"eta": {"title": "η"}},
+        "shared": {"more": [["kept, %", "kept", {"half": "other"}]]},
+        "one": {
+            "title": "Of {which.name}",
+            "tables": [
+                {
+                    "lines": ["eta"],
+                    "columns": [{"each": "names", "of": ["{each}, %", "success", "share 2"]}, "$more"],
+                    "notes": ["{which.name} is read.", "$notes"],
+                }
+            ],
+            "figures": [
+                {"name": "f", "title": "F", "x": "eta", "y": "%", "where": {"eta": "$etas"}, "value": "number"}
+            ],
+        },
+    }
+    monkeypatch.setattr(layouts, "read_yaml", lambda *_: copy.deepcopy(content))
+    said = {"which": Axis("eta"), "names": ["a", "b"], "notes": [lambda _: ["said"]], "etas": (40.0, 80.0)}
+    part = Layout("made up").part("one", [], said, claims=[at_least("c", "success", 0.5, FAR)])
+    table = part.tables[0].table(results([(NEAR, 0.2)]))
+    assert (part.title, table.title, table.columns) == ("Of eta", "Of eta", ("η", "a, %", "b, %", "kept, %"))
+    assert table.rows == (("40", "20.00 ± 1.00", "20.00 ± 1.00", "80.0"),)
+    assert table.notes == ("eta is read.", "said")
+    assert part.figures[0].where == {"eta": (40.0, 80.0)}
+    assert part.figures[0].value(0.5) == 0.5
+    with pytest.raises(KeyError, match="which"):
+        Layout("made up").part("one", [], {})
+    content["one"]["figures"][0]["colur"] = "eta"
+    with pytest.raises(TypeError, match="colur"):
+        Layout("made up").part("one", [], said)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_part_has_a_layout_and_no_layout_is_left_over(name):
+    assert set(read_yaml("layouts", name)) - {"axes", "shared"} == set(RECIPES[name].parts)
 
 
 # ---------------------------------------------------------------- a recipe that is run
