@@ -19,7 +19,7 @@ from cutlayer.recipes.figures import written
 from cutlayer.recipes.lab import Lab, Outcomes
 from cutlayer.recipes.long_table import COLUMNS
 from cutlayer.recipes.options import RecipeConfig, RecipeOptions, chosen_parts, configured
-from cutlayer.recipes.study import Part, Results, Told, Verdict
+from cutlayer.recipes.study import Part, Results, Told
 from cutlayer.reports import Table, percent, write_report
 
 C = TypeVar("C", bound=RecipeConfig[Any])
@@ -137,7 +137,10 @@ class Recipe(Generic[C]):
             "seeds": options.seeds,
             "settings": dict(options.settings),
             "scale": config.at(options.size).model_dump(mode="json"),
-            "parts": {name: _part_content(part, verdicts[name]) for name, part in parts.items()},
+            "parts": {
+                name: {"title": part.title, "claims": [each.model_dump() for each in verdicts[name]], **part.details}
+                for name, part in parts.items()
+            },
             "cells": [
                 {"cell": cell.model_dump(mode="json"), "result": found.model_dump(mode="json")}
                 for cell, found in outcomes.results.items()
@@ -238,10 +241,6 @@ def _write_parquet(frame: pd.DataFrame, path: Path) -> Path:
 
 def _word(value: Any) -> str | None:
     return None if value is None or value != value else str(value)  # noqa: PLR0124
-
-
-def _part_content(part: Part, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    return {"title": part.title, "claims": [each.model_dump() for each in verdicts], **part.details}
 
 
 def deviations_table(found: Sequence[tuple[Any, str]], title: str = "Where this differs from the paper") -> Table:
