@@ -3,7 +3,7 @@
 Strings may hold fields of what a part says, `{task.title}`; `$name` or `$name.item` stands for a value itself, and in a
 list a value that is a list takes its place entry by entry. `{each: name, of: entry}` repeats an entry, or several, for
 each item of `name`, which the entry calls `each`; `shared` holds what several parts have in common. A column is
-`[title, metric, show, where]`, of which show and where may be left out; an axis is its name, `{name: heading}`, or whole.
+`[title, metric, show, where]`, of which show and where may be left out; an axis a name, `{name: heading}`, or whole.
 """
 
 from __future__ import annotations
