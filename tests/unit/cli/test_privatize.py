@@ -132,7 +132,7 @@ def test_any_number_of_jobs_writes_the_same_bytes(
     ("flags", "said"),
     [
         (("--jobs", 0), "--jobs = 0: must be at least 1"),
-        (("--jobs", 2, "--ray", "auto"), "--jobs = 2: must be left out with ray"),
+        (("--jobs", 2, "--ray", "auto"), "--jobs = 2: must be left out with --ray"),
         (("--privacy-budget", 60), "--privacy-budget = 60.0: bounds what is charged"),
     ],
 )
