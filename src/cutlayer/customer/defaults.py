@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cutlayer.core.cut import Cut
@@ -15,10 +17,20 @@ from cutlayer.customer.settings import (
     TrainSpec,
     TuningSpec,
 )
+from cutlayer.models.optimiser import updates_in
 from cutlayer.privacy.spec import PrivacySpec
 
 BLOCK_LENGTH: Final = 1024
 """Tokens of a block of packed texts (Yao & Li, §3.3.2)."""
+
+_EPOCHS: Final = 5
+_MOST_EPOCHS: Final = 40
+_UPDATES: Final = 600
+_PATIENCE: Final = 2
+_PATIENT_UPDATES: Final = 150
+_WARMUP: Final = 0.06
+_RATE: Final = 3e-4
+_RATE_BY_WIDTH: Final = 2
 
 _CUTS: Final = {
     Objective.CLASSIFICATION: Cut(bottom=0),
@@ -27,35 +39,62 @@ _CUTS: Final = {
 }
 
 
-def default_training(objective: Objective, tuning: TuningSpec) -> dict[str, Any]:
-    """Settings of training by name.
+@dataclass(frozen=True)
+class Learner:
+    """What a classifier's schedule depends on, beside its settings. None of it is private: the vendor is told all.
 
-    Ref: SAP §5.1 (a classifier's rate); Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA,
-    batches of 4, blocks of 1,024.
-
-    Args:
-        objective: What is learnt.
-        tuning: Which weights are trained.
+    Attributes:
+        texts: How many texts there are to train on, those included that are held out for dev.
+        width: The model's hidden size.
     """
-    if not objective.generates:
-        return {"batch_size": 32, "learning_rate": 3e-4, "packing": False, "dropout": True}
-    rate = 5e-6 if isinstance(tuning, FullTuning) else 2e-4
-    if objective is Objective.LM:
-        return {"batch_size": 4, "learning_rate": rate, "packing": True, "dropout": True}
-    # a cut T5 cannot drop out in its parts as the whole one does
-    return {"batch_size": 8, "learning_rate": rate, "packing": False, "dropout": False}
+
+    texts: int
+    width: int
 
 
-def settle_training(training: Training, objective: Objective, tuning: TuningSpec) -> TrainSpec:
+PAPERS: Final = Learner(texts=66_675, width=1024)
+"""SAP's own: RoBERTa-large on SST-2 (Table 1)."""
+
+
+def settle_training(
+    training: Training, objective: Objective, tuning: TuningSpec, learner: Learner = PAPERS
+) -> TrainSpec:
     """Training with nothing left open.
+
+    Ref: Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA, batches of 4, blocks of 1,024. Of a
+    classifier see `benchmarks/defaults.py`; SAP's rate (§5.1) is that of a model as wide as SAP's.
 
     Args:
         training: What was said of it.
         objective: What is learnt.
         tuning: Which weights are trained.
+        learner: What it is learnt by, and from how much.
     """
     said = {name: value for name, value in training.model_dump().items() if value is not None}
-    return TrainSpec(**(default_training(objective, tuning) | said))
+    if not objective.generates:
+        return TrainSpec(**_classifier_training(said, learner))
+    rate = 5e-6 if isinstance(tuning, FullTuning) else 2e-4
+    open_ = {"epochs": 5, "patience": 2, "learning_rate": rate, "warmup_steps": 0}
+    if objective is Objective.LM:
+        open_ |= {"batch_size": 4, "packing": True, "dropout": True}
+    else:  # a cut T5 cannot drop out in its parts as the whole one does
+        open_ |= {"batch_size": 8, "packing": False, "dropout": False}
+    return TrainSpec(**(open_ | said))
+
+
+def _classifier_training(said: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
+    """A classifier's training. A head that begins with nothing takes a number of updates, however few the texts are."""
+    open_ = {
+        "batch_size": 32,
+        "learning_rate": float(f"{_RATE * (PAPERS.width / learner.width) ** _RATE_BY_WIDTH:.1g}"),
+        "warmup_steps": _WARMUP,
+        "packing": False,
+        "dropout": True,
+    }
+    settled = open_ | dict(said)
+    of_epoch = updates_in(-(-learner.texts // settled["batch_size"]), settled.get("gradient_accumulation_steps", 1))
+    epochs = min(max(_EPOCHS, -(-_UPDATES // of_epoch)), _MOST_EPOCHS)
+    return {"epochs": epochs, "patience": max(_PATIENCE, -(-_PATIENT_UPDATES // of_epoch)), **settled}
 
 
 def settle_cut(cut: Cut | None, objective: Objective) -> Cut:
@@ -91,12 +130,13 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     return TrainBottom.RESAMPLE if whole_table else TrainBottom.FROZEN
 
 
-def settle(given: FinetuneSpec, *, public: bool = False) -> RunSpec:
+def settle(given: FinetuneSpec, *, public: bool = False, learner: Learner = PAPERS) -> RunSpec:
     """A run's settings with nothing left open but the vendor's model and a seed, which are "" and 0 until then.
 
     Args:
         given: What was said.
         public: Whether there is public text to begin with.
+        learner: What a classifier's schedule depends on.
     """
     cut = settle_cut(given.cut, given.objective)
     train_bottom = settle_train_bottom(given.tuning, cut, given.objective, given.privacy)
@@ -105,7 +145,7 @@ def settle(given: FinetuneSpec, *, public: bool = False) -> RunSpec:
         "model": given.model or "",
         "cut": cut,
         "tuning": given.tuning.model_copy(update={"train_bottom": train_bottom}),
-        "training": settle_training(given.training, given.objective, given.tuning),
+        "training": settle_training(given.training, given.objective, given.tuning, learner),
         "public_iterations": int(public) if iterations is None else iterations,
         "seed": given.seed or 0,
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from cutlayer.core import ConfigError, CutlayerWarning
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import MANY, Corpora, Labelled, split_rows
-from cutlayer.customer.defaults import settle
+from cutlayer.customer.defaults import Learner, settle
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.execute import Execution
 from cutlayer.customer.handout import Offer, choose_model
@@ -38,7 +38,9 @@ def finetune(
         progress: Where to show progress.
     """
     offer = choose_model(connection.gate(), given.model)
-    spec = settle(given, public=corpora.public is not None).model_copy(update={"model": offer.model.name})
+    learner = Learner(texts=len(corpora.train), width=offer.model.width)
+    spec = settle(given, public=corpora.public is not None, learner=learner)
+    spec = spec.model_copy(update={"model": offer.model.name})
     digests = corpora.digests(connection.home.secret.derive("data digest"))
     folder = default_folder(connection, spec, given.seed, digests.rows) if out is None else out.expanduser()
     with Run.held(folder):

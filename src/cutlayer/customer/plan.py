@@ -24,6 +24,7 @@ from cutlayer.customer.settings import FullTuning, Lora, Objective, RunSpec, Tra
 from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
+from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, UtilityImportance, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy
 from cutlayer.wire import Form
@@ -62,6 +63,13 @@ class Plan:
         """Steps of the whole run, if nothing stops it early."""
         training = self.spec.training
         return self.spec.public_iterations + -(-len(self.data.train) // training.batch_size) * training.epochs
+
+    @property
+    def warmup_steps(self) -> int:
+        """Updates over which the rate rises."""
+        training = self.spec.training
+        updates = updates_in(self.total_steps, training.gradient_accumulation_steps)
+        return warmup_in(updates, training.warmup_steps)
 
     @property
     def job_cut(self) -> Cut:
@@ -105,6 +113,7 @@ class Plan:
             optimiser=OptimiserSpec(
                 learning_rate=training.learning_rate,
                 weight_decay=training.weight_decay,
+                warmup_steps=self.warmup_steps,
                 total_steps=self.total_steps,
                 accumulation=training.gradient_accumulation_steps,
                 clip_norm=training.max_grad_norm,

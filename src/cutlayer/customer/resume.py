@@ -56,7 +56,7 @@ def restore_optimiser(plan: Plan, run: Run, link: Link) -> Optimiser | None:
         plan.session.trained(),
         learning_rate=training.learning_rate,
         weight_decay=training.weight_decay,
-        warmup_steps=0,
+        warmup_steps=plan.warmup_steps,
         total_steps=updates_in(plan.total_steps, training.gradient_accumulation_steps),
     )
     if link.step:

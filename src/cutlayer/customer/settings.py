@@ -153,16 +153,23 @@ class Training(SettingsSpec):
     What is `None` here and has a default follows from what is learnt and what is tuned (`cutlayer.customer.defaults`).
     """
 
-    epochs: int = setting(
-        5,
+    epochs: int | None = setting(
+        None,
         help="Epochs at most; early stopping may end sooner.",
-        shown=Shown(TRAINING, unit="epochs", common=True),
+        shown=Shown(
+            TRAINING,
+            unit="epochs",
+            common=True,
+            default="5; of a classifier as many as make 600 updates, if those are more, and 40 at most",
+        ),
         ge=1,
     )
-    patience: int = setting(
-        2,
+    patience: int | None = setting(
+        None,
         help="Epochs without a better dev value after which training stops.",
-        shown=Shown(TRAINING, unit="epochs"),
+        shown=Shown(
+            TRAINING, unit="epochs", default="2; of a classifier as many as make 150 updates, if those are more"
+        ),
         ge=1,
     )
     batch_size: int | None = setting(
@@ -186,6 +193,13 @@ class Training(SettingsSpec):
             default="3e-4; of language models and encoder-decoders 2e-4, where all weights are tuned 5e-6",
         ),
         gt=0,
+        allow_inf_nan=False,
+    )
+    warmup_steps: float | None = setting(
+        None,
+        help="Updates over which the rate rises to learning_rate, before it falls; below 1, that share of all updates.",
+        shown=Shown(TRAINING, unit="updates", default="0; of a classifier 0.06"),
+        ge=0,
         allow_inf_nan=False,
     )
     weight_decay: float = setting(
@@ -269,16 +283,18 @@ class TrainSpec(Training):
     """`Training` with nothing left open."""
 
     if TYPE_CHECKING:
+        epochs: int
+        patience: int
         batch_size: int
         learning_rate: float
+        warmup_steps: float
         dropout: bool
         packing: bool
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if open_ := [
-            name for name in ("batch_size", "learning_rate", "dropout", "packing") if getattr(self, name) is None
-        ]:
+        names = ("epochs", "patience", "batch_size", "learning_rate", "warmup_steps", "dropout", "packing")
+        if open_ := [name for name in names if getattr(self, name) is None]:
             raise ValueError(f"{', '.join(open_)} must be filled in by `cutlayer.customer.defaults`")
         return self
 

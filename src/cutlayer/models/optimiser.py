@@ -6,6 +6,7 @@ state down and go on bit-identically, so it is a flat set of tensors for one saf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -87,6 +88,11 @@ class Optimiser:
 def updates_in(steps: int, accumulation: int) -> int:
     """Updates in so many steps; the last one takes what there is."""
     return -(-steps // accumulation)
+
+
+def warmup_in(updates: int, warmup: float) -> int:
+    """Updates over which the rate rises: as many as are given, or below 1 that share of all, rounded up."""
+    return int(warmup) if warmup >= 1 else math.ceil(warmup * updates)
 
 
 def is_update(step: int, accumulation: int, total_steps: int) -> bool:

@@ -23,6 +23,7 @@ from cutlayer.customer.derived import run_order
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import adapter_state, attach_lora, cut_up, seed_dropout
+from cutlayer.models.optimiser import warmup_in
 from cutlayer.privacy import NoPrivacy
 from cutlayer.wire import Precision
 
@@ -130,7 +131,8 @@ def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callabl
     optimiser = torch.optim.AdamW(trained.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     steps = -(-len(lesson.lengths) // training.batch_size)
     accumulated = training.gradient_accumulation_steps
-    schedule = get_linear_schedule_with_warmup(optimiser, 0, -(-steps * training.epochs // accumulated))
+    updates = -(-steps * training.epochs // accumulated)
+    schedule = get_linear_schedule_with_warmup(optimiser, warmup_in(updates, training.warmup_steps), updates)
     losses: list[float] = []
     dev: list[float] = []
     best: dict[str, Tensor] = {}

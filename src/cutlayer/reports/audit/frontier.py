@@ -256,16 +256,16 @@ def beside(
             f"The strongest of all attacks, {strongest.name}, was tried on the setting of this report alone: it read "
             f"{per_cent(strongest.value)} %."
         )
-    return frontier([*others, own], objective=evidence.spec.objective, epochs=spec.training.epochs, note=note)
+    return frontier([*others, own], objective=evidence.spec.objective, epochs=evidence.spec.training.epochs, note=note)
 
 
-def frontier(settings: Sequence[Compared], *, objective: Objective, epochs: int, note: str = "") -> Frontier:
+def frontier(settings: Sequence[Compared], *, objective: Objective, epochs: int | None, note: str = "") -> Frontier:
     """Privacy over usefulness.
 
     Args:
         settings: The settings, in any order.
         objective: What was learnt.
-        epochs: For how long, at most.
+        epochs: For how long, at most; `None` where that follows from the texts.
         note: What else is to be said of how they were measured.
     """
     drawn = sorted(((each, each.found) for each in settings if each.found is not None), key=lambda pair: pair[0].eta)
@@ -361,9 +361,10 @@ def _measured_by(points: Sequence[FrontierPoint]) -> list[str]:
     return [own, f"Words read are the most that one of these attacks read: {'; '.join(told)}."]
 
 
-def _held_out(points: Sequence[FrontierPoint], objective: Objective, epochs: int) -> list[str]:
+def _held_out(points: Sequence[FrontierPoint], objective: Objective, epochs: int | None) -> list[str]:
     if all(point.utility is None for point in points):
         return []
-    chose = f", and which chose the best of up to {epochs} epochs" if epochs > 1 else ""
+    most = "" if epochs is None else f" of up to {epochs} epochs"
+    chose = "" if epochs == 1 else f", and which chose the best{most or ' epoch'}"
     name = "Perplexity" if objective.generates else "Accuracy"
     return [f"{name} is of texts that were not trained on{chose}, the same under all settings."]
