@@ -96,8 +96,8 @@ def schedules(c: Config, lab: Lab) -> Part:
     titles = {task.name: task.title for task in c.tasks}
     place = [Axis("task", "data set", titles), Axis("texts"), Axis("eta", "eta", eta_text)]
     behind = [
-        Column("defaults, %", "UA", {"schedule": DEFAULTS}, share()),
-        Column("best of the grid, %", "best UA", show=share()),
+        Column("defaults, %", "UA", {"schedule": DEFAULTS}, share(interval=False)),
+        Column("best of the grid, %", "best UA", show=share(interval=False)),
         Column("defaults - best, points", "behind", show=points(1)),
     ]
     return Part(
@@ -105,7 +105,7 @@ def schedules(c: Config, lab: Lab) -> Part:
         scenarios,
         derived=_behind,
         tables=[
-            Pivot("Accuracy on test by schedule, %", place, [Column("", "UA", show=share())],
+            Pivot("Accuracy on test by schedule, %", place, [Column("", "UA", show=share(interval=False))],
                   across=Axis("schedule")),
             Pivot("The defaults beside the best of the grid", place, behind, notes=[_judged]),
         ],

@@ -44,6 +44,12 @@ def _settings(spec: RunSpec, family: Family) -> dict[str, str]:
         "order of texts": "batches of about one length" if training.group_by_length else "random",
         "precision of training": str(training.precision),
     }
+    if training.warmup_steps:
+        settings["warm-up of the learning rate"] = (
+            f"{training.warmup_steps:g} updates"
+            if training.warmup_steps >= 1
+            else f"{100 * training.warmup_steps:g} % of the updates"
+        )
     if training.packing:
         settings["tokens of a block"] = str(training.max_length or f"{BLOCK_LENGTH}, or the model's limit")
     elif training.max_length is not None:

@@ -10,7 +10,7 @@ A reviewer compares two runs' `PrivacySpec`s, and whether either resamples its r
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -185,12 +185,13 @@ class Training(SettingsSpec):
     )
     learning_rate: float | None = setting(
         None,
-        help="AdamW's first rate, falling linearly to zero.",
+        help="AdamW's largest rate, from which it falls linearly to zero.",
         shown=Shown(
             TRAINING,
             source="SAP §5.1; Yao & Li, §3.3.1",
             common=True,
-            default="3e-4; of language models and encoder-decoders 2e-4, where all weights are tuned 5e-6",
+            default="of a classifier 3e-4 · (1024 / hidden size)²; of language models and encoder-decoders 2e-4, where "
+            "all weights are tuned 5e-6",
         ),
         gt=0,
         allow_inf_nan=False,
@@ -290,6 +291,12 @@ class TrainSpec(Training):
         warmup_steps: float
         dropout: bool
         packing: bool
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        # versions without a warm-up wrote nothing of it
+        return {"warmup_steps": 0, **data} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _check(self) -> Self:
