@@ -256,7 +256,7 @@ def beside(
             f"The strongest of all attacks, {strongest.name}, was tried on the setting of this report alone: it read "
             f"{per_cent(strongest.value)} %."
         )
-    return frontier([*others, own], objective=evidence.spec.objective, epochs=evidence.spec.training.epochs, note=note)
+    return frontier([*others, own], objective=evidence.spec.objective, epochs=spec.training.epochs, note=note)
 
 
 def frontier(settings: Sequence[Compared], *, objective: Objective, epochs: int | None, note: str = "") -> Frontier:
