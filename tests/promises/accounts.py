@@ -24,7 +24,7 @@ from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
 from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, Training, derived
 from cutlayer.customer import plan as planning
 from cutlayer.customer.corpora import Corpora, split_rows
-from cutlayer.customer.defaults import settle_training
+from cutlayer.customer.defaults import Learner, settle_training
 from cutlayer.customer.handout import Offer, choose_model
 from cutlayer.customer.prepare import prepare
 from cutlayer.customer.run import RunState
@@ -251,12 +251,13 @@ def check_accounted(
     """Every frame of a run is due, has its ledger entry, and holds what is due and nothing else."""
     check_requests(client, watched.requests)
     state = _state(result)
-    settled = settle_training(training, state.spec.objective, state.spec.tuning)
+    archive, offer = archive_of(client), choose_model(client.gate(), state.spec.model)
+    learner = Learner(texts=len(train), width=offer.model.width)
+    settled = settle_training(training, state.spec.objective, state.spec.tuning, learner)
     assert (state.spec.seed, state.spec.training) == (SEED, settled), "the run has another spec than it was given"
     sent = Sent.by(result)
     entries = [entry for entry in client.ledger.frames() if entry.run == state.run]
     assert len(sent.frames) == len(entries), "a frame left without a ledger entry"
-    archive, offer = archive_of(client), choose_model(client.gate(), state.spec.model)
     secret = CustomerSecret(_secret(client, state))
     rows = split_rows(Corpora(train, dev, test), state.spec, secret)
     for dataset in (rows.train, rows.dev, rows.test):

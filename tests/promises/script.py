@@ -557,6 +557,7 @@ class Script:
     def _job_spec(self) -> JobSpec:
         settings, tuning = self.spec.training, self.spec.tuning
         accumulated = settings.gradient_accumulation_steps
+        total = -(-len(self.data.train) // settings.batch_size) * settings.epochs
         return JobSpec(
             model=self.model.name,
             fingerprint=self.model.fingerprint,
@@ -578,8 +579,8 @@ class Script:
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,
-                warmup_steps=0,
-                total_steps=-(-len(self.data.train) // settings.batch_size) * settings.epochs,
+                warmup_steps=math.ceil(settings.warmup_steps * -(-total // accumulated)),
+                total_steps=total,
                 accumulation=accumulated,
                 clip_norm=settings.max_grad_norm,
             ),

@@ -168,7 +168,7 @@ def test_what_is_promised_of_labels_stands_beside_what_is_read() -> None:
 def test_the_result_has_one_word_for_infinity(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = RunSpec(
         privacy=NoPrivacy(),
-        training=TrainSpec(batch_size=32, learning_rate=3e-4, dropout=True, packing=False),
+        training=TrainSpec(epochs=5, patience=2, batch_size=32, learning_rate=3e-4, dropout=True, packing=False),
         tuning=Lora(train_bottom=TrainBottom.FROZEN),
         model="house",
         cut=Cut(bottom=0),
