@@ -72,7 +72,7 @@ def settle_training(
     """
     said = {name: value for name, value in training.model_dump().items() if value is not None}
     if not objective.generates:
-        return TrainSpec(**_classifier_training(said, learner))
+        return TrainSpec(**_classifier_training(said, learner, looks=tuning.train_bottom is TrainBottom.RESAMPLE))
     rate = 5e-6 if isinstance(tuning, FullTuning) else 2e-4
     open_ = {"epochs": 5, "patience": 2, "learning_rate": rate, "warmup_steps": 0}
     if objective is Objective.LM:
@@ -82,7 +82,7 @@ def settle_training(
     return TrainSpec(**(open_ | said))
 
 
-def _classifier_training(said: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
+def _classifier_training(said: Mapping[str, Any], learner: Learner, *, looks: bool) -> dict[str, Any]:
     """A classifier's training. A head that begins with nothing takes a number of updates, however few the texts are."""
     open_ = {
         "batch_size": 32,
@@ -92,6 +92,8 @@ def _classifier_training(said: Mapping[str, Any], learner: Learner) -> dict[str,
         "dropout": True,
     }
     settled = open_ | dict(said)
+    if looks:  # each epoch is one more look at every text: no default multiplies these
+        return {"epochs": _EPOCHS, "patience": _PATIENCE, **settled}
     of_epoch = updates_in(-(-learner.texts // settled["batch_size"]), settled.get("gradient_accumulation_steps", 1))
     epochs = min(max(_EPOCHS, -(-_UPDATES // of_epoch)), _MOST_EPOCHS)
     return {"epochs": epochs, "patience": max(_PATIENCE, -(-_PATIENT_UPDATES // of_epoch)), **settled}

@@ -160,7 +160,8 @@ class Training(SettingsSpec):
             TRAINING,
             unit="epochs",
             common=True,
-            default="5; of a classifier as many as make 600 updates, if those are more, and 40 at most",
+            default="5; of a classifier as many as make 600 updates, if those are more, and 40 at most "
+            "(5 where the bottom is drawn anew each epoch)",
         ),
         ge=1,
     )

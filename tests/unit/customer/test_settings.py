@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from cutlayer.core import Deviation
+from cutlayer.customer import Lora, Objective, TrainBottom, Training
+from cutlayer.customer.defaults import Learner, settle_training
 from cutlayer.customer.deviations import deviations
 from cutlayer.models import FAMILIES
 from tests.settings import run_spec
@@ -36,3 +38,13 @@ def test_a_cut_of_texts_is_a_deviation(max_length: int | None, told: list[str]) 
     cuts = [each for name, each in found("bert", max_length=max_length).items() if name == "tokens per text"]
     assert [each.ours.partition(";")[0] for each in cuts] == told
     assert all(each.value_in_paper == "not stated" for each in cuts)
+
+
+def test_no_default_multiplies_the_looks_at_a_text() -> None:
+    few = Learner(texts=400, width=384)
+    frozen, drawn_anew = (
+        settle_training(Training(), Objective.CLASSIFICATION, Lora(train_bottom=how), few)
+        for how in (None, TrainBottom.RESAMPLE)
+    )
+    assert (frozen.epochs, frozen.patience) == (40, 12)
+    assert (drawn_anew.epochs, drawn_anew.patience) == (5, 2)

@@ -157,7 +157,7 @@ class _Connection(HTTPConnection):
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
-    pass
+    """The same over TLS."""
 
 
 class _Pool(urllib3.HTTPConnectionPool):
