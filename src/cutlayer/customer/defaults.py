@@ -27,10 +27,9 @@ _EPOCHS: Final = 5
 _MOST_EPOCHS: Final = 40
 _UPDATES: Final = 600
 _PATIENCE: Final = 2
-_PATIENT_UPDATES: Final = 150
+_PATIENT_UPDATES: Final = 300
 _WARMUP: Final = 0.06
 _RATE: Final = 3e-4
-_RATE_BY_WIDTH: Final = 2
 
 _CUTS: Final = {
     Objective.CLASSIFICATION: Cut(bottom=0),
@@ -62,7 +61,8 @@ def settle_training(
     """Training with nothing left open.
 
     Ref: Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA, batches of 4, blocks of 1,024. Of a
-    classifier see `benchmarks/defaults.py`; SAP's rate (§5.1) is that of a model as wide as SAP's.
+    classifier see `benchmarks/defaults.py`; SAP's rate (§5.1) is that of a model as wide as SAP's, and Adam's best rate
+    falls as 1 / width (Yang et al., Tensor Programs V, 2022).
 
     Args:
         training: What was said of it.
@@ -86,7 +86,7 @@ def _classifier_training(said: Mapping[str, Any], learner: Learner, *, looks: bo
     """A classifier's training. A head that begins with nothing takes a number of updates, however few the texts are."""
     open_ = {
         "batch_size": 32,
-        "learning_rate": float(f"{_RATE * (PAPERS.width / learner.width) ** _RATE_BY_WIDTH:.1g}"),
+        "learning_rate": float(f"{_RATE * PAPERS.width / learner.width:.1g}"),
         "warmup_steps": _WARMUP,
         "packing": False,
         "dropout": True,

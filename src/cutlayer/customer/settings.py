@@ -169,7 +169,7 @@ class Training(SettingsSpec):
         None,
         help="Epochs without a better dev value after which training stops.",
         shown=Shown(
-            TRAINING, unit="epochs", default="2; of a classifier as many as make 150 updates, if those are more"
+            TRAINING, unit="epochs", default="2; of a classifier as many as make 300 updates, if those are more"
         ),
         ge=1,
     )
@@ -191,7 +191,7 @@ class Training(SettingsSpec):
             TRAINING,
             source="SAP §5.1; Yao & Li, §3.3.1",
             common=True,
-            default="of a classifier 3e-4 · (1024 / hidden size)²; of language models and encoder-decoders 2e-4, where "
+            default="of a classifier 3e-4 · 1024 / hidden size; of language models and encoder-decoders 2e-4, where "
             "all weights are tuned 5e-6",
         ),
         gt=0,

@@ -46,5 +46,5 @@ def test_no_default_multiplies_the_looks_at_a_text() -> None:
         settle_training(Training(), Objective.CLASSIFICATION, Lora(train_bottom=how), few)
         for how in (None, TrainBottom.RESAMPLE)
     )
-    assert (frozen.epochs, frozen.patience) == (40, 12)
+    assert (frozen.epochs, frozen.patience, frozen.learning_rate) == (40, 24, 8e-4)
     assert (drawn_anew.epochs, drawn_anew.patience) == (5, 2)
