@@ -31,6 +31,7 @@ from cutlayer.recipes.tables import Axis, Column, Pivot, eta_text, points, share
 from cutlayer.recipes.tasks import Limits, Task
 from cutlayer.recipes.training import CentralisedCell, SplitCell
 
+BATCH = 32
 WITHIN = 2.0
 """Points by which the defaults may be below the best of the grid."""
 
@@ -42,12 +43,30 @@ class Scale(Spec):
     test: int
 
 
+class Schedule(Spec):
+    """A schedule of the grid. It says all that the defaults may say otherwise one day, so that it stays what it is."""
+
+    learning_rate: float
+    updates: int = 600
+    patience_updates: int = 150
+    epochs: int | None = None
+
+    def training(self, texts: int) -> Training:
+        """The schedule for so many texts, in batches of 32."""
+        of_epoch = -(-texts // BATCH)
+        epochs = self.epochs or min(max(5, -(-self.updates // of_epoch)), 40)
+        patience = max(2, -(-self.patience_updates // of_epoch))
+        return Training(
+            learning_rate=self.learning_rate, epochs=epochs, patience=patience, batch_size=BATCH, warmup_steps=0.06
+        )
+
+
 class Config(RecipeConfig[Scale]):
-    """What is run: data sets, etas, and a grid of settings of `Training` by name, beside the defaults."""
+    """What is run: data sets, etas, and a grid of schedules by name, beside the defaults."""
 
     tasks: tuple[Task, ...]
     etas: tuple[float, ...]
-    grid: Mapping[str, Training]
+    grid: Mapping[str, Schedule]
 
 
 CONFIG = Config(
@@ -63,10 +82,10 @@ CONFIG = Config(
     ),
     etas=(math.inf, 80.0),
     grid={
-        "3e-4, 5 epochs": Training(learning_rate=3e-4, epochs=5),
-        "3e-4": Training(learning_rate=3e-4),
-        "1e-3": Training(learning_rate=1e-3),
-        "3e-3": Training(learning_rate=3e-3),
+        "3e-4, 5 epochs": Schedule(learning_rate=3e-4, epochs=5),
+        "3e-4": Schedule(learning_rate=3e-4),
+        "1e-3": Schedule(learning_rate=1e-3),
+        "3e-3": Schedule(learning_rate=3e-3),
     },
     sizes={Size.TINY: Scale(texts=(64,), test=64), Size.FULL: Scale(texts=(400, 2000), test=1000)},
 )
@@ -75,12 +94,13 @@ RECIPE = Recipe("defaults", CONFIG, default_model=STARTER)
 
 
 @RECIPE.part("schedules")
-def schedules(c: Config, lab: Lab) -> Part:
+def beside_a_grid(c: Config, lab: Lab) -> Part:
     """Each schedule on each data set."""
     scale, model = c.at(lab.options.size), lab.model()
     scenarios: list[Scenario] = []
     for task, texts, eta in product(c.tasks, scale.texts, c.etas):
-        for name, said in {DEFAULTS: Training(), **c.grid}.items():
+        schedules = {DEFAULTS: Training()} | {name: each.training(texts) for name, each in c.grid.items()}
+        for name, said in schedules.items():
             training = settled(said, Learner(texts, model.whole.config.hidden_size))
             # dev as in `finetune`: a tenth, but 50 texts at least
             dev = max(texts // 10, min(50, texts // 5))

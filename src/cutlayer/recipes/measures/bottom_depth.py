@@ -44,7 +44,8 @@ def by_depth(lab: Lab, bottoms: Sequence[int], name: str) -> Callable[[Results],
 def strongest(results: Results) -> Iterable[Measure]:
     """The EP of each place against its strongest attack."""
     for axes in {tuple(scenario.axes.items()): scenario.axes for scenario in results.scenarios}.values():
-        found = [results.number("EP", **axes, attack=attack) for attack in ATTACKS]
+        read = results.rows(metric="EP", **axes, attack=list(ATTACKS))
+        found = [results.pooled(rows) for _, rows in read.groupby("attack", sort=False)]
         known = [each for each in found if each.value is not None]
         if known:
             least = min(known, key=lambda each: each.value or 0.0)
