@@ -161,7 +161,7 @@ class Work(SettingsSpec):
         """What does it.
 
         Raises:
-            ConfigError: The settings have no meaning together.
+            ConfigError: The settings contradict each other.
             MissingExtraError: Ray is not installed.
         """
         from cutlayer.core.executors import executor

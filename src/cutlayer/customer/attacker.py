@@ -29,7 +29,7 @@ class AttackerSpec(SettingsSpec):
     )
     secret: tuple[str, ...] = setting(
         (),
-        help="A column of what nobody may find out, for example the author's gender: the attacker asks for it.",
+        help="A column with a private attribute that the attacker tries to infer, for example the author's gender.",
         shown=Shown(ATTACKER, flags=("--secret-column",), metavar="NAME"),
     )
     seed: int = 0

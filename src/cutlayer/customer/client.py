@@ -178,7 +178,7 @@ class Client(Connection):
             A `FinetuneResult` of a classifier, else a `LanguageResult`.
 
         Raises:
-            ConfigError: Settings that have no meaning together, all named at once.
+            ConfigError: Settings that contradict each other, all named at once.
             DataError: Files that cannot be used.
             BudgetError: A text would be charged beyond the budget. It is found before the run begins, and no text
                 leaves; only where another run charges the same texts meanwhile, some may have left.

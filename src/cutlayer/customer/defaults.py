@@ -113,7 +113,7 @@ def settle_cut(cut: Cut | None, objective: Objective) -> Cut:
 
 
 def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, privacy: PrivacySpec) -> TrainBottom:
-    """Of language models the bottom is trained, as the tail is, where it can be without a second look at a text.
+    """How the customer's lower blocks are trained: a language model's are, unless that takes a second draw of a text.
 
     Args:
         tuning: Which weights are trained.

@@ -1,4 +1,4 @@
-"""Rules across settings: which of them have no meaning together. All faults are told at once, before any text is read.
+"""Rules across settings: which of them contradict each other. All faults are reported at once, before any text is read.
 
 A rule of one setting alone stands with it, as its bounds.
 """
@@ -50,7 +50,7 @@ def choose_privacy(eta: float | None, privacy: PrivacySpec | None) -> PrivacySpe
 
 
 def validate(spec: RunSpec, data: DataSpec | None = None) -> None:
-    """Refuses settings that have no meaning together.
+    """Refuses settings that contradict each other.
 
     Args:
         spec: The run's settings.

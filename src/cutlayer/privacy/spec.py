@@ -117,7 +117,7 @@ class PrivacySpec(SpecFamily):
 
     @property
     def identity(self) -> str:
-        """What runs are told apart by: the order in which texts leave is derived from it."""
+        """Tells runs with different settings apart; the order in which texts leave is derived from it."""
         return self.model_dump_json()
 
 

@@ -115,7 +115,7 @@ class Limits(BaseModel):
     adapters_per_tenant: int = setting(1000, help="Most adapters.", shown=Shown(LIMITS, unit="adapters"), ge=0)
     requests_per_tenant: int = setting(
         16,
-        help="Most requests in progress at a time; more are told to try again.",
+        help="Most requests of a tenant in progress at a time; others are answered with status 429 (Retry-After).",
         shown=Shown(LIMITS, unit="requests"),
         ge=1,
     )

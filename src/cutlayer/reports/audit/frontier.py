@@ -148,7 +148,7 @@ def evaluate(
         What was found, `None` where no attack on words has a number; and the report.
 
     Raises:
-        ConfigError: Settings that have no meaning together.
+        ConfigError: Settings that contradict each other.
         DataError: Texts that cannot be trained on.
     """
     return _evaluate(
@@ -204,7 +204,7 @@ def evaluate_beside(
         foretold: Seconds that a setting's run is expected to take; where its share is less, it is not run.
 
     Raises:
-        ConfigError: Settings that have no meaning together.
+        ConfigError: Settings that contradict each other.
         DataError: Texts that cannot be trained on.
     """
     compared = []

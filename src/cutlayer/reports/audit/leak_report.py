@@ -163,7 +163,7 @@ def audit(
             `began` on, by `time.monotonic`.
 
     Raises:
-        ConfigError: Settings that have no meaning together, or a folder that holds no finished run.
+        ConfigError: Settings that contradict each other, or a folder that holds no finished run.
         DataError: Texts that cannot be read or trained on, or those of another run.
     """
     folders = (transcript,) if isinstance(transcript, Path) else tuple(transcript)

@@ -47,7 +47,7 @@ def local_evidence(
         attacker: What the attacker is taken to know of the texts.
 
     Raises:
-        ConfigError: Settings that have no meaning together, or none for texts without labels.
+        ConfigError: Settings that contradict each other, or need labels that the texts do not have.
         DataError: Texts that cannot be trained on.
         Stopped: The user interrupted.
     """

@@ -141,7 +141,7 @@ def calibrate(
         progress: Where to show progress.
 
     Raises:
-        ConfigError: Settings that have no meaning together, a column that is missing, or no attack that applies.
+        ConfigError: Settings that contradict each other, a column that is missing, or no attack that applies.
         DataError: Texts that cannot be trained on.
     """
     check_search(len(spec.arms), target=spec.target, evaluations=spec.evaluations)
