@@ -187,49 +187,52 @@ class NeighbourSearch:
         if not self._blocks:
             self._blocks = list(self._build(self.coarse))
         self.counts.queries += len(queries)
-        found = torch.empty(len(queries), dtype=torch.int64)
-        pending = self._attempt(queries, torch.arange(len(queries)), found, self.coarse, WIDTHS[0])
-        if len(pending):
-            self.counts.widened += len(pending)
-            pending = self._attempt(queries, pending, found, self.coarse, WIDTHS[1])
-        if len(pending):
-            self.counts.double += len(pending)
-            pending = self._attempt(queries, pending, found, torch.float64, WIDTHS[1])
-        for i in pending.tolist():
+        found, proved = self._attempt(queries, self.coarse, WIDTHS[0])
+        for dtype in (self.coarse, torch.float64):
+            pending = (~proved).nonzero().flatten()
+            if not len(pending):
+                break
+            if dtype == self.coarse:
+                self.counts.widened += len(pending)
+            else:
+                self.counts.double += len(pending)
+            found[pending], proved[pending] = self._attempt(queries[pending], dtype, WIDTHS[1])
+        for i in (~proved).nonzero().flatten().tolist():
             self.counts.brute += 1
             found[i] = self._brute(queries[i])
         return self.candidates[found]
 
     # ------------------------------------------------------------ one attempt
 
-    def _attempt(self, queries: Tensor, which: Tensor, found: Tensor, dtype: torch.dtype, width: int) -> Tensor:
-        """Writes answers for `queries[which]` into `found` and returns the part without proof."""
-        values = torch.full((len(which), width + 1), -torch.inf, dtype=torch.float64)
-        index = torch.zeros((len(which), width + 1), dtype=torch.int64)
+    def _attempt(self, queries: Tensor, dtype: torch.dtype, width: int) -> tuple[Tensor, Tensor]:
+        """Positions `[n]` of the nearest candidates, and whether each is proved `[n]`."""
+        values = torch.full((len(queries), width + 1), -torch.inf, dtype=torch.float64)
+        index = torch.zeros((len(queries), width + 1), dtype=torch.int64)
         errors = _Errors()
         scratch = torch.empty(0, dtype=dtype)
         # a float64 copy is not kept: it is needed about never, and then for a few queries
         for block in self._blocks if dtype == self.coarse else self._build(dtype):
             errors.include(block.errors)
-            rows, columns = min(len(which), QUERY_BLOCK), block.matrix.shape[1]
+            rows, columns = min(len(queries), QUERY_BLOCK), block.matrix.shape[1]
             if scratch.numel() < rows * columns:
                 scratch = _huge_pages(rows * columns, dtype)
             scores = scratch[: rows * columns].view(rows, columns)
-            for start in range(0, len(which), QUERY_BLOCK):
+            for start in range(0, len(queries), QUERY_BLOCK):
                 part = slice(start, start + QUERY_BLOCK)
-                left = torch.ones((len(which[part]), len(block.matrix)), dtype=dtype)
-                left[:, : queries.shape[1]] = queries[which[part]] - self._centre
+                some = queries[part]
+                left = torch.ones((len(some), len(block.matrix)), dtype=dtype)
+                left[:, : queries.shape[1]] = some - self._centre
                 ranked, found_at = _rank(torch.mm(left, block.matrix, out=scores[: len(left)]), width)
                 values[part], chosen = torch.cat([values[part], ranked.double()], 1).topk(width + 1)
                 index[part] = torch.cat([index[part], found_at + block.start], 1).gather(1, chosen)
         # columns behind the last candidate: any candidate may stand in for them
         index.clamp_(max=len(self.candidates) - 1)
 
-        proved = torch.empty(len(which), dtype=torch.bool)
+        found, proved = index[:, 0].clone(), torch.empty(len(queries), dtype=torch.bool)
         step = max(1, EXACT_ELEMENTS // queries.shape[1])
-        for start in range(0, len(which), step):
+        for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            centred = queries[which[part]] - self._centre
+            centred = queries[part] - self._centre
             # [width + 1, queries]: no candidate's exact score is above it
             most = values[part].T + self._bound(centred, values[part].T, errors, dtype)
             measured = torch.full((width, len(centred)), -torch.inf, dtype=torch.float64)
@@ -239,9 +242,9 @@ class NeighbourSearch:
             for at, whose in zip(place.split(step), query.split(step), strict=True):
                 measured[at + 1, whose] = self._exact(centred[whose], index[part].T[at + 1, whose])
             best = measured.amax(0)
-            found[which[part]] = index[part, :width].T.where(measured == best, len(self.candidates)).amin(0)
+            found[part] = index[part, :width].T.where(measured == best, len(self.candidates)).amin(0)
             proved[part] = best > most[width]
-        return which[~proved]
+        return found, proved
 
     def _bound(self, centred: Tensor, coarse: Tensor, errors: _Errors, dtype: torch.dtype) -> Tensor:
         """The class docstring's bound on |exact - coarse|, for queries `[n, width]` and scores `[..., n]`."""
