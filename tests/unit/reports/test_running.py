@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -231,6 +232,36 @@ def test_turned_down_attacks_are_other_attacks() -> None:
             assert type(weaker) is type(ATTACKS[name].run)
             assert strength(weaker) != strength(ATTACKS[name].run)
             assert strength(weaker) == strength(dial.turned(0.125))
+
+
+def test_who_has_the_most_to_learn_from_begins_first_beside_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes longest would else be left alone with one worker at the end."""
+    table, noise, text = Need.TABLE, Need.NOISE, Need.PUBLIC_TEXT
+    suite = {
+        "cheap": Attack(guess_nothing, "", Question.WORDS, "here", needs=frozenset({table, noise, text, Need.LINKS})),
+        "least": Attack(guess_nothing, "", Question.WORDS, "here", costly=True, needs=frozenset({table})),
+        "most": Attack(guess_nothing, "", Question.WORDS, "here", costly=True, needs=frozenset({table, noise, text})),
+        "some": Attack(guess_nothing, "", Question.LABEL, "here", costly=True, needs=frozenset({table, noise})),
+    }
+    begun: list[str] = []
+    submitted = ThreadPoolExecutor.submit
+
+    def submit(pool: ThreadPoolExecutor, call: Any, run: Any, *args: Any, **settings: Any) -> Any:
+        begun.append(run.__self__.name)
+        return submitted(pool, call, run, *args, **settings)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    monkeypatch.setattr(running, "ATTACKS", suite)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ran, _ = run(None, *suite)
+    finally:
+        torch.set_num_threads(before)
+    assert begun == ["most", "some", "least", "cheap"]
+    assert list(ran) == list(suite)
 
 
 def test_what_fails_beside_others_stops_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import math
 from copy import copy
 
 import torch
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
@@ -169,8 +170,13 @@ class _Classifier(nn.Module):
 
 
 def _round_frozen(blocks: Top) -> None:
-    """Frozen weights of linear maps as products in bf16 take them: rounded once, not again at each step."""
+    """Frozen weights of linear maps as products in bf16 take them: rounded once, not again at each step.
+
+    What goes into an adapter stays in bf16, too, instead of being widened and rounded again.
+    """
     for module in blocks.modules():
+        if isinstance(module, LoraLayer):
+            module.cast_input_dtype_enabled = False
         if isinstance(module, nn.Linear) and not module.weight.requires_grad:
             module.weight = nn.Parameter(module.weight.detach().bfloat16(), requires_grad=False)
             if module.bias is not None:

@@ -58,7 +58,7 @@ class AutoencoderInversion(BlackBoxInversion):
         minimise(
             net.parameters(),
             # in units of the table's own rows, so that one learning rate suits tables of any size
-            lambda items: (net(features[items]) - own[items]).square().mean() / unit,
+            lambda items: (net(features.index_select(0, items)) - own.index_select(0, items)).square().mean() / unit,
             count=len(ids),
             fitting=self._fitting,
             generator=generator,

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from cutlayer.core.deadline import check_time
 from cutlayer.privacy.mechanisms import Mechanism
@@ -160,7 +161,7 @@ class Channel:
         self._prepare(true.unique())
         a, b, c, s = self.weights
         row = self._table[released]
-        score = a * (row[:, None] @ self._table[true].transpose(1, 2))[:, 0]
+        score = a * (row[:, None] @ embedding(true, self._table).transpose(1, 2))[:, 0]
         score += (b * row.square().sum(1) + c * row.norm(dim=1))[:, None] - self._partition[true]
         score += s * (released[:, None] == true)
         if self._counts is None:

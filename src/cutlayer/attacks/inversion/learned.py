@@ -246,7 +246,7 @@ class Reader(nn.Module):
         possible = targets >= 0
         points = self.points(seen)[possible]
         return sampled_cross_entropy(
-            lambda some: self._sharpness * (points @ self._rows[some].T) + self._bias[some],
+            lambda some: self._sharpness * (points @ self._rows.index_select(0, some).T) + self._bias[some],
             targets[possible],
             share=self._share,
             compared=compared,

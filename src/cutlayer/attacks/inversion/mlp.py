@@ -59,7 +59,7 @@ class MlpInversion(BlackBoxInversion):
         net = _Scorer(features, targets, table[candidates].float(), self._hidden, self._fitting, generator)
         minimise(
             net.parameters(),
-            lambda items: net.loss(features[items], targets[items], compared=self._compared),
+            lambda items: net.loss(features.index_select(0, items), targets[items], compared=self._compared),
             count=len(targets),
             fitting=self._fitting,
             generator=generator,
@@ -119,8 +119,14 @@ class _Scorer(nn.Module):
 
     def loss(self, features: Tensor, targets: Tensor, *, compared: int) -> Tensor:
         """See `sampled_cross_entropy`."""
+
+        def score(some: Tensor) -> Tensor:
+            rows = self._rows.index_select(0, some)
+            scores: Tensor = self._sharpness * (self._point(features) @ rows.T) + self._bias[some]
+            return scores
+
         return sampled_cross_entropy(
-            lambda some: self._sharpness * (self._point(features) @ self._rows[some].T) + self._bias[some],
+            score,
             targets,
             share=self._share,
             compared=compared,

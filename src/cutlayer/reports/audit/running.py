@@ -235,8 +235,9 @@ def _beside_one_another(
     threads = torch.get_num_threads()
     workers = min(AT_ONCE, threads)
     if workers > 1:
-        # what takes longest begins first, so that no worker is left alone with it at the end
-        order = sorted(order, key=lambda number: not turns[number].attack.costly)
+        # what takes longest begins first, so that no worker is left alone with it at the end: who is granted most has
+        # the most to learn from
+        order = sorted(order, key=lambda number: _longest_first(turns[number].attack))
     found: dict[int, AttackRun] = {}
     try:
         with (
@@ -261,6 +262,10 @@ def _beside_one_another(
     finally:
         torch.set_num_threads(threads)
     return found
+
+
+def _longest_first(attack: Attack) -> tuple[bool, int]:
+    return not attack.costly, -len(attack.needs) if attack.costly else 0
 
 
 def _one_after_the_other(turns: Sequence[_Turn]) -> list[int]:
