@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -93,9 +92,7 @@ class ReadCell(Cell):
         return f"{self.private.name}{known}-{how}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
-        for file in (self.private, self.public):
-            if file is not None:
-                file.path(lab.options.data)
+        super().check(lab)
         blocks = lab.model(head=None).blocks
         if self.bottom >= blocks:
             raise ConfigError(
@@ -129,9 +126,6 @@ class ReadCell(Cell):
         lab.progress.update("attacks", len(self.attacks), len(self.attacks))
         return CellReadings(texts=len(tokens), replaced=replaced, reads=reads)
 
-    def clear(self, lab: Lab) -> None:
-        shutil.rmtree(lab.scratch(self), ignore_errors=True)
-
     def measures(self, result: CellReadings) -> Iterator[Measure]:
         if result.replaced is not None:
             yield Measure("replaced", result.replaced)
@@ -158,16 +152,12 @@ class ReadCell(Cell):
 
 
 class Choice(Spec):
-    """What the adaptive attack chose on its own text; see `attacks.maximum_posterior.Tuned`.
+    """What the adaptive attack chose on its own text.
 
     Attributes:
         pairs: Draws that the channel was fitted on.
         candidates: Tokens considered in each place.
-        weight: The prior's exponent; `None`: releases were taken as they are.
-        shrinkage: What the channel's formula was worth in draws; `None` where counts are left out.
-        read: The share of its own tokens that it then read.
-        as_released: The share that it read by taking releases as they are.
-        tokens: Of how many.
+        weight: As of `attacks.maximum_posterior.Tuned`, and so the others; `None` where that is infinite.
     """
 
     pairs: int

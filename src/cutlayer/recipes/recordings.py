@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from cutlayer.attacks import Knowledge, Transcript
-from cutlayer.core import Cut, DataError, Proportion, Ragged, Rows, Spec, Tokens
+from cutlayer.core import Cut, DataError, Ragged, Rows, Spec, Tokens
 from cutlayer.customer import LanguageResult, TrainSpec, TuningSpec
 from cutlayer.customer.corpora import Corpora, split_rows
 from cutlayer.customer.derived import run_order
@@ -28,6 +28,7 @@ from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Template
 from cutlayer.privacy import CustomerSecret
 from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.lab import Rows as LabRows
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports.cells import digest
@@ -234,24 +235,6 @@ def _first_weights(folder: Path) -> dict[str, Tensor]:
 # ---------------------------------------------------------------- labels above the cut
 
 
-class LabelsRead(Spec):
-    """What the vendor reads of one run's labels, as the run's result tells it.
-
-    Attributes:
-        first_steps: Of tokens that are trained on, from gradients of the first steps, and so `last_steps`.
-        answers: Of the customer's most probable tokens after training.
-        rows: Of tokens that are trained on, from rows behind one block.
-        before: Dev perplexity before training, and `after` it.
-    """
-
-    first_steps: Proportion | None
-    last_steps: Proportion | None
-    answers: Proportion | None
-    rows: Proportion | None
-    before: float
-    after: float
-
-
 class TailCell(Cell):
     """A language model's run, and what the vendor reads of its labels by the depth of the customer's tail.
 
@@ -273,7 +256,7 @@ class TailCell(Cell):
     def name(self) -> str:
         return f"tail{self.tail}-{self.corpus.name}-{self.tuning.method}-s{self.seed}"
 
-    def run(self, lab: Lab) -> LabelsRead:
+    def run(self, lab: Lab) -> LabRows[Measure]:
         """Trains; the run itself measures what its traffic tells."""
         texts = self.corpus.read(lab.options.data)
         chosen = Dataset(texts.sample(min(self.texts, len(texts)), seed=self.seed).texts)
@@ -284,18 +267,9 @@ class TailCell(Cell):
                 training=self.training, seed=self.seed, out=lab.scratch(self), progress=lab.progress,
             )  # fmt: skip
             client.delete_adapter(result.adapter_id)
-        return LabelsRead(
-            first_steps=result.token_recovery_first_steps,
-            last_steps=result.token_recovery_last_steps,
-            answers=result.token_recovery_from_answers,
-            rows=result.token_recovery_from_boundary,
-            before=result.dev_before,
-            after=result.perplexity,
-        )
-
-    def clear(self, lab: Lab) -> None:
-        shutil.rmtree(lab.scratch(self), ignore_errors=True)
-
-    def measures(self, result: LabelsRead) -> Iterator[Measure]:
-        read = {name: name for name in ("first_steps", "last_steps", "answers", "rows")}
-        yield from Measure.fields(result, {**read, "perplexity before": "before", "perplexity": "after"})
+        names = {
+            "first_steps": "token_recovery_first_steps", "last_steps": "token_recovery_last_steps",
+            "answers": "token_recovery_from_answers", "rows": "token_recovery_from_boundary",
+            "perplexity before": "dev_before", "perplexity": "perplexity",
+        }  # fmt: skip
+        return LabRows[Measure](rows=tuple(Measure.fields(result, names)))

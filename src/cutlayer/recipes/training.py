@@ -210,6 +210,7 @@ class TrainingCell(Cell):
     tuning: Lora = Lora()
 
     def check(self, lab: Lab) -> None:
+        super().check(lab)
         splits(lab, self.task, self.limits)
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
@@ -277,11 +278,6 @@ class SplitCell(TrainingCell):
         if self.attacks:
             bottom = f"-blocks{self.bottom}{'' if self.place is Place.TOKENS else '-rows'}-attacked"
         return f"{self.task.name}-eta{self.eta:g}{steering}{bottom}-s{self.seed}"
-
-    def check(self, lab: Lab) -> None:
-        super().check(lab)
-        if self.public is not None:
-            self.public.path(lab.options.data)
 
     def run(self, lab: Lab) -> Trained:
         settings: dict[str, Any] = {

@@ -227,18 +227,10 @@ class CountCell(Cell):
 # ---------------------------------------------------------------- §4.1.2
 
 
-class NetworkCount(Spec):
-    """A count of §4.1.2, and which reading it is."""
-
-    what: str
-    parameters: int
-    note: str
-
-
 class NetworkCountCell(Cell):
     """Parameters of the networks that §4.1.2 compares, built in plain torch on the meta device."""
 
-    def run(self, lab: Lab) -> Rows[NetworkCount]:
+    def run(self, lab: Lab) -> Rows[Measure]:
         with torch.device("meta"):
             small, large, imagenet = UnsplitCnn(), resnet_152(classes=10), resnet_152(classes=1000)
         linear = max(total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear))
@@ -262,9 +254,5 @@ class NetworkCountCell(Cell):
                 f"with table and positions {gpt2.parameters:,}, which is what compares with ResNet-152",
             ),
         }  # fmt: skip
-        counts = (NetworkCount(what=what, parameters=found, note=note) for what, (found, note) in rows.items())
-        return Rows[NetworkCount](rows=tuple(counts))
-
-    def measures(self, result: Rows[NetworkCount]) -> Iterator[Measure]:
-        for row in result.rows:
-            yield Measure("parameters", row.parameters, note=row.note, axes={"what": row.what})
+        counts = (Measure("parameters", n, note=note, axes={"what": what}) for what, (n, note) in rows.items())
+        return Rows[Measure](rows=tuple(counts))
