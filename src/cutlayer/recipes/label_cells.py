@@ -8,6 +8,8 @@ option for labels changes that: see `docs`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -26,7 +28,7 @@ from cutlayer.models import Head, Parts, Tail, Template, family_of, load_model, 
 from cutlayer.models.heads import frozen
 from cutlayer.privacy import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.recorded_steps import JOB, Attacked, Option, OptionCell, Recorded, Steps, step_of
+from cutlayer.recipes.recorded_steps import JOB, Attacked, OptionCell, Recorded, Steps, step_of
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.tasks import data_file
 from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run
@@ -84,46 +86,42 @@ class HeadCell(ClassifierCell):
         return f"{self.task.name}-head-s{self.seed}"
 
     def run(self, lab: Lab) -> Attacked:
-        whole, seen = self.reference(lab, self.name), _HeadWatcher()
-        run = train_centralised(whole, progress=lab.progress, watcher=seen)
+        whole = self.reference(lab, self.name)
+        seen: list[tuple[SeenStep, Tensor]] = []
+        run = train_centralised(whole, progress=lab.progress, watch=partial(_into_head, seen=seen))
         names = LabelNames.of(whole.train.labels or ())
         labels = names.encode(whole.train.labels or (), source="train")
-        truth = LabelTruth(labels, len(names), {(JOB, step.number): rows for step, rows in seen.steps})
+        truth = LabelTruth(labels, len(names), {(JOB, step.number): rows for step, rows in seen})
         # the gradient of a step rides with the next one, as over the road; an epoch's last goes alone
-        steps = Steps(tuple(step for step, _ in seen.steps), rounds=len(seen.steps) + len(run.dev))
+        steps = Steps(tuple(step for step, _ in seen), rounds=len(seen) + len(run.dev))
         recorded = Recorded(steps, truth, Knowledge(Cut()))
         shown = Guarantee.nothing("Directions of gradients and activations show which texts share a label.")
         option = recorded.option("head at the customer", accuracy=run.accuracy, guarantee=shown)
         return self.attacked(recorded, option)
 
 
-class _HeadWatcher:
-    """Records what goes into a head, and the gradient that comes out of it."""
+def _into_head(model: PeftModel, seen: list[tuple[SeenStep, Tensor]]) -> Callable[[Tensor], None]:
+    """Records what goes into a head, and the gradient that comes out of it: steps, and the texts of each."""
+    whole = cast(PreTrainedModel, model.get_base_model())
+    entered: list[Tensor] = []
 
-    def __init__(self) -> None:
-        self.steps: list[tuple[SeenStep, Tensor]] = []
-        self._states: Tensor | None = None
+    def enter(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if arguments[0].requires_grad:
+            entered[:] = arguments[:1]
+            entered[0].retain_grad()
 
-    def begin(self, model: PeftModel) -> None:
-        whole = cast(PreTrainedModel, model.get_base_model())
-        path = family_of(whole.config).classifier_output
-
-        def entered(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            if arguments[0].requires_grad:
-                self._states = arguments[0]
-                self._states.retain_grad()
-
-        whole.get_submodule(path).register_forward_pre_hook(entered)
-
-    def step(self, texts: Tensor) -> None:
-        if self._states is None or self._states.grad is None:
+    def step(texts: Tensor) -> None:
+        if not entered or entered[0].grad is None:
             raise TypeError("a step goes through the head")
-        states, gradient = (tensor.detach().float().cpu() for tensor in (self._states, self._states.grad))
+        states, gradient = (tensor.detach().float().cpu() for tensor in (entered[0], entered[0].grad))
         if states.dim() == 3:
             # where the head is applied to every position, the text's row is the one that has a gradient
             rows = gradient.abs().sum(2).argmax(1)
             states, gradient = (tensor[torch.arange(len(rows)), rows] for tensor in (states, gradient))
-        self.steps.append((step_of(len(self.steps) + 1, states, gradient), texts))
+        seen.append((step_of(len(seen) + 1, states, gradient), texts))
+
+    whole.get_submodule(family_of(whole.config).classifier_output).register_forward_pre_hook(enter)
+    return step
 
 
 def report_bound(truth: LabelTruth, epsilon: float) -> float:
@@ -185,58 +183,53 @@ class LanguageCell(OptionCell):
             data_file(lab.options.data, self.corpus.name, part)
 
     def run(self, lab: Lab) -> Attacked:
-        recorded, option = _trained(self, lab)
-        return self.attacked(recorded, option)
-
-
-def _trained(cell: LanguageCell, lab: Lab) -> tuple[Recorded, Option]:
-    """Trains on texts once, attacks what that showed, and measures perplexity on others."""
-    model, home, scale, corpus = cell.source, lab.home(f"language-{cell.seed}"), cell.scale, cell.corpus
-    tokenizer = load_tokenizer(model)
-    whole = load_model(model, head=Head.LANGUAGE)
-    template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
-    content = min(scale.tokens, template.max_content(1))
-    private, test = (
-        _texts(data_file(lab.options.data, corpus.name, part), count, tokenizer, content=content, seed=cell.seed)
-        for part, count in ((corpus.train, scale.texts), (corpus.test, scale.test))
-    )
-    reported, drawn = private, None
-    if cell.epsilon is not None:
-        drawn = _report(private, LabelResponse(cell.epsilon, secret=home.secret), home, vocabulary=len(tokenizer))
-        reported = Tokens((private.segments[0].with_values(drawn.labels),))
-    parts = split(whole.requires_grad_(True).train(False), Cut(bottom=None, tail=0))
-    optimiser = torch.optim.AdamW(whole.parameters(), lr=cell.learning_rate)
-    seen = []
-    batches = torch.arange(len(private)).split(scale.batch)
-    for number, texts in enumerate(batches, start=1):
-        inputs = template.assemble(private.select(texts))
-        hidden = parts.top(inputs)
-        hidden.retain_grad()
-        logits = _tail(parts)(hidden, inputs)
-        loss = token_losses(logits, next_tokens(template.assemble(reported.select(texts)))).values.mean()
-        optimiser.zero_grad()
-        loss.backward()
-        if hidden.grad is None:
-            raise TypeError("a loss has a gradient at the upper boundary")
-        real = inputs.attention_mask.bool()
-        lengths = template.segment_lengths(private.select(texts))
-        seen.append(step_of(number, hidden.detach()[real], hidden.grad[real].clone(), lengths))
-        optimiser.step()
-        lab.progress.update("language model", number, len(batches), f"loss {float(loss.detach()):.3f}")
-    handed_out = split(frozen(load_model(model, head=Head.LANGUAGE)), Cut(bottom=1, tail=0))
-    knowledge = Knowledge(Cut(bottom=1, tail=0), template=template, tail=handed_out.tail)
-    places = {(JOB, number): texts for number, texts in enumerate(batches, start=1)}
-    truth = TrainedTruth(private, steps=places, skipped=0 if template.opening else 1)
-    recorded = Recorded(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)
-    option = recorded.option(
-        "ordinary" if cell.epsilon is None else "randomised response",
-        epsilon=cell.epsilon,
-        perplexity=_perplexity(parts, template, test, scale.batch),
-        guarantee=Guarantee.nothing(LABELS_SHOWN) if drawn is None else _promise(drawn),
-        bound=None if cell.epsilon is None else keep_probability(cell.epsilon, len(tokenizer)),
-    )
-    draws = sum(each.success.n for each in option.readings if each.success is not None)
-    return recorded, option.model_copy(update={"draws": draws})
+        """Trains on texts once, attacks what that showed, and measures perplexity on others."""
+        model, home, scale, corpus = self.source, lab.home(f"language-{self.seed}"), self.scale, self.corpus
+        tokenizer = load_tokenizer(model)
+        whole = load_model(model, head=Head.LANGUAGE)
+        template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
+        content = min(scale.tokens, template.max_content(1))
+        private, test = (
+            _texts(data_file(lab.options.data, corpus.name, part), count, tokenizer, content=content, seed=self.seed)
+            for part, count in ((corpus.train, scale.texts), (corpus.test, scale.test))
+        )
+        reported, drawn = private, None
+        if self.epsilon is not None:
+            drawn = _report(private, LabelResponse(self.epsilon, secret=home.secret), home, vocabulary=len(tokenizer))
+            reported = Tokens((private.segments[0].with_values(drawn.labels),))
+        parts = split(whole.requires_grad_(True).train(False), Cut(bottom=None, tail=0))
+        optimiser = torch.optim.AdamW(whole.parameters(), lr=self.learning_rate)
+        seen = []
+        batches = torch.arange(len(private)).split(scale.batch)
+        for number, texts in enumerate(batches, start=1):
+            inputs = template.assemble(private.select(texts))
+            hidden = parts.top(inputs)
+            hidden.retain_grad()
+            logits = _tail(parts)(hidden, inputs)
+            loss = token_losses(logits, next_tokens(template.assemble(reported.select(texts)))).values.mean()
+            optimiser.zero_grad()
+            loss.backward()
+            if hidden.grad is None:
+                raise TypeError("a loss has a gradient at the upper boundary")
+            real = inputs.attention_mask.bool()
+            lengths = template.segment_lengths(private.select(texts))
+            seen.append(step_of(number, hidden.detach()[real], hidden.grad[real].clone(), lengths))
+            optimiser.step()
+            lab.progress.update("language model", number, len(batches), f"loss {float(loss.detach()):.3f}")
+        handed_out = split(frozen(load_model(model, head=Head.LANGUAGE)), Cut(bottom=1, tail=0))
+        knowledge = Knowledge(Cut(bottom=1, tail=0), template=template, tail=handed_out.tail)
+        places = {(JOB, number): texts for number, texts in enumerate(batches, start=1)}
+        truth = TrainedTruth(private, steps=places, skipped=0 if template.opening else 1)
+        recorded = Recorded(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)
+        option = recorded.option(
+            "ordinary" if self.epsilon is None else "randomised response",
+            epsilon=self.epsilon,
+            perplexity=_perplexity(parts, template, test, scale.batch),
+            guarantee=Guarantee.nothing(LABELS_SHOWN) if drawn is None else _promise(drawn),
+            bound=None if self.epsilon is None else keep_probability(self.epsilon, len(tokenizer)),
+        )
+        draws = sum(each.success.n for each in option.readings if each.success is not None)
+        return self.attacked(recorded, option.model_copy(update={"draws": draws}))
 
 
 def _promise(drawn: ReportedLabels) -> Guarantee:
