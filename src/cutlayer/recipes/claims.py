@@ -82,10 +82,6 @@ def _listed(cases: Sequence[Named]) -> str:
     return ", ".join(f"{shown(number)} ({name})" for name, number in cases)
 
 
-def _undecided(claim: str, stated: str) -> list[Verdict]:
-    return [Verdict(claim=claim, here="not measured", held=None, stated=stated)]
-
-
 def falls(claim: str, metric: str, before: tuple[str, Where], after: tuple[str, Where], *, stated: str = "") -> Claim:
     """A share is lower at the second place than at the first."""
 
@@ -108,10 +104,11 @@ def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, 
 def _differ(claim: str, metric: str, places: Mapping[str, Where], stated: str, decide: Decide) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
         cases = named(results, metric, places)
-        if len(cases) < 2:
-            return _undecided(claim, stated)
-        held, told = decide(*difference(cases[0][1], cases[1][1]))
-        return [Verdict(claim=claim, here=f"{_listed(cases)}; {told}", held=held, stated=stated)]
+        held, here = None, "not measured"
+        if len(cases) == 2:
+            held, told = decide(*difference(cases[0][1], cases[1][1]))
+            here = f"{_listed(cases)}; {told}"
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 
@@ -121,13 +118,13 @@ def all_below(claim: str, metric: str, bar: float, places: Mapping[str, Where], 
 
     def judge(results: Results) -> Iterable[Verdict]:
         cases = named(results, metric, places)
-        if not cases:
-            return _undecided(claim, stated)
-        highest = max((number for _, number in cases), key=lambda number: number.value or 0.0)
-        distance = (highest.value or 0.0) - bar
-        held = None if abs(distance) <= ERRORS * highest.error else distance < 0
-        here = f"{_listed(cases)}; the bar is {percent(bar, 0)} %"
-        return [Verdict(claim=claim, here=here, held=held, stated=stated)]
+        held, here = None, "not measured"
+        if cases:
+            highest = max((number for _, number in cases), key=lambda number: number.value or 0.0)
+            distance = (highest.value or 0.0) - bar
+            held = None if abs(distance) <= ERRORS * highest.error else distance < 0
+            here = f"{_listed(cases)}; the bar is {percent(bar, 0)} %"
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 

@@ -24,7 +24,6 @@ from cutlayer.attacks import (
     Measured,
     Noise,
     NotApplicable,
-    Outcome,
     Reading,
     SecondaryMetric,
     SeenFrame,
@@ -36,7 +35,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
-from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Spec, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Spec, Tokens
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.recipes.lab import Cell, Lab
@@ -119,7 +118,10 @@ class ReadCell(Cell):
             reads[name] = AttackReading(
                 outcome=found.outcome, seconds=seconds, fitted=0 if known is None else known.tokens,
                 unseen=None if known is None or reading is None else _unseen(reading, known.ids),
-                beyond=None if first is None or reading is None else _beyond(reading, first),
+                beyond=None if first is None or reading is None else _share(
+                    "beyond", "more than the first attack, of the same releases",
+                    reading.per_text(reading.right) - first.per_text(first.right), reading.per_text(reading.seen),
+                ),
                 choice=_choice(attack, knowledge, found, rows=self.form is not Form.ROAD),
             )  # fmt: skip
             first = first or reading
@@ -203,10 +205,6 @@ class CellReadings(Spec):
     replaced: float | None = None
     reads: dict[str, AttackReading]
 
-    def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        for name, read in self.reads.items():
-            yield name, read.outcome
-
 
 # ---------------------------------------------------------------- how texts left
 
@@ -250,14 +248,12 @@ def _made_up(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Toke
     else:
         made = simulate(tokens, knowledge, rows=torch.bfloat16, rng=rng)
     where: dict[str, str | int] = {"record_set": identifier(_SET), "shard": 0}
-    frame = SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: _packed(made))
+    wire_type = WireType.FP32 if cell.form is Form.SINGLE else WireType.BF16
+    frame = SeenFrame(
+        Direction.UP, routes.SHARD_PUT, where, lambda: dict(pack(made, vocab_size=2**32, wire_type=wire_type))
+    )
     records = {identifier(_SET): torch.arange(len(tokens))}
     return Transcript(lambda: [frame]), TokenTruth(tokens, records=records), knowledge, None
-
-
-def _packed(made: Payload) -> dict[str, Tensor]:
-    single = isinstance(made, Rows) and made.packed.values.dtype is torch.float32
-    return dict(pack(made, vocab_size=2**32, wire_type=WireType.FP32 if single else WireType.BF16))
 
 
 def _added_in_single(tokens: Tokens, table: Tensor, eta: float, rng: np.random.Generator) -> Tokens:
@@ -279,11 +275,6 @@ def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
         return None
     hits, trials = reading.per_text(reading.right & new), reading.per_text(new)
     return _share("unseen", "tokens that do not stand in the attacker's text", hits, trials)
-
-
-def _beyond(reading: Reading, first: Reading) -> SecondaryMetric:
-    gained = reading.per_text(reading.right) - first.per_text(first.right)
-    return _share("beyond", "more than the first attack, of the same releases", gained, reading.per_text(reading.seen))
 
 
 def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> SecondaryMetric:

@@ -28,8 +28,8 @@ def share(digits: int = 1, *, interval: bool = True) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        if interval and number.lower is not None and number.upper is not None and number.runs == 1:
-            return _within(100 * number.value, 100 * number.lower, 100 * number.upper, digits)
+        if interval and (told := _within(number, lambda value: f"{100 * value:.{digits}f}")):
+            return told
         if number.se is None:
             return percent(number.value, digits)
         return in_percent(number.value, number.se, number.trials, digits=digits)
@@ -63,10 +63,8 @@ def plain(digits: int = 2) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        if number.lower is not None and number.upper is not None and number.runs == 1:
-            return _within(number.value, number.lower, number.upper, digits)
-        spread = f" ± {number.se:.{digits}f}" if number.se is not None else ""
-        return f"{number.value:,.{digits}f}{spread}"
+        spread = "" if number.se is None else f" ± {number.se:.{digits}f}"
+        return _within(number, lambda value: f"{value:.{digits}f}") or f"{number.value:,.{digits}f}{spread}"
 
     return show
 
@@ -77,10 +75,8 @@ def points(digits: int = 2) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        told = f"{100 * number.value:+.{digits}f}"
-        if number.lower is None or number.upper is None:
-            return told if number.se is None else f"{told} ± {100 * number.se:.{digits}f}"
-        return f"{told} [{100 * number.lower:+.{digits}f}, {100 * number.upper:+.{digits}f}]"
+        spread = "" if number.se is None else f" ± {100 * number.se:.{digits}f}"
+        return _within(number, text := lambda value: f"{100 * value:+.{digits}f}") or text(number.value) + spread
 
     return show
 
@@ -119,8 +115,11 @@ def _missing(number: Number) -> str:
     return number.note.partition(":")[0] or DASH
 
 
-def _within(value: float, low: float, high: float, digits: int) -> str:
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def _within(number: Number, text: Callable[[float], str]) -> str:
+    """A number of one run with the ends of its interval; empty where it has none."""
+    if number.value is None or number.lower is None or number.upper is None or number.runs > 1:
+        return ""
+    return f"{text(number.value)} [{text(number.lower)}, {text(number.upper)}]"
 
 
 def eta_text(eta: Any) -> str:
@@ -204,8 +203,10 @@ class Pivot:
         places = [axis.name for axis in self.lines]
         for missing in (name for name in places if name not in rows):
             rows = rows.assign(**{missing: None})
-        lines = []
-        for place, group in _groups(rows, places):
+        lines, notes = [], []
+        # by place, in the order in which places first occur
+        groups = rows.groupby(places, sort=False, dropna=False) if places else [((), rows)]
+        for place, group in groups:
             heads = [axis.text(level) for axis, level in zip(self.lines, place, strict=True)]
             if self.across is None:
                 found = [self._cell(results, group, column) for column in self.columns]
@@ -217,7 +218,9 @@ class Pivot:
                 found = [self._cell(results, select(group, {self.across.name: level}), column) for level in levels]
                 if self.keep_empty or any(text != DASH for text in found):
                     lines.append((*heads, column.title, *found))
-        return Table(title=self.title, columns=self._headings(results), rows=tuple(lines), notes=_notes(self, results))
+        for each in self.notes:
+            notes += [each] if isinstance(each, str) else each(results)
+        return Table(title=self.title, columns=self._headings(results), rows=tuple(lines), notes=tuple(notes))
 
     def _cell(self, results: Results, group: pd.DataFrame, column: Column) -> str:
         source = self.where.get("source", "here")
@@ -229,18 +232,3 @@ class Pivot:
             return (*heads, *(column.title for column in self.columns))
         levels = results.levels(self.across.name, **self.where)
         return (*heads, "", *(f"{self.across.heading} {self.across.text(level)}" for level in levels))
-
-
-def _notes(pivot: Pivot, results: Results) -> tuple[str, ...]:
-    found: list[str] = []
-    for each in pivot.notes:
-        found += [each] if isinstance(each, str) else each(results)
-    return tuple(found)
-
-
-def _groups(rows: pd.DataFrame, places: Sequence[str]) -> Iterable[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Rows by place, in the order in which places first occur."""
-    if not places:
-        return [((), rows)]
-    found = rows.groupby(list(places), sort=False, dropna=False)
-    return [(tuple(place), group) for place, group in found]

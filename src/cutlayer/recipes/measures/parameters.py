@@ -169,6 +169,7 @@ def count(
     table, blocks = below.table.numel(), total(below.block_parameters())
     above = total(each for each in ([] if parts.tail is None else parts.tail.parameters()) if id(each) not in shared)
     trained = [below, *([parts.tail] if parts.tail is not None and tail else [])]
+    adapters = [] if architecture.lora is None else [adapted_part(part, architecture.lora, rank) for part in trained]
     return Held(
         architecture=architecture.title,
         bottom=bottom,
@@ -177,7 +178,7 @@ def count(
         positions=total(below.parameters()) - table - blocks,
         blocks=blocks,
         above=above,
-        adapter=None if architecture.lora is None else _adapter(architecture.lora, trained, rank),
+        adapter=sum(total(each for each in part.parameters() if each.requires_grad) for part in adapters) or None,
         whole=total(model.parameters()),
     )
 
@@ -185,11 +186,6 @@ def count(
 def adapted_part(part: P, targets: Targets, rank: int) -> P:
     """A part with LoRA on its blocks, for counting: nobody reads its values."""
     return attach_lora(part, rank=rank, alpha=2 * rank, dropout=0.0, targets=targets, seed=0)
-
-
-def _adapter(targets: Targets, parts: Iterable[Part], rank: int) -> int:
-    made = (adapted_part(part, targets, rank) for part in parts)
-    return sum(total(each for each in part.parameters() if each.requires_grad) for part in made)
 
 
 def total(parameters: Iterable[nn.Parameter]) -> int:
