@@ -16,6 +16,7 @@ from torch import Tensor
 from cutlayer.attacks import (
     InputTruth,
     Knowledge,
+    OuterIteration,
     Traffic,
     UnSplitRun,
     UnSplitSpec,
@@ -184,16 +185,7 @@ class UnsplitCell(BoundaryCell):
         found = attack.reconstruction()
         return Attacked(
             reading=_read(seen.rows, seen.tokens, found.ids[found.mask], known, lab),
-            # the measurer gave the truth, so the errors of inputs are known
-            history=tuple(
-                Stage(
-                    number=each.number,
-                    mse_outputs=each.mse_after_weights,
-                    mse_inputs=cast(float, each.mse_inputs),
-                    accuracy=cast(float, each.accuracy),
-                )
-                for each in found.history
-            ),
+            history=tuple(map(_stage, found.history)),
             seconds=seconds + time.monotonic() - started,
         )
 
@@ -415,3 +407,8 @@ def _matches(guess: Ragged, truth: Ragged) -> tuple[int, ...]:
 
 def _template(known: Knowledge) -> Template:
     return cast(Template, known.template)  # an archive has one
+
+
+def _stage(entry: OuterIteration) -> Stage:
+    inputs, accuracy = cast(float, entry.mse_inputs), cast(float, entry.accuracy)  # the measurer gave the truth
+    return Stage(number=entry.number, mse_outputs=entry.mse_after_weights, mse_inputs=inputs, accuracy=accuracy)

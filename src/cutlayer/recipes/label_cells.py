@@ -128,10 +128,6 @@ def report_bound(truth: LabelTruth, epsilon: float) -> float:
     """The share of labels that the best guess from reports gets right: Σ_z max_y Pr[y] Pr[z | y].
 
     With equally frequent labels it is e^ε / (e^ε + K - 1).
-
-    Args:
-        truth: The labels, which say how frequent each is.
-        epsilon: ε.
     """
     classes = truth.num_labels
     shares = torch.bincount(truth.labels, minlength=classes).double() / len(truth.labels)

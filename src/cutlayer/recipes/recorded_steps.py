@@ -190,12 +190,7 @@ class Recorded:
         return tuple(Reading.of(name, each.outcome) for name, each in found)
 
     def option(self, name: str, **found: Any) -> Option:
-        """The steps as they are, as an option.
-
-        Args:
-            name: Of the option.
-            **found: Further fields of it.
-        """
+        """The steps as they are, as an option of this name, with further fields of it."""
         seen = self.steps.seen
         return Option(
             name=name, readings=self.read(self.steps), rounds=self.steps.rounds,
@@ -204,12 +199,9 @@ class Recorded:
         )  # fmt: skip
 
     def recombined(self, option: Option, passes: int, *, cover: float) -> Option:
-        """The same steps with several passes in the place of each: learnt is the same, but for rounding.
+        """An option's steps with several passes in the place of each: learnt is the same, but for rounding.
 
-        Args:
-            option: The steps as they are.
-            passes: How many.
-            cover: How much larger covers are than gradients.
+        Covers are `cover` times as large as gradients.
         """
         rng = torch.Generator().manual_seed(0)  # of covers: they protect nothing here
         seen, truth, attack = self.steps.seen, self.truth, ON_TOKENS

@@ -146,7 +146,11 @@ def _record(run: SplitRun, lab: Lab) -> Recording:
             public_iterations=run.public_iterations, seed=run.seed, out=folder, progress=lab.progress,
         )  # fmt: skip
         tokens = _batches(run, result, Corpora(train, dev, None, public), client.home.secret, lab)
-        found = Recording(_seen(run, folder, tokens), _first_weights(folder) if run.keeps_weights else {})
+        weights: dict[str, Tensor] = {}
+        if run.keeps_weights:
+            kept = safetensors.torch.load_file(folder / "trained-1.safetensors")
+            weights = {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
+        found = Recording(_seen(run, folder, tokens), weights)
         client.delete_adapter(result.adapter_id)
     shutil.rmtree(folder)
     return found
@@ -225,11 +229,6 @@ def _seen(run: SplitRun, folder: Path, tokens: Mapping[int, Tokens]) -> dict[int
             continue
         found[iteration] = Seen(cast(Rows, release.payload), tokens[iteration])  # a trained bottom releases rows
     return {iteration: found[iteration] for iteration in run.kept}
-
-
-def _first_weights(folder: Path) -> dict[str, Tensor]:
-    kept = safetensors.torch.load_file(folder / "trained-1.safetensors")
-    return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
 
 
 # ---------------------------------------------------------------- labels above the cut

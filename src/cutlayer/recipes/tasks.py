@@ -6,7 +6,6 @@ The files are those of the folder that `CUTLAYER_DATA` (or `--data`) names, one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -70,15 +69,6 @@ class Task(Spec):
         return train, test
 
 
-Labeller = Callable[[Task, Topics, Sequence[Dataset]], TopicLabels]
-"""Gives the topics of a task's files, training texts first."""
-
-
-def fresh_topics(_: Task, topics: Topics, datasets: Sequence[Dataset]) -> TopicLabels:
-    """Topics found anew; takes a minute for ten thousand texts."""
-    return find_topics(datasets, topics, seed=SPLIT_SEED)
-
-
 @dataclass(frozen=True)
 class Splits:
     """A task's rows."""
@@ -88,15 +78,17 @@ class Splits:
     test: Dataset
 
     @classmethod
-    def read(cls, task: Task, folder: Path, limits: Limits, *, label: Labeller = fresh_topics) -> Self:
+    def read(cls, task: Task, folder: Path, limits: Limits, topics: TopicLabels | None = None) -> Self:
         """Reads a task, holds out dev, and takes at most so many rows of each split.
 
         Dev is stratified by label, or made of whole groups. Rows beyond a limit are left out at random, stratified by
-        label too. `label` says where topics come from, for a task whose labels they are.
+        label too. `topics` are those of a task whose labels they are; by default they are found anew, which takes a
+        minute for ten thousand texts.
         """
         train, test = task.read(folder)
         if task.topics is not None:
-            train, test = label(task, task.topics, (train, test)).apply((train, test))
+            found = topics or find_topics((train, test), task.topics, seed=SPLIT_SEED)
+            train, test = found.apply((train, test))
         train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
         return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
 

@@ -67,12 +67,9 @@ class TopicLabels(Spec):
 
 
 def find_topics(datasets: Sequence[Dataset], topics: Topics, *, seed: int) -> TopicLabels:
-    """Fits latent Dirichlet allocation to the first data set and labels all of them.
+    """Fits latent Dirichlet allocation to the first data set, the training texts, and labels all of them.
 
-    Args:
-        datasets: The training texts first; the others have no part in what the topics are.
-        topics: How topics are found.
-        seed: Where the fit begins; the same seed gives the same topics.
+    The same seed gives the same topics.
 
     Raises:
         DataError: The training texts have too few words in common.

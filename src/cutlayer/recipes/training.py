@@ -38,8 +38,8 @@ from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
-from cutlayer.recipes.topics import TopicLabels
+from cutlayer.recipes.tasks import SPLIT_SEED, Limits, Splits, Task, TextFile
+from cutlayer.recipes.topics import TopicLabels, find_topics
 from cutlayer.reports import Calibrated, Table
 
 
@@ -63,7 +63,7 @@ class TopicCell(Cell):
         if self.task.topics is None:
             raise DataError(f"{self.task.name} has labels of its own.")
         lab.progress.update(f"find topics of {self.task.title}", 0, 1)
-        found = fresh_topics(self.task, self.task.topics, self.task.read(lab.options.data))
+        found = find_topics(self.task.read(lab.options.data), self.task.topics, seed=SPLIT_SEED)
         lab.progress.update(f"find topics of {self.task.title}", 1, 1)
         return found
 
@@ -76,7 +76,8 @@ def splits(lab: Lab, task: Task, limits: Limits) -> Splits:
     """
 
     def read() -> Splits:
-        return Splits.read(task, lab.options.data, limits, label=lambda *_: lab.result(TopicCell(task=task)))
+        topics = None if task.topics is None else lab.result(TopicCell(task=task))
+        return Splits.read(task, lab.options.data, limits, topics)
 
     return lab.once((task, limits), read)
 

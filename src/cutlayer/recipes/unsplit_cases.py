@@ -259,7 +259,7 @@ def attacked(
         name: Of the part and its figure; title and notes: `layouts/unsplit.yaml`.
         grid: The cells' settings.
         scenarios: What is run.
-        claims: What is claimed.
+        claims: What must hold.
         lines: The axis whose places are lines of the figure, and the one along; both make the lines of the table.
         paper: What the paper prints; its models are places on the axis `model`.
         levels: Drawn across the figure.

@@ -149,12 +149,7 @@ def count(
 ) -> Held:
     """Counts what the customer holds and trains; the paper's columns count no tail, nor the head.
 
-    Args:
-        architecture: The model.
-        bottom: Blocks below the cut.
-        tail: Blocks above the upper cut.
-        rank: LoRA's.
-        model: The architecture on the meta device, where several cuts are counted.
+    `model` is the architecture on the meta device, given where several cuts are counted.
 
     Raises:
         ModelError: The cut leaves the vendor no block.

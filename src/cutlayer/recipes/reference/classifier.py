@@ -52,14 +52,9 @@ def train_centralised(
     device: str = "auto",
     watch: Watch | None = None,
 ) -> Centralised:
-    """Fine-tunes the whole model with LoRA on texts as they are.
+    """Fine-tunes the whole model with LoRA on texts as they are, blocks below `bottom` without adapter.
 
-    Args:
-        run: The texts and how they are learnt.
-        progress: Where to show progress.
-        bottom: Blocks without adapter, counted from below, as at a frozen bottom.
-        device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
-        watch: Looks on.
+    The device is `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
 
     Raises:
         ConfigError: There is no such device here.
