@@ -13,8 +13,7 @@ from cutlayer.recipes import training
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.sap import RECIPE
-from cutlayer.recipes.tasks import Limits, Splits, Task
-from cutlayer.recipes.topics import Topics, find_topics
+from cutlayer.recipes.tasks import Limits, Splits, Task, Topics, find_topics
 from tests.recipes import worlds
 
 SUBJECTS = {

@@ -38,8 +38,7 @@ from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tasks import SPLIT_SEED, Limits, Splits, Task, TextFile
-from cutlayer.recipes.topics import TopicLabels, find_topics
+from cutlayer.recipes.tasks import SPLIT_SEED, Limits, Splits, Task, TextFile, TopicLabels, find_topics
 from cutlayer.reports import Calibrated, Table
 
 

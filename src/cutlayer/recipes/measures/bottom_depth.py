@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,8 +47,8 @@ def strongest(results: Results) -> Iterable[Measure]:
         known = [each for each in found if each.value is not None]
         if known:
             least = min(known, key=lambda each: each.value or 0.0)
-            strong = Measure("EP", least.value, least.se, least.n, attack=STRONGEST, axes=axes)
-            yield replace(strong, independent=least.independent)
+            trials = least.independent
+            yield Measure("EP", least.value, least.se, least.n, attack=STRONGEST, independent=trials, axes=axes)
 
 
 def best_within(results: Results, centralised: float, *, loss: float, **where: Any) -> float | None:

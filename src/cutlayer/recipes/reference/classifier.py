@@ -20,7 +20,7 @@ from cutlayer.customer import Lora, Objective, Progress
 from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import Head, load_model, load_tokenizer, max_length
-from cutlayer.recipes.reference.fit import Lesson, ReferenceRun, fit, ordinary_peft
+from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, ordinary_peft
 
 _EVALUATION_BATCH = 64
 
@@ -31,16 +31,10 @@ texts `[batch]`. It changes nothing."""
 
 
 @dataclass(frozen=True)
-class Centralised:
-    """A finished run: accuracy on test with the weights of the best epoch on dev, and on dev after each.
-
-    Attributes:
-        losses: Training loss of each step.
-    """
+class Centralised(Fit):
+    """A finished run: accuracy on test with the weights of the best epoch on dev."""
 
     accuracy: Proportion
-    dev: tuple[float, ...]
-    losses: tuple[float, ...]
     seconds: float
 
 
@@ -90,7 +84,7 @@ def train_centralised(
         Objective.CLASSIFICATION.best,
     )  # fmt: skip
     fitted = fit(run, lesson, progress, watch=None if watched is None else lambda texts: watched(numbers[texts]))
-    return Centralised(accuracy(test, "centralised test"), fitted.dev, fitted.losses, time.monotonic() - started)
+    return Centralised(**vars(fitted), accuracy=accuracy(test, "centralised test"), seconds=time.monotonic() - started)
 
 
 @torch.no_grad()
