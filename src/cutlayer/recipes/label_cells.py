@@ -24,8 +24,7 @@ from cutlayer.core import Cut, DataError, Guarantee, Perplexity, Ragged, Spec, T
 from cutlayer.customer import Home
 from cutlayer.customer.session import next_tokens, token_losses
 from cutlayer.data import Dataset, LabelNames, read_dataset, tokenise
-from cutlayer.models import Head, Parts, Tail, Template, family_of, load_model, load_tokenizer, max_length, split
-from cutlayer.models.heads import frozen
+from cutlayer.models import Head, Parts, Tail, Template, family_of, load_model, split
 from cutlayer.privacy import LABELS_SHOWN, LabelResponse, ReportedLabels, keep_probability
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.recorded_steps import JOB, Attacked, OptionCell, Recorded, Steps, step_of
@@ -180,10 +179,9 @@ class LanguageCell(OptionCell):
 
     def run(self, lab: Lab) -> Attacked:
         """Trains on texts once, attacks what that showed, and measures perplexity on others."""
-        model, home, scale, corpus = self.source, lab.home(f"language-{self.seed}"), self.scale, self.corpus
-        tokenizer = load_tokenizer(model)
-        whole = load_model(model, head=Head.LANGUAGE)
-        template = Template.from_tokenizer(tokenizer, max_length=max_length(whole.config))
+        home, scale, corpus = lab.home(f"language-{self.seed}"), self.scale, self.corpus
+        archive = lab.archive(Cut(bottom=1, tail=0), self.source)
+        tokenizer, template = archive.tokenizer, archive.template
         content = min(scale.tokens, template.max_content(1))
         private, test = (
             _texts(data_file(lab.options.data, corpus.name, part), count, tokenizer, content=content, seed=self.seed)
@@ -193,7 +191,8 @@ class LanguageCell(OptionCell):
         if self.epsilon is not None:
             drawn = _report(private, LabelResponse(self.epsilon, secret=home.secret), home, vocabulary=len(tokenizer))
             reported = Tokens((private.segments[0].with_values(drawn.labels),))
-        parts = split(whole.requires_grad_(True).train(False), Cut(bottom=None, tail=0))
+        whole = load_model(self.source, head=Head.LANGUAGE).requires_grad_(True).train(False)
+        parts = split(whole, Cut(bottom=None, tail=0))
         optimiser = torch.optim.AdamW(whole.parameters(), lr=self.learning_rate)
         seen = []
         batches = torch.arange(len(private)).split(scale.batch)
@@ -212,8 +211,7 @@ class LanguageCell(OptionCell):
             seen.append(step_of(number, hidden.detach()[real], hidden.grad[real].clone(), lengths))
             optimiser.step()
             lab.progress.update("language model", number, len(batches), f"loss {float(loss.detach()):.3f}")
-        handed_out = split(frozen(load_model(model, head=Head.LANGUAGE)), Cut(bottom=1, tail=0))
-        knowledge = Knowledge(Cut(bottom=1, tail=0), template=template, tail=handed_out.tail)
+        knowledge = Knowledge(Cut(bottom=1, tail=0), template=template, tail=cast(Tail, archive.tail))
         places = {(JOB, number): texts for number, texts in enumerate(batches, start=1)}
         truth = TrainedTruth(private, steps=places, skipped=0 if template.opening else 1)
         recorded = Recorded(Steps(tuple(seen), rounds=len(seen) + 1), truth, knowledge)

@@ -194,7 +194,7 @@ class Recipe(Generic[C]):
 
 def _results(frame: pd.DataFrame, name: str, part: Part, outcomes: Outcomes) -> Results:
     own = frame[frame["part"] == name]
-    return Results(own, outcomes.results, part.scenarios, outcomes.failures, part.same_texts)
+    return Results(own, outcomes.results, part.scenarios, part.same_texts)
 
 
 def _tables(told: Sequence[Told], results: Results) -> list[Table]:

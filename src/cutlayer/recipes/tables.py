@@ -184,7 +184,6 @@ class Pivot:
         across: The axis whose places are columns.
         where: Which rows of the long table.
         notes: Sentences below, or functions of the results that make them.
-        keep_empty: Whether lines without any number are kept.
     """
 
     title: str
@@ -193,7 +192,6 @@ class Pivot:
     across: Axis | None = None
     where: Where = field(default_factory=dict)
     notes: Sequence[str | Callable[[Results], Iterable[str]]] = ()
-    keep_empty: bool = False
 
     def __call__(self, results: Results) -> Iterable[Table]:
         yield self.table(results)
@@ -203,32 +201,32 @@ class Pivot:
         places = [axis.name for axis in self.lines]
         for missing in (name for name in places if name not in rows):
             rows = rows.assign(**{missing: None})
-        lines, notes = [], []
+        across, columns = self.across, [axis.heading for axis in self.lines]
+        if across is None:
+            columns += [column.title for column in self.columns]
+        else:
+            levels = results.levels(across.name, **self.where)
+            columns += ["", *(f"{across.heading} {across.text(level)}" for level in levels)]
+        lines: list[tuple[str, ...]] = []
+        notes: list[str] = []
         # by place, in the order in which places first occur
         groups = rows.groupby(places, sort=False, dropna=False) if places else [((), rows)]
         for place, group in groups:
             heads = [axis.text(level) for axis, level in zip(self.lines, place, strict=True)]
-            if self.across is None:
-                found = [self._cell(results, group, column) for column in self.columns]
-                if self.keep_empty or any(text != DASH for text in found):
-                    lines.append((*heads, *found))
-                continue
-            levels = results.levels(self.across.name, **self.where)
-            for column in self.columns:
-                found = [self._cell(results, select(group, {self.across.name: level}), column) for level in levels]
-                if self.keep_empty or any(text != DASH for text in found):
-                    lines.append((*heads, column.title, *found))
+            if across is None:
+                found = [(heads, [self._cell(results, group, column) for column in self.columns])]
+            else:
+                parts = [select(group, {across.name: level}) for level in levels]
+                found = [
+                    ([*heads, column.title], [self._cell(results, part, column) for part in parts])
+                    for column in self.columns
+                ]
+            # lines without any number are left out
+            lines += [(*place, *texts) for place, texts in found if any(text != DASH for text in texts)]
         for each in self.notes:
             notes += [each] if isinstance(each, str) else each(results)
-        return Table(title=self.title, columns=self._headings(results), rows=tuple(lines), notes=tuple(notes))
+        return Table(title=self.title, columns=tuple(columns), rows=tuple(lines), notes=tuple(notes))
 
     def _cell(self, results: Results, group: pd.DataFrame, column: Column) -> str:
         source = self.where.get("source", "here")
         return column.show(results.pooled(select(group, {"source": source, "metric": column.metric, **column.where})))
-
-    def _headings(self, results: Results) -> tuple[str, ...]:
-        heads = [axis.heading for axis in self.lines]
-        if self.across is None:
-            return (*heads, *(column.title for column in self.columns))
-        levels = results.levels(self.across.name, **self.where)
-        return (*heads, "", *(f"{self.across.heading} {self.across.text(level)}" for level in levels))

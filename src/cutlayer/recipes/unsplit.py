@@ -53,18 +53,15 @@ GPT2 = PAPER["table_2"]["GPT-2"]
 BLOCKS = Axis("bottom", "blocks at the customer")
 
 
-def _disagree(_: Results) -> Iterable[Table]:
-    yield Table(
-        title="Where the paper's parts disagree", columns=("what",), rows=tuple((o,) for o in PAPER["oddities"])
-    )
-
-
+ODDITIES = Table(
+    title="Where the paper's parts disagree", columns=("what",), rows=tuple((each,) for each in PAPER["oddities"])
+)
 RECIPE = Recipe(
     "unsplit",
     shipped("unsplit", UnsplitConfig),
     default_model=STARTER_DECODER,
     paper=lambda _: {"paper": PAPER},
-    closing=[_disagree],
+    closing=[lambda _: [ODDITIES]],
 )
 """Is split learning privacy-preserving for fine-tuning? The paper's tables and figures, and what it did not try."""
 

@@ -218,7 +218,7 @@ class CountCell(Cell):
 # ---------------------------------------------------------------- §4.1.2
 
 
-class NetworkCountCell(Cell):
+class NetworkSizeCell(Cell):
     """Parameters of the networks that §4.1.2 compares, built in plain torch on the meta device."""
 
     def run(self, lab: Lab) -> Rows[Measure]:
