@@ -76,7 +76,9 @@ def points(digits: int = 2) -> Show:
         if number.value is None:
             return _missing(number)
         spread = "" if number.se is None else f" ± {100 * number.se:.{digits}f}"
-        return _within(number, text := lambda value: f"{100 * value:+.{digits}f}") or text(number.value) + spread
+        return (
+            _within(number, lambda value: f"{100 * value:+.{digits}f}") or f"{100 * number.value:+.{digits}f}{spread}"
+        )
 
     return show
 
