@@ -70,7 +70,7 @@ def test_one_run_without_a_number_leaves_the_setting_without_one():
     found.frame.loc[found.frame["seed"] == 1, ["value", "note"]] = [None, "control failed: it reads noise"]
     assert found.number("success", eta=40.0).note == "control failed: it reads noise"
     column = Column("read, %", "success")
-    assert Pivot("t", [Axis("eta")], [column], keep_empty=True).table(found).rows == (("40", "control failed"),)
+    assert Pivot("t", [Axis("eta")], [column]).table(found).rows == (("40", "control failed"),)
 
 
 def test_a_pivot_has_metrics_or_the_places_of_an_axis_as_columns():

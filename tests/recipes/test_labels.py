@@ -13,8 +13,7 @@ from cutlayer.attacks import LabelTruth
 from cutlayer.core import Claim, ConfigError, DataError, Guarantee, Proportion, Stopped
 from cutlayer.customer import Objective, Silent
 from cutlayer.recipes import RECIPES
-from cutlayer.recipes.label_cells import RunCell, report_bound
-from cutlayer.recipes.label_training import LanguageCell, LanguageScale
+from cutlayer.recipes.label_cells import LanguageCell, LanguageScale, RunCell, report_bound
 from cutlayer.recipes.labels import CLASSIFIER_CLAIMS, RECIPE, Scale
 from cutlayer.recipes.measures.label_recombination import combined, recombine, solve_from_labels, solve_from_update
 from cutlayer.recipes.options import RecipeOptions, Size, configured

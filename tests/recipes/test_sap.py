@@ -516,7 +516,7 @@ def test_a_run_in_small_stops_goes_on_and_reports(options, monkeypatch):
     assert content["paper"]["table_3"][0]["EP"][0] == 51.27
 
     # a report from finished cells alone needs no vendor and says the same
-    monkeypatch.setattr("cutlayer.recipes.loopback.Loopback.client", None)
+    monkeypatch.setattr("cutlayer.recipes.lab.Lab.client", None)
     assert recipe.run(once, worlds.Quiet()).content == report.content
 
 

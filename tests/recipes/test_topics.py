@@ -13,8 +13,7 @@ from cutlayer.recipes import training
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.sap import RECIPE
-from cutlayer.recipes.tasks import Limits, Splits, Task
-from cutlayer.recipes.topics import Topics, find_topics
+from cutlayer.recipes.tasks import Limits, Splits, Task, Topics, find_topics
 from tests.recipes import worlds
 
 SUBJECTS = {
@@ -94,7 +93,7 @@ def test_an_experiment_keeps_the_topics_it_began_with(task, tmp_path, monkeypatc
             return training.splits(lab, task, Limits())
 
     first = splits()
-    monkeypatch.setattr(training, "fresh_topics", None)
+    monkeypatch.setattr(training, "find_topics", None)
     assert splits().train.labels == first.train.labels
     # another way to find them is another experiment
     task = task.model_copy(update={"topics": TOPICS.model_copy(update={"share": 0.9})})

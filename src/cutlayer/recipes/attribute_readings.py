@@ -115,9 +115,14 @@ class InferenceCell(Cell):
     def run(self, lab: Lab) -> Inferred:
         """Attacks the release at this eta, which cells of one process share."""
         corpus = corpus_of(self, lab)
-        released: Released = lab.once(
-            ("released", self.eta, self.seed, self.scale), lambda: _release(self, corpus, lab)
-        )
+
+        def made() -> Released:
+            privacy = NoPrivacy() if math.isinf(self.eta) else TextToText(eta=self.eta)
+            folder, home = lab.workspace / f"eta{self.eta:g}-s{self.seed}", lab.home(str(self.seed))
+            model, progress = lab.options.model, lab.progress
+            return release(corpus.sets(), privacy, model=model, home=home, folder=folder, progress=progress)
+
+        released: Released = lab.once(("released", self.eta, self.seed, self.scale), made)
         begun = time.monotonic()
         transcript, truth = _target(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these
@@ -257,14 +262,7 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
     return lab.once(("corpus", cell.posts.name, cell.entities.name, cell.scale), lambda: Corpus(cell, lab))
 
 
-# ---------------------------------------------------------------- releases, and what is attacked of them
-
-
-def _release(cell: InferenceCell, corpus: Corpus, lab: Lab) -> Released:
-    privacy = NoPrivacy() if math.isinf(cell.eta) else TextToText(eta=cell.eta)
-    folder, home = lab.workspace / f"eta{cell.eta:g}-s{cell.seed}", lab.home(str(cell.seed))
-    sets = corpus.sets()
-    return release(sets, privacy, model=lab.options.model, home=home, folder=folder, progress=lab.progress)
+# ---------------------------------------------------------------- what is attacked of releases
 
 
 def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:

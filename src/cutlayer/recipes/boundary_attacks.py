@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, cast
@@ -189,9 +188,6 @@ class UnsplitCell(BoundaryCell):
             history=tuple(map(_stage, found.history)),
             seconds=seconds + time.monotonic() - started,
         )
-
-    def clear(self, lab: Lab) -> None:
-        shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
     def measures(self, result: Attacked) -> Iterator[Measure]:
         yield from result.reading.measures(UNSPLIT)

@@ -49,18 +49,13 @@ class Catalogue(Mapping[str, "Recipe[Any]"]):
 
     def listing(self) -> list[Listed]:
         """Each by its settings alone."""
-        found = []
-        for name in self:
-            content = yaml.safe_load((self._folder() / f"{name}.yaml").read_text(encoding="utf-8"))
-            found.append(Listed(name, content["title"], content["reference"]))
-        return found
+        folder = files(__package__) / "configs"
+        read = {name: yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in self}
+        return [Listed(name, content["title"], content["reference"]) for name, content in read.items()]
 
     @staticmethod
-    def _folder() -> Any:
-        return files(__package__) / "configs"
-
-    def _names(self) -> list[str]:
-        return sorted(file.name.removesuffix(".yaml") for file in self._folder().iterdir())
+    def _names() -> list[str]:
+        return sorted(file.name.removesuffix(".yaml") for file in (files(__package__) / "configs").iterdir())
 
 
 RECIPES = Catalogue()

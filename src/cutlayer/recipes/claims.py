@@ -61,29 +61,18 @@ def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: 
     return judge
 
 
-Named: TypeAlias = tuple[str, Number]
-"""A number, and how a sentence names its place."""
 Decide: TypeAlias = Callable[[float, float], tuple[bool | None, str]]
 """Judges by how much a number is lower than another, given the standard error of that; with the words for it."""
 
 
-def named(results: Results, metric: str, places: Mapping[str, Where]) -> list[Named]:
+def named(results: Results, metric: str, places: Mapping[str, Where]) -> dict[str, Number]:
     """The numbers of some places that have one, by the names of the places."""
-    found = [(name, results.number(metric, **where)) for name, where in places.items()]
-    return [(name, number) for name, number in found if number.value is not None]
+    found = {name: results.number(metric, **where) for name, where in places.items()}
+    return {name: number for name, number in found.items() if number.value is not None}
 
 
-def difference(before: Number, after: Number) -> tuple[float, float]:
-    """By how much the second is lower, and the standard error of that."""
-    return (before.value or 0.0) - (after.value or 0.0), math.hypot(before.error, after.error)
-
-
-def _listed(cases: Sequence[Named]) -> str:
-    return ", ".join(f"{shown(number)} ({name})" for name, number in cases)
-
-
-def _undecided(claim: str, stated: str) -> list[Verdict]:
-    return [Verdict(claim=claim, here="not measured", held=None, stated=stated)]
+def _listed(cases: Mapping[str, Number]) -> str:
+    return ", ".join(f"{shown(number)} ({name})" for name, number in cases.items())
 
 
 def falls(claim: str, metric: str, before: tuple[str, Where], after: tuple[str, Where], *, stated: str = "") -> Claim:
@@ -108,10 +97,13 @@ def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, 
 def _differ(claim: str, metric: str, places: Mapping[str, Where], stated: str, decide: Decide) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
         cases = named(results, metric, places)
-        if len(cases) < 2:
-            return _undecided(claim, stated)
-        held, told = decide(*difference(cases[0][1], cases[1][1]))
-        return [Verdict(claim=claim, here=f"{_listed(cases)}; {told}", held=held, stated=stated)]
+        held, here = None, "not measured"
+        if len(cases) == 2:
+            first, second = cases.values()
+            fall = (first.value or 0.0) - (second.value or 0.0)
+            held, told = decide(fall, math.hypot(first.error, second.error))
+            here = f"{_listed(cases)}; {told}"
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 
@@ -121,13 +113,13 @@ def all_below(claim: str, metric: str, bar: float, places: Mapping[str, Where], 
 
     def judge(results: Results) -> Iterable[Verdict]:
         cases = named(results, metric, places)
-        if not cases:
-            return _undecided(claim, stated)
-        highest = max((number for _, number in cases), key=lambda number: number.value or 0.0)
-        distance = (highest.value or 0.0) - bar
-        held = None if abs(distance) <= ERRORS * highest.error else distance < 0
-        here = f"{_listed(cases)}; the bar is {percent(bar, 0)} %"
-        return [Verdict(claim=claim, here=here, held=held, stated=stated)]
+        held, here = None, "not measured"
+        if cases:
+            highest = max(cases.values(), key=lambda number: number.value or 0.0)
+            distance = (highest.value or 0.0) - bar
+            held = None if abs(distance) <= ERRORS * highest.error else distance < 0
+            here = f"{_listed(cases)}; the bar is {percent(bar, 0)} %"
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 

@@ -100,7 +100,6 @@ class Figure:
         return pd.DataFrame(found, columns=[*axes, _SOURCE, "y", "low", "high", "n", "note"])
 
     def draw(self, results: Results, folder: Path, *, model: str) -> list[Path]:
-        """See `Picture`."""
         rows = self.rows(results)
         if not (rows[_SOURCE] == "here").any():
             return []  # a paper's points alone are no picture of ours

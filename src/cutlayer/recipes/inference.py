@@ -61,10 +61,6 @@ class InferenceConfig(RecipeConfig[Scale]):
     paper: Mapping[str, PaperFigure]
 
 
-def _papers(c: InferenceConfig) -> Mapping[str, object]:
-    return {"papers": {name: figure.model_dump(mode="json") for name, figure in c.paper.items()}}
-
-
 def _attacks(results: Results) -> Iterable[Table]:
     """Every attack once, where nothing is hidden and where most is: chance, controls, seconds."""
     etas, rows = sorted(results.levels("eta")), {}
@@ -92,8 +88,9 @@ def _attacks(results: Results) -> Iterable[Table]:
 
 
 RECIPE = Recipe(
-    "inference", shipped("inference", InferenceConfig), default_model=STARTER, paper=_papers, closing=[_attacks]
-)
+    "inference", shipped("inference", InferenceConfig), default_model=STARTER, closing=[_attacks],
+    paper=lambda c: {"papers": {name: figure.model_dump(mode="json") for name, figure in c.paper.items()}},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,11 +15,13 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, get_type_hints
 
+import torch
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from cutlayer import vendor
 from cutlayer.attacks import PublicText
 from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, Tokens
 from cutlayer.core.executors import Executor, executor
@@ -42,18 +45,21 @@ from cutlayer.models import (
 )
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.loopback import Loopback
 from cutlayer.recipes.options import RecipeOptions
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports import Calibrated, CellStore, etas_for_shares
 from cutlayer.reports.cells import digest
+from cutlayer.vendor.process import VendorProcess
 
 T = TypeVar("T")
 _CALIBRATION_SEED = 0
+_TENANT = "recipe"
 
 
 class Rows(Spec, Generic[T]):
-    """The result of a cell that finds a table of its own."""
+    """The result of a cell that finds a table: of its own, or rows of the long table."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     rows: tuple[T, ...]
 
@@ -80,8 +86,8 @@ class Cell(Spec):
     @classmethod
     def result_type(cls) -> type[BaseModel]:
         """The class of its result: of what `measures` takes."""
-        found: type[BaseModel] = get_type_hints(cls.measures)["result"]
-        return found
+        found: type[BaseModel] | Any = get_type_hints(cls.measures)["result"]
+        return Rows[Measure] if found is Any else found
 
     def check(self, lab: Lab) -> None:
         """Looks before anything is run whether what the cell needs is there: here, its files.
@@ -97,12 +103,14 @@ class Cell(Spec):
         """Does the work."""
         raise NotImplementedError
 
-    def measures(self, result: Any) -> Iterator[Measure]:
-        """The numbers of what `run` returned."""
-        raise NotImplementedError
+    def measures(self, result: Any) -> Iterable[Measure]:
+        """The numbers of what `run` returned; by default it returned `Rows` of nothing else."""
+        found: tuple[Measure, ...] = result.rows
+        return found
 
     def clear(self, lab: Lab) -> None:
         """Removes what the work left behind, once its result is kept; until then a stopped cell goes on with it."""
+        shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
 
 def _files(spec: BaseModel) -> Iterator[TextFile]:
@@ -126,14 +134,10 @@ class Model:
         self.source = source
         self.head = head
 
-    def load(self) -> PreTrainedModel:
-        """A copy of its own, for work that changes weights."""
-        return load_model(self.source, head=self.head)
-
     @cached_property
     def whole(self) -> PreTrainedModel:
         """The model; not to be changed."""
-        return self.load()
+        return load_model(self.source, head=self.head)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -208,7 +212,7 @@ class Lab:
         self.progress = progress or Silent()
         self.shared: dict[object, Any] = {}
         self._pool = pool or executor()
-        self._vendors: dict[tuple[Any, ...], Loopback] = {}
+        self._vendors: dict[tuple[Any, ...], tuple[VendorProcess, str]] = {}
         self._locks: list[FileLock] = []
         self._temporary: TemporaryDirectory[str] | None = None
         self.model = cache(self._model)
@@ -247,11 +251,29 @@ class Lab:
     def client(
         self, customer: str, *, source: str | None = None, max_bottom: int | None = None, max_tail: int | None = None
     ) -> Client:
-        """A customer of a vendor on this machine, which is started when the first one asks; see `vendor.init`."""
+        """A customer of a vendor in another process of this machine, which is started when the first one asks.
+
+        Args:
+            customer: Whose folder and secret.
+            source: The model; the lab's by default.
+            max_bottom: The deepest cut for which the vendor hands out bottoms; half of the blocks by default.
+            max_tail: The deepest tail that it hands out; see `vendor.init`.
+        """
         key = (source or self.options.model, max_bottom, max_tail)
         if key not in self._vendors:
-            self._vendors[key] = Loopback(self._vendor_folder(key), key[0], max_bottom=max_bottom, max_tail=max_tail)
-        return self._vendors[key].client(self.home(customer).path, self.progress)
+            self.progress.update("start vendor", 0, 1)
+            folder = self._vendor_folder(key)
+            # as many threads as here: a baseline in this process and a split run then round alike
+            vendor.init(
+                folder, models=[f"model={key[0]}"], max_bottom=max_bottom, max_tail=max_tail,
+                threads=torch.get_num_threads(),
+            )  # fmt: skip
+            # a new key for the same tenant opens the same namespace, so none has to be kept
+            self._vendors[key] = VendorProcess(folder), vendor.keys.create(folder, _TENANT)
+            self._vendors[key][0].start()
+            self.progress.update("start vendor", 1, 1)
+        process, api_key = self._vendors[key]
+        return Client(process.url, api_key, home=self.home(customer).path)
 
     def _vendor_folder(self, key: tuple[Any, ...]) -> Path:
         """A vendor's own folder: workers beside each other have one each, and a stopped one finds its own again."""
@@ -353,8 +375,8 @@ class Lab:
             self.shared.clear()  # it may name files of that folder
             del self.workspace
             self._temporary = None
-        for vendor in self._vendors.values():
-            vendor.stop()
+        for process, _ in self._vendors.values():
+            process.stop()
         for lock in self._locks:
             lock.release()
         self._vendors, self._locks = {}, []

@@ -17,8 +17,7 @@ from cutlayer.customer import Lora, Objective
 from cutlayer.models import STARTER, Head
 from cutlayer.privacy import LARGEST_EPSILON
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.label_cells import HeadCell, RunCell
-from cutlayer.recipes.label_training import CorpusSpec, LanguageCell, LanguageScale
+from cutlayer.recipes.label_cells import CorpusSpec, HeadCell, LanguageCell, LanguageScale, RunCell
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.options import RecipeConfig, Setting, shipped
 from cutlayer.recipes.recipe import Recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +24,6 @@ from cutlayer.attacks import (
     Measured,
     Noise,
     NotApplicable,
-    Outcome,
     Reading,
     SecondaryMetric,
     SeenFrame,
@@ -37,7 +35,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
-from cutlayer.core import ConfigError, Cut, Fault, Payload, Rows, Spec, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Payload, Spec, Tokens
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.recipes.lab import Cell, Lab
@@ -93,9 +91,7 @@ class ReadCell(Cell):
         return f"{self.private.name}{known}-{how}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
-        for file in (self.private, self.public):
-            if file is not None:
-                file.path(lab.options.data)
+        super().check(lab)
         blocks = lab.model(head=None).blocks
         if self.bottom >= blocks:
             raise ConfigError(
@@ -122,15 +118,15 @@ class ReadCell(Cell):
             reads[name] = AttackReading(
                 outcome=found.outcome, seconds=seconds, fitted=0 if known is None else known.tokens,
                 unseen=None if known is None or reading is None else _unseen(reading, known.ids),
-                beyond=None if first is None or reading is None else _beyond(reading, first),
+                beyond=None if first is None or reading is None else _share(
+                    "beyond", "more than the first attack, of the same releases",
+                    reading.per_text(reading.right) - first.per_text(first.right), reading.per_text(reading.seen),
+                ),
                 choice=_choice(attack, knowledge, found, rows=self.form is not Form.ROAD),
             )  # fmt: skip
             first = first or reading
         lab.progress.update("attacks", len(self.attacks), len(self.attacks))
         return CellReadings(texts=len(tokens), replaced=replaced, reads=reads)
-
-    def clear(self, lab: Lab) -> None:
-        shutil.rmtree(lab.scratch(self), ignore_errors=True)
 
     def measures(self, result: CellReadings) -> Iterator[Measure]:
         if result.replaced is not None:
@@ -158,16 +154,12 @@ class ReadCell(Cell):
 
 
 class Choice(Spec):
-    """What the adaptive attack chose on its own text; see `attacks.maximum_posterior.Tuned`.
+    """What the adaptive attack chose on its own text.
 
     Attributes:
         pairs: Draws that the channel was fitted on.
         candidates: Tokens considered in each place.
-        weight: The prior's exponent; `None`: releases were taken as they are.
-        shrinkage: What the channel's formula was worth in draws; `None` where counts are left out.
-        read: The share of its own tokens that it then read.
-        as_released: The share that it read by taking releases as they are.
-        tokens: Of how many.
+        weight: As of `attacks.maximum_posterior.Tuned`, and so the others; `None` where that is infinite.
     """
 
     pairs: int
@@ -213,10 +205,6 @@ class CellReadings(Spec):
     replaced: float | None = None
     reads: dict[str, AttackReading]
 
-    def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        for name, read in self.reads.items():
-            yield name, read.outcome
-
 
 # ---------------------------------------------------------------- how texts left
 
@@ -260,14 +248,12 @@ def _made_up(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Toke
     else:
         made = simulate(tokens, knowledge, rows=torch.bfloat16, rng=rng)
     where: dict[str, str | int] = {"record_set": identifier(_SET), "shard": 0}
-    frame = SeenFrame(Direction.UP, routes.SHARD_PUT, where, lambda: _packed(made))
+    wire_type = WireType.FP32 if cell.form is Form.SINGLE else WireType.BF16
+    frame = SeenFrame(
+        Direction.UP, routes.SHARD_PUT, where, lambda: dict(pack(made, vocab_size=2**32, wire_type=wire_type))
+    )
     records = {identifier(_SET): torch.arange(len(tokens))}
     return Transcript(lambda: [frame]), TokenTruth(tokens, records=records), knowledge, None
-
-
-def _packed(made: Payload) -> dict[str, Tensor]:
-    single = isinstance(made, Rows) and made.packed.values.dtype is torch.float32
-    return dict(pack(made, vocab_size=2**32, wire_type=WireType.FP32 if single else WireType.BF16))
 
 
 def _added_in_single(tokens: Tokens, table: Tensor, eta: float, rng: np.random.Generator) -> Tokens:
@@ -289,11 +275,6 @@ def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
         return None
     hits, trials = reading.per_text(reading.right & new), reading.per_text(new)
     return _share("unseen", "tokens that do not stand in the attacker's text", hits, trials)
-
-
-def _beyond(reading: Reading, first: Reading) -> SecondaryMetric:
-    gained = reading.per_text(reading.right) - first.per_text(first.right)
-    return _share("beyond", "more than the first attack, of the same releases", gained, reading.per_text(reading.seen))
 
 
 def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> SecondaryMetric:

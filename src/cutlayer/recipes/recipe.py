@@ -158,7 +158,11 @@ class Recipe(Generic[C]):
         ]
         shown = [path.name for path in pictures if path.suffix == ".png"]
         files = write_report(options.out, tables, content, title=f"Recipe {self.name}: {config.title}", pictures=shown)
-        parquet = _write_parquet(frame, options.out / "results.parquet")
+        parquet = options.out / "results.parquet"
+        # an axis of numbers and words is written as words
+        mixed = [str(name) for name in frame if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
+        with written(parquet):
+            frame.assign(**{name: frame[name].map(_word) for name in mixed}).to_parquet(parquet, index=False)
         return Report(tuple(dict.fromkeys(tables)), content, (*files, parquet, *pictures), outcomes.failures)
 
     def _declared(self, config: C, lab: Lab, names: Iterable[str]) -> dict[str, Part]:
@@ -190,7 +194,7 @@ class Recipe(Generic[C]):
 
 def _results(frame: pd.DataFrame, name: str, part: Part, outcomes: Outcomes) -> Results:
     own = frame[frame["part"] == name]
-    return Results(own, outcomes.results, part.scenarios, outcomes.failures, part.same_texts)
+    return Results(own, outcomes.results, part.scenarios, part.same_texts)
 
 
 def _tables(told: Sequence[Told], results: Results) -> list[Table]:
@@ -231,14 +235,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _write_parquet(frame: pd.DataFrame, path: Path) -> Path:
-    """The long table as a file that any tool reads; an axis of numbers and words is written as words."""
-    mixed = [str(name) for name in frame if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
-    with written(path):
-        frame.assign(**{name: frame[name].map(_word) for name in mixed}).to_parquet(path, index=False)
-    return path
-
-
 def _word(value: Any) -> str | None:
     return None if value is None or value != value else str(value)  # noqa: PLR0124
 
@@ -257,10 +253,11 @@ def deviations_table(found: Sequence[tuple[Any, str]], title: str = "Where this 
 
 def controls_table(results: Results) -> Iterable[Table]:
     """Every attack's controls; for recipes whose cells keep outcomes of attacks by name as `reads`."""
-    rows = []
-    for cell, found in results.cells.items():
-        for name, outcome in found.outcomes():
-            rows.append((cell.name, name, outcome.status, controls_text(outcome)))
+    rows = [
+        (cell.name, name, read.outcome.status, controls_text(read.outcome))
+        for cell, found in results.cells.items()
+        for name, read in found.reads.items()
+    ]
     yield Table(
         title="Controls",
         columns=("cell", "attack", "status", "what it reads of unprotected, noise, shuffled traffic; twice alike, %"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -14,9 +15,11 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from cutlayer.attacks import (
+    ATTACKS,
+    ControlFailed,
     Knowledge,
     LabelTruth,
-    Measured,
+    NotApplicable,
     Outcome,
     Score,
     SeenFrame,
@@ -26,7 +29,6 @@ from cutlayer.attacks import (
     View,
     examine,
 )
-from cutlayer.attacks.attack import ATTACKS, Guess
 from cutlayer.core import Claim, Guarantee, Proportion, Spec
 from cutlayer.recipes.lab import Cell
 from cutlayer.recipes.long_table import Measure
@@ -55,14 +57,6 @@ class Steps:
         rounds = sum(frame.route in kinds and frame.direction is Direction.UP for frame in transcript)
         return cls(tuple(transcript.steps()), rounds)
 
-    @property
-    def gradient_bytes(self) -> int:
-        return sum(_size(step.gradient) for step in self.seen)
-
-    @property
-    def output_bytes(self) -> int:
-        return sum(_size(step.output) for step in self.seen if step.output is not None)
-
     def with_gradients(self, change: Callable[[SeenStep], Tensor]) -> Steps:
         return replace(self, seen=tuple(replace(step, gradient=change(step)) for step in self.seen))
 
@@ -80,20 +74,11 @@ def _frames(steps: Sequence[SeenStep]) -> Iterable[SeenFrame]:
     for step in steps:
         where: dict[str, str | int] = {"job": step.source.removeprefix("job/"), "step": step.number}
         sent = {"lengths": step.lengths} if step.lengths is not None else {"records": torch.arange(len(step.gradient))}
-        yield _frame(Direction.UP, routes.STEP, where, sent)
+        crossed = [(Direction.UP, routes.STEP, sent), (Direction.UP, routes.GRADIENT, {"gradient": step.gradient})]
         if step.output is not None:
-            yield _frame(Direction.DOWN, routes.STEP, where, {"output": step.output})
-        yield _frame(Direction.UP, routes.GRADIENT, where, {"gradient": step.gradient})
-
-
-def _frame(
-    direction: Direction, route: routes.Route, where: dict[str, str | int], tensors: dict[str, Tensor]
-) -> SeenFrame:
-    return SeenFrame(direction, route, where, lambda: tensors)
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+            crossed.insert(1, (Direction.DOWN, routes.STEP, {"output": step.output}))
+        for direction, route, tensors in crossed:
+            yield SeenFrame(direction, route, where, partial(dict, tensors))
 
 
 # ---------------------------------------------------------------- what is read of them
@@ -124,14 +109,10 @@ class Reading(Spec):
     reason: str = ""
 
     @classmethod
-    def of(cls, attack: str, outcome: Outcome) -> Self:
-        if isinstance(outcome, Measured):
-            return cls(attack=attack, success=outcome.success, interval=outcome.interval, chance=outcome.chance)
-        return cls(attack=attack, success=None, reason=outcome.reason)
-
-    @classmethod
-    def scored(cls, attack: str, score: Score) -> Self:
-        return cls(attack=attack, success=score.success, interval=score.interval, chance=score.chance)
+    def of(cls, attack: str, found: Outcome | Score) -> Self:
+        if isinstance(found, ControlFailed | NotApplicable):
+            return cls(attack=attack, success=None, reason=found.reason)
+        return cls(attack=attack, success=found.success, interval=found.interval, chance=found.chance)
 
 
 class Option(Spec):
@@ -209,98 +190,54 @@ class Recorded:
         return tuple(Reading.of(name, each.outcome) for name, each in found)
 
     def option(self, name: str, **found: Any) -> Option:
-        """The steps as they are, as an option.
-
-        Args:
-            name: Of the option.
-            **found: Further fields of it.
-        """
+        """The steps as they are, as an option of this name, with further fields of it."""
+        seen = self.steps.seen
         return Option(
             name=name, readings=self.read(self.steps), rounds=self.steps.rounds,
-            gradient_bytes=self.steps.gradient_bytes, output_bytes=self.steps.output_bytes, **found,
+            gradient_bytes=sum(step.gradient.nbytes for step in seen),
+            output_bytes=sum(step.output.nbytes for step in seen if step.output is not None), **found,
         )  # fmt: skip
 
     def recombined(self, option: Option, passes: int, *, cover: float) -> Option:
-        """The same steps with several passes in the place of each: learnt is the same, but for rounding.
+        """An option's steps with several passes in the place of each: learnt is the same, but for rounding.
 
-        Args:
-            option: The steps as they are.
-            passes: How many.
-            cover: How much larger covers are than gradients.
+        Covers are `cover` times as large as gradients.
         """
-        several, truth, attack = Recombined(self.steps, passes, cover=cover), self.truth, ON_TOKENS
-        steps: Steps | None
-        if isinstance(truth, LabelTruth) and self.steps.seen[0].gradient.shape[1] == truth.num_labels:
-            steps, attack = several.from_labels(), "output-gradient"
-        else:
-            steps = several.from_update()
-            if isinstance(truth, LabelTruth):
-                truth, attack = (
-                    LabelTruth(truth.labels, truth.num_labels, truth.steps, named=False),
-                    "gradient-direction",
-                )
+        rng = torch.Generator().manual_seed(0)  # of covers: they protect nothing here
+        seen, truth, attack = self.steps.seen, self.truth, ON_TOKENS
+        drawn = {step.number: recombine(step.gradient.float(), passes, cover=cover, rng=rng) for step in seen}
+        logits = isinstance(truth, LabelTruth) and seen[0].gradient.shape[1] == truth.num_labels
+        if logits:
+            attack = "output-gradient"
+        elif isinstance(truth, LabelTruth):
+            truth = LabelTruth(truth.labels, truth.num_labels, truth.steps, named=False)
+            attack = "gradient-direction"
+
+        def solve(step: SeenStep) -> Tensor | None:
+            """Which combination the vendor finds, of logits without any update."""
+            sent, _ = drawn[step.number]
+            if not logits:  # by what it applies to the bias in front: a sum over rows
+                return solve_from_update(sent.double().sum(1), step.gradient.double().sum(0))
+            return None if step.output is None else solve_from_labels(sent, torch.softmax(step.output.float(), 1))
+
+        def deviation(step: SeenStep) -> float:
+            """How far what is applied is from the gradient, in the largest entry of the latter: rounding."""
+            far = combined(*drawn[step.number]) - step.gradient.float()
+            return float(far.abs().max() / step.gradient.float().abs().max())
+
+        found = {step.number: solve(step) for step in seen}
+        known = {number: combined(drawn[number][0], each) for number, each in found.items() if each is not None}
+        steps = self.steps.with_gradients(lambda step: known[step.number]) if len(known) == len(found) else None
+        first = self.steps.with_gradients(lambda step: drawn[step.number][0][0])
         changes = {
             "name": f"recombination, {option.name}",
             "passes": passes,
-            "readings": (*self.read(several.first), solved(steps, attack, truth, self.knowledge)),
+            "readings": (*self.read(first), solved(steps, attack, truth, self.knowledge)),
             "gradient_bytes": passes * option.gradient_bytes,
             "guarantee": NOTHING,
-            "deviation": several.deviation,
+            "deviation": max(map(deviation, seen)),
         }
         return option.model_copy(update=changes)
-
-
-class Recombined:
-    """Recorded steps with several passes in the place of each.
-
-    Args:
-        steps: As they were.
-        passes: How many.
-        cover: How much larger covers are than gradients.
-    """
-
-    def __init__(self, steps: Steps, passes: int, *, cover: float) -> None:
-        rng = torch.Generator().manual_seed(0)  # of covers: they protect nothing here
-        self._steps = steps
-        self._drawn = {
-            step.number: recombine(step.gradient.float(), passes, cover=cover, rng=rng) for step in steps.seen
-        }
-
-    @property
-    def first(self) -> Steps:
-        """What the vendor sees of the first pass of each step."""
-        return self._steps.with_gradients(lambda step: self._drawn[step.number][0][0])
-
-    @property
-    def deviation(self) -> float:
-        """How far what is applied is from the gradient, in the largest entry of the latter: rounding."""
-        worst = 0.0
-        for step in self._steps.seen:
-            far = combined(*self._drawn[step.number]) - step.gradient.float()
-            worst = max(worst, float(far.abs().max() / step.gradient.float().abs().max()))
-        return worst
-
-    def from_labels(self) -> Steps | None:
-        """The gradients that the vendor finds without any update; `None` where it is too much work."""
-        found: dict[int, Tensor] = {}
-        for step in self._steps.seen:
-            sent, _ = self._drawn[step.number]
-            if step.output is None:
-                return None
-            coefficients = solve_from_labels(sent, torch.softmax(step.output.float(), 1))
-            if coefficients is None:
-                return None
-            found[step.number] = combined(sent, coefficients)
-        return self._steps.with_gradients(lambda step: found[step.number])
-
-    def from_update(self) -> Steps:
-        """The gradients that the vendor finds by what it applies to the bias in front: a sum over rows."""
-
-        def solve(step: SeenStep) -> Tensor:
-            sent, _ = self._drawn[step.number]
-            return combined(sent, solve_from_update(sent.double().sum(1), step.gradient.double().sum(0)))
-
-        return self._steps.with_gradients(solve)
 
 
 def solved(steps: Steps | None, attack: str, truth: LabelTruth | TrainedTruth, knowledge: Knowledge) -> Reading:
@@ -310,10 +247,8 @@ def solved(steps: Steps | None, attack: str, truth: LabelTruth | TrainedTruth, k
     run, transcript = ATTACKS[attack], steps.transcript()
     if isinstance(truth, TrainedTruth) and run.tokens is not None:
         transcript, kept = truth.beginning(transcript, run.tokens)
-        guesses: Iterable[Guess] = run(View(transcript, knowledge))
-        return Reading.scored(SOLVED, kept.score(guesses))
-    guesses = run(View(transcript, truth.granted(transcript, knowledge)))
-    return Reading.scored(SOLVED, truth.score(guesses))
+        return Reading.of(SOLVED, kept.score(run(View(transcript, knowledge))))
+    return Reading.of(SOLVED, truth.score(run(View(transcript, truth.granted(transcript, knowledge)))))
 
 
 # ---------------------------------------------------------------- cells that attack what they recorded

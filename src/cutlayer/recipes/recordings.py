@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import safetensors.torch
@@ -15,19 +14,17 @@ from filelock import FileLock
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cutlayer.attacks import Knowledge, Transcript
-from cutlayer.core import Cut, DataError, Proportion, Ragged, Rows, Spec, Tokens
-from cutlayer.customer import LanguageResult, TrainSpec, TuningSpec
-from cutlayer.customer.corpora import Corpora, split_rows
-from cutlayer.customer.derived import run_order
+from cutlayer.attacks import Knowledge
+from cutlayer.core import Cut, DataError, Ragged, Rows, Spec, Tokens
+from cutlayer.customer import TrainSpec, TuningSpec
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.home import write_bytes
-from cutlayer.customer.prepare import prepare
 from cutlayer.customer.run import OPTIMISER
-from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Template
-from cutlayer.privacy import CustomerSecret
 from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.lab import Rows as LabRows
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports.cells import digest
@@ -144,22 +141,16 @@ def _record(run: SplitRun, lab: Lab) -> Recording:
             training=run.training, wire_type=WireType.FP32, public_first=public,
             public_iterations=run.public_iterations, seed=run.seed, out=folder, progress=lab.progress,
         )  # fmt: skip
-        tokens = _batches(run, result, Corpora(train, dev, None, public), client.home.secret, lab)
-        found = Recording(_seen(run, folder, tokens), _first_weights(folder) if run.keeps_weights else {})
+        given, archive = Corpora(train, dev, None, public), lab.archive(result.spec.cut)
+        evidence = Evidence.of(folder, given, archive, home=client.home)
+        weights: dict[str, Tensor] = {}
+        if run.keeps_weights:
+            kept = safetensors.torch.load_file(folder / "trained-1.safetensors")
+            weights = {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
+        found = Recording(_seen(run, evidence), weights)
         client.delete_adapter(result.adapter_id)
     shutil.rmtree(folder)
     return found
-
-
-def _batches(
-    run: SplitRun, result: LanguageResult, corpora: Corpora, secret: CustomerSecret, lab: Lab
-) -> Mapping[int, Tokens]:
-    """The true tokens of each kept iteration: prepared and ordered again, as the customer did."""
-    spec = result.spec
-    rows = split_rows(corpora, spec, secret)
-    data = prepare(rows, spec, lab.archive(spec.cut), vocab_size=len(lab.model(head=None).tokenizer))
-    order = training_order(spec, run_order(spec.seed, spec.privacy, secret), data.train.lengths, 0)
-    return {iteration: data.tokens.select(order[iteration - 1]) for iteration in run.kept}
 
 
 def _private_texts(run: SplitRun, lab: Lab) -> tuple[Dataset, Dataset]:
@@ -214,42 +205,19 @@ def _count(text: str, tokenizer: PreTrainedTokenizerBase) -> int:
     return tokenise(Dataset(((text,),)), tokenizer, max_content=2**31).total
 
 
-def _seen(run: SplitRun, folder: Path, tokens: Mapping[int, Tokens]) -> dict[int, Seen]:
-    """The boundaries of the kept iterations, out of the transcript."""
+def _seen(run: SplitRun, evidence: Evidence) -> dict[int, Seen]:
+    """The boundaries of the kept iterations, and the texts that each was of."""
     steps = {run.public_iterations + iteration: iteration for iteration in run.kept}
-    found: dict[int, Seen] = {}
-    for release in Transcript.recorded(folder / "transcript").releases():
-        iteration = steps.get(release.number)
-        if iteration is None or release.source.count("/") != 1 or not release.source.startswith("job/"):
-            continue
-        found[iteration] = Seen(cast(Rows, release.payload), tokens[iteration])  # a trained bottom releases rows
+    truth, found = evidence.tokens, {}
+    for release in evidence.transcript.releases():
+        of, *also = release.source.split("/")[1:]
+        if release.number in steps and not also and (of, release.number) in truth.steps:
+            rows = cast(Rows, release.payload)  # a trained bottom releases rows
+            found[steps[release.number]] = Seen(rows, truth.tokens.select(truth.steps[of, release.number]))
     return {iteration: found[iteration] for iteration in run.kept}
 
 
-def _first_weights(folder: Path) -> dict[str, Tensor]:
-    kept = safetensors.torch.load_file(folder / "trained-1.safetensors")
-    return {name: tensor for name, tensor in kept.items() if not name.startswith(OPTIMISER)}
-
-
 # ---------------------------------------------------------------- labels above the cut
-
-
-class LabelsRead(Spec):
-    """What the vendor reads of one run's labels, as the run's result tells it.
-
-    Attributes:
-        first_steps: Of tokens that are trained on, from gradients of the first steps, and so `last_steps`.
-        answers: Of the customer's most probable tokens after training.
-        rows: Of tokens that are trained on, from rows behind one block.
-        before: Dev perplexity before training, and `after` it.
-    """
-
-    first_steps: Proportion | None
-    last_steps: Proportion | None
-    answers: Proportion | None
-    rows: Proportion | None
-    before: float
-    after: float
 
 
 class TailCell(Cell):
@@ -273,7 +241,7 @@ class TailCell(Cell):
     def name(self) -> str:
         return f"tail{self.tail}-{self.corpus.name}-{self.tuning.method}-s{self.seed}"
 
-    def run(self, lab: Lab) -> LabelsRead:
+    def run(self, lab: Lab) -> LabRows[Measure]:
         """Trains; the run itself measures what its traffic tells."""
         texts = self.corpus.read(lab.options.data)
         chosen = Dataset(texts.sample(min(self.texts, len(texts)), seed=self.seed).texts)
@@ -284,18 +252,9 @@ class TailCell(Cell):
                 training=self.training, seed=self.seed, out=lab.scratch(self), progress=lab.progress,
             )  # fmt: skip
             client.delete_adapter(result.adapter_id)
-        return LabelsRead(
-            first_steps=result.token_recovery_first_steps,
-            last_steps=result.token_recovery_last_steps,
-            answers=result.token_recovery_from_answers,
-            rows=result.token_recovery_from_boundary,
-            before=result.dev_before,
-            after=result.perplexity,
-        )
-
-    def clear(self, lab: Lab) -> None:
-        shutil.rmtree(lab.scratch(self), ignore_errors=True)
-
-    def measures(self, result: LabelsRead) -> Iterator[Measure]:
-        read = {name: name for name in ("first_steps", "last_steps", "answers", "rows")}
-        yield from Measure.fields(result, {**read, "perplexity before": "before", "perplexity": "after"})
+        names = {
+            "first_steps": "token_recovery_first_steps", "last_steps": "token_recovery_last_steps",
+            "answers": "token_recovery_from_answers", "rows": "token_recovery_from_boundary",
+            "perplexity before": "dev_before", "perplexity": "perplexity",
+        }  # fmt: skip
+        return LabRows[Measure](rows=tuple(Measure.fields(result, names)))

@@ -132,14 +132,12 @@ class Results:
         frame: The long table: axes and `COLUMNS`, a row for each number.
         cells: Results by cell, as the cell returned them.
         scenarios: Of the part, or of all parts.
-        failures: Cells that have no result, by name, with the reason.
         same_texts: As of the part.
     """
 
     frame: pd.DataFrame
     cells: Mapping[Cell, Any]
     scenarios: Sequence[Scenario] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
     same_texts: bool = True
 
     def rows(self, **where: Any) -> pd.DataFrame:

@@ -28,8 +28,8 @@ def share(digits: int = 1, *, interval: bool = True) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        if interval and number.lower is not None and number.upper is not None and number.runs == 1:
-            return _within(100 * number.value, 100 * number.lower, 100 * number.upper, digits)
+        if interval and (told := _within(number, lambda value: f"{100 * value:.{digits}f}")):
+            return told
         if number.se is None:
             return percent(number.value, digits)
         return in_percent(number.value, number.se, number.trials, digits=digits)
@@ -63,10 +63,8 @@ def plain(digits: int = 2) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        if number.lower is not None and number.upper is not None and number.runs == 1:
-            return _within(number.value, number.lower, number.upper, digits)
-        spread = f" ± {number.se:.{digits}f}" if number.se is not None else ""
-        return f"{number.value:,.{digits}f}{spread}"
+        spread = "" if number.se is None else f" ± {number.se:.{digits}f}"
+        return _within(number, lambda value: f"{value:.{digits}f}") or f"{number.value:,.{digits}f}{spread}"
 
     return show
 
@@ -77,10 +75,10 @@ def points(digits: int = 2) -> Show:
     def show(number: Number) -> str:
         if number.value is None:
             return _missing(number)
-        told = f"{100 * number.value:+.{digits}f}"
-        if number.lower is None or number.upper is None:
-            return told if number.se is None else f"{told} ± {100 * number.se:.{digits}f}"
-        return f"{told} [{100 * number.lower:+.{digits}f}, {100 * number.upper:+.{digits}f}]"
+        spread = "" if number.se is None else f" ± {100 * number.se:.{digits}f}"
+        return (
+            _within(number, lambda value: f"{100 * value:+.{digits}f}") or f"{100 * number.value:+.{digits}f}{spread}"
+        )
 
     return show
 
@@ -119,8 +117,11 @@ def _missing(number: Number) -> str:
     return number.note.partition(":")[0] or DASH
 
 
-def _within(value: float, low: float, high: float, digits: int) -> str:
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def _within(number: Number, text: Callable[[float], str]) -> str:
+    """A number of one run with the ends of its interval; empty where it has none."""
+    if number.value is None or number.lower is None or number.upper is None or number.runs > 1:
+        return ""
+    return f"{text(number.value)} [{text(number.lower)}, {text(number.upper)}]"
 
 
 def eta_text(eta: Any) -> str:
@@ -185,7 +186,6 @@ class Pivot:
         across: The axis whose places are columns.
         where: Which rows of the long table.
         notes: Sentences below, or functions of the results that make them.
-        keep_empty: Whether lines without any number are kept.
     """
 
     title: str
@@ -194,7 +194,6 @@ class Pivot:
     across: Axis | None = None
     where: Where = field(default_factory=dict)
     notes: Sequence[str | Callable[[Results], Iterable[str]]] = ()
-    keep_empty: bool = False
 
     def __call__(self, results: Results) -> Iterable[Table]:
         yield self.table(results)
@@ -204,43 +203,32 @@ class Pivot:
         places = [axis.name for axis in self.lines]
         for missing in (name for name in places if name not in rows):
             rows = rows.assign(**{missing: None})
-        lines = []
-        for place, group in _groups(rows, places):
+        across, columns = self.across, [axis.heading for axis in self.lines]
+        if across is None:
+            columns += [column.title for column in self.columns]
+        else:
+            levels = results.levels(across.name, **self.where)
+            columns += ["", *(f"{across.heading} {across.text(level)}" for level in levels)]
+        lines: list[tuple[str, ...]] = []
+        notes: list[str] = []
+        # by place, in the order in which places first occur
+        groups = rows.groupby(places, sort=False, dropna=False) if places else [((), rows)]
+        for place, group in groups:
             heads = [axis.text(level) for axis, level in zip(self.lines, place, strict=True)]
-            if self.across is None:
-                found = [self._cell(results, group, column) for column in self.columns]
-                if self.keep_empty or any(text != DASH for text in found):
-                    lines.append((*heads, *found))
-                continue
-            levels = results.levels(self.across.name, **self.where)
-            for column in self.columns:
-                found = [self._cell(results, select(group, {self.across.name: level}), column) for level in levels]
-                if self.keep_empty or any(text != DASH for text in found):
-                    lines.append((*heads, column.title, *found))
-        return Table(title=self.title, columns=self._headings(results), rows=tuple(lines), notes=_notes(self, results))
+            if across is None:
+                found = [(heads, [self._cell(results, group, column) for column in self.columns])]
+            else:
+                parts = [select(group, {across.name: level}) for level in levels]
+                found = [
+                    ([*heads, column.title], [self._cell(results, part, column) for part in parts])
+                    for column in self.columns
+                ]
+            # lines without any number are left out
+            lines += [(*place, *texts) for place, texts in found if any(text != DASH for text in texts)]
+        for each in self.notes:
+            notes += [each] if isinstance(each, str) else each(results)
+        return Table(title=self.title, columns=tuple(columns), rows=tuple(lines), notes=tuple(notes))
 
     def _cell(self, results: Results, group: pd.DataFrame, column: Column) -> str:
         source = self.where.get("source", "here")
         return column.show(results.pooled(select(group, {"source": source, "metric": column.metric, **column.where})))
-
-    def _headings(self, results: Results) -> tuple[str, ...]:
-        heads = [axis.heading for axis in self.lines]
-        if self.across is None:
-            return (*heads, *(column.title for column in self.columns))
-        levels = results.levels(self.across.name, **self.where)
-        return (*heads, "", *(f"{self.across.heading} {self.across.text(level)}" for level in levels))
-
-
-def _notes(pivot: Pivot, results: Results) -> tuple[str, ...]:
-    found: list[str] = []
-    for each in pivot.notes:
-        found += [each] if isinstance(each, str) else each(results)
-    return tuple(found)
-
-
-def _groups(rows: pd.DataFrame, places: Sequence[str]) -> Iterable[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Rows by place, in the order in which places first occur."""
-    if not places:
-        return [((), rows)]
-    found = rows.groupby(list(places), sort=False, dropna=False)
-    return [(tuple(place), group) for place, group in found]

@@ -1,4 +1,4 @@
-"""Public data sets as tasks: which file, which columns, how they are split.
+"""Public data sets as tasks: which file, which columns, how they are split, and topics where nobody wrote labels down.
 
 The files are those of the folder that `CUTLAYER_DATA` (or `--data`) names, one per split:
 `FOLDER/<name>/<split>.jsonl.gz`.
@@ -6,17 +6,22 @@ The files are those of the folder that `CUTLAYER_DATA` (or `--data`) names, one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 from pydantic import Field
+from sklearn.decomposition import LatentDirichletAllocation
+from sklearn.feature_extraction.text import CountVectorizer
 
 from cutlayer.core import DataError, Spec
 from cutlayer.data import Dataset, read_dataset
-from cutlayer.recipes.topics import TopicLabels, Topics, find_topics
 
+_WORD = r"[a-z]{3,}"
 SPLIT_SEED = 0
 """All runs of a recipe see the same splits; a run's own seed varies the rest."""
 
@@ -27,6 +32,91 @@ class Limits(Spec):
     train: int | None = Field(default=None, ge=2)
     dev: int | None = Field(default=None, ge=1)
     test: int | None = Field(default=None, ge=1)
+
+
+class Topics(Spec):
+    """How topics are found.
+
+    Attributes:
+        count: Topics of the model.
+        share: A text whose main topic makes less of it than this has no label.
+        least_texts: Words that fewer training texts hold are not looked at.
+        most_texts: Words that a greater share of the training texts hold are not looked at.
+        passes: Passes over the training texts.
+    """
+
+    count: int = Field(default=10, ge=2)
+    share: float = Field(default=0.5, gt=0, lt=1)
+    least_texts: int = Field(default=20, ge=1)
+    most_texts: float = Field(default=0.1, gt=0, le=1)
+    passes: int = Field(default=10, ge=1)
+
+
+class TopicLabels(Spec):
+    """The main topic of each text, or `None` where none is main enough.
+
+    Attributes:
+        of: A line for each data set.
+        texts: Digest of the texts of each data set.
+    """
+
+    of: tuple[tuple[str | None, ...], ...]
+    texts: tuple[str, ...]
+
+    def apply(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+        """The rows that have a topic, with the topic as their label.
+
+        Raises:
+            DataError: The data sets are not those that were labelled.
+        """
+        if tuple(_digest(dataset) for dataset in datasets) != self.texts:
+            raise DataError(
+                "The topics that were kept belong to other files.", remedy="Use a new folder for this experiment."
+            )
+        labelled = []
+        for dataset, topics in zip(datasets, self.of, strict=True):
+            found = [(row, topic) for row, topic in enumerate(topics) if topic is not None]
+            labelled.append(
+                replace(dataset.select([row for row, _ in found]), labels=tuple(topic for _, topic in found))
+            )
+        return labelled
+
+
+def find_topics(datasets: Sequence[Dataset], topics: Topics, *, seed: int) -> TopicLabels:
+    """Fits latent Dirichlet allocation to the first data set, the training texts, and labels all of them.
+
+    The same seed gives the same topics.
+
+    Raises:
+        DataError: The training texts have too few words in common.
+    """
+    texts = [[" ".join(row) for row in dataset.texts] for dataset in datasets]
+    words = CountVectorizer(
+        stop_words="english", token_pattern=_WORD, min_df=topics.least_texts, max_df=topics.most_texts
+    )
+    try:
+        counts = words.fit_transform(texts[0])
+    except ValueError as error:
+        raise DataError(
+            f"No word of the {len(texts[0])} training texts stands in at least {topics.least_texts} of them and in "
+            f"{topics.most_texts:.0%} at most, so they have no topics.",
+            remedy="Give more texts, or lower `least_texts`.",
+        ) from error
+    model = LatentDirichletAllocation(topics.count, max_iter=topics.passes, random_state=seed).fit(counts)
+    return TopicLabels(
+        of=tuple(_main_topics(model.transform(words.transform(part)), topics.share) for part in texts),
+        texts=tuple(_digest(dataset) for dataset in datasets),
+    )
+
+
+def _digest(dataset: Dataset) -> str:
+    return hashlib.sha256(json.dumps(dataset.texts).encode()).hexdigest()
+
+
+def _main_topics(shares: np.ndarray[tuple[int, int], np.dtype[np.float64]], least: float) -> tuple[str | None, ...]:
+    return tuple(
+        f"topic {main}" if row[main] >= least else None for row, main in zip(shares, shares.argmax(1), strict=True)
+    )
 
 
 class Task(Spec):
@@ -70,15 +160,6 @@ class Task(Spec):
         return train, test
 
 
-Labeller = Callable[[Task, Topics, Sequence[Dataset]], TopicLabels]
-"""Gives the topics of a task's files, training texts first."""
-
-
-def fresh_topics(_: Task, topics: Topics, datasets: Sequence[Dataset]) -> TopicLabels:
-    """Topics found anew; takes a minute for ten thousand texts."""
-    return find_topics(datasets, topics, seed=SPLIT_SEED)
-
-
 @dataclass(frozen=True)
 class Splits:
     """A task's rows."""
@@ -88,15 +169,17 @@ class Splits:
     test: Dataset
 
     @classmethod
-    def read(cls, task: Task, folder: Path, limits: Limits, *, label: Labeller = fresh_topics) -> Self:
+    def read(cls, task: Task, folder: Path, limits: Limits, topics: TopicLabels | None = None) -> Self:
         """Reads a task, holds out dev, and takes at most so many rows of each split.
 
         Dev is stratified by label, or made of whole groups. Rows beyond a limit are left out at random, stratified by
-        label too. `label` says where topics come from, for a task whose labels they are.
+        label too. `topics` are those of a task whose labels they are; by default they are found anew, which takes a
+        minute for ten thousand texts.
         """
         train, test = task.read(folder)
         if task.topics is not None:
-            train, test = label(task, task.topics, (train, test)).apply((train, test))
+            found = topics or find_topics((train, test), task.topics, seed=SPLIT_SEED)
+            train, test = found.apply((train, test))
         train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
         return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
 

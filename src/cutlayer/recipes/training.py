@@ -38,8 +38,7 @@ from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tasks import Limits, Splits, Task, TextFile, fresh_topics
-from cutlayer.recipes.topics import TopicLabels
+from cutlayer.recipes.tasks import SPLIT_SEED, Limits, Splits, Task, TextFile, TopicLabels, find_topics
 from cutlayer.reports import Calibrated, Table
 
 
@@ -63,7 +62,7 @@ class TopicCell(Cell):
         if self.task.topics is None:
             raise DataError(f"{self.task.name} has labels of its own.")
         lab.progress.update(f"find topics of {self.task.title}", 0, 1)
-        found = fresh_topics(self.task, self.task.topics, self.task.read(lab.options.data))
+        found = find_topics(self.task.read(lab.options.data), self.task.topics, seed=SPLIT_SEED)
         lab.progress.update(f"find topics of {self.task.title}", 1, 1)
         return found
 
@@ -76,7 +75,8 @@ def splits(lab: Lab, task: Task, limits: Limits) -> Splits:
     """
 
     def read() -> Splits:
-        return Splits.read(task, lab.options.data, limits, label=lambda *_: lab.result(TopicCell(task=task)))
+        topics = None if task.topics is None else lab.result(TopicCell(task=task))
+        return Splits.read(task, lab.options.data, limits, topics)
 
     return lab.once((task, limits), read)
 
@@ -210,6 +210,7 @@ class TrainingCell(Cell):
     tuning: Lora = Lora()
 
     def check(self, lab: Lab) -> None:
+        super().check(lab)
         splits(lab, self.task, self.limits)
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
@@ -277,11 +278,6 @@ class SplitCell(TrainingCell):
         if self.attacks:
             bottom = f"-blocks{self.bottom}{'' if self.place is Place.TOKENS else '-rows'}-attacked"
         return f"{self.task.name}-eta{self.eta:g}{steering}{bottom}-s{self.seed}"
-
-    def check(self, lab: Lab) -> None:
-        super().check(lab)
-        if self.public is not None:
-            self.public.path(lab.options.data)
 
     def run(self, lab: Lab) -> Trained:
         settings: dict[str, Any] = {

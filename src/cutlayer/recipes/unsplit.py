@@ -49,22 +49,18 @@ RELATED = 0.5
 FULL, LORA = "full fine-tuning", "LoRA, r 8"
 METHODS: Mapping[Method, str] = {"full": FULL, "lora": LORA}
 AS_PRINTED, ROWS_ONLY = "Algorithm 1", "x' alone, rate 0.01"
-GPT2 = PAPER["table_2"]["GPT-2"]
 BLOCKS = Axis("bottom", "blocks at the customer")
 
 
-def _disagree(_: Results) -> Iterable[Table]:
-    yield Table(
-        title="Where the paper's parts disagree", columns=("what",), rows=tuple((o,) for o in PAPER["oddities"])
-    )
-
-
+ODDITIES = Table(
+    title="Where the paper's parts disagree", columns=("what",), rows=tuple((each,) for each in PAPER["oddities"])
+)
 RECIPE = Recipe(
     "unsplit",
     shipped("unsplit", UnsplitConfig),
     default_model=STARTER_DECODER,
     paper=lambda _: {"paper": PAPER},
-    closing=[_disagree],
+    closing=[lambda _: [ODDITIES]],
 )
 """Is split learning privacy-preserving for fine-tuning? The paper's tables and figures, and what it did not try."""
 
@@ -97,19 +93,14 @@ def table_1(grid: Grid) -> Part:
 @part("table-2")
 def table_2(grid: Grid) -> Part:
     """The first and the second iteration, full fine-tuning, one block."""
-    specs, names = {AS_PRINTED: grid.paper, ROWS_ONLY: grid.rows}, {1: "first", 2: "second"}
-    cases = [Case(name, iteration, spec) for name, spec in specs.items() for iteration in names]
+    specs = {AS_PRINTED: grid.paper, ROWS_ONLY: grid.rows}
+    cases = [Case(name, iteration, spec) for name, spec in specs.items() for iteration in (1, 2)]
     claim = "Table 2: the second iteration is read less than the first."
     claims = [
         fails("Takeaway 3.3: after iteration 1 the attack fails even against one block.", cases[1::2]),
         less(claim, cases[0], cases[1], stated="GPT-2: 82.57, 0.415 %"),
     ]
-    paper = [
-        each
-        for model, line in PAPER["table_2"].items()
-        for iteration, name in names.items()
-        for each in scores(line[name], model=model, setting=AS_PRINTED, iteration=iteration)
-    ]
+    paper = scores("table_2", {"first": {"iteration": 1}, "second": {"iteration": 2}}, setting=AS_PRINTED)
     return measured.with_parameters(attacked("table-2", grid, grid.scenarios(cases), claims, paper=paper))
 
 
@@ -121,9 +112,8 @@ def table_3(grid: Grid) -> Part:
         fails("§3.3.4: with LoRA the attack fails, too.", [lora]),
         less("Takeaway 3.2: more trainable parameters make it weaker.", lora, full),
     ]
-    lines = [(LORA, model, line["second"]) for model, line in PAPER["table_3"].items()]
-    lines += [(FULL, "GPT-2", GPT2["second"])]
-    paper = [each for name, model, line in lines for each in scores(line, model=model, setting=name, iteration=2)]
+    second = {"second": {"iteration": 2}}
+    paper = scores("table_3", second, setting=LORA) + scores("table_2", second, model="GPT-2", setting=FULL)
     return measured.with_parameters(attacked("table-3", grid, grid.scenarios([lora, full]), claims, paper=paper))
 
 
@@ -133,12 +123,7 @@ def table_4(grid: Grid) -> Part:
     corpora = grid.config.corpora
     names = {each: f"{corpora[each].title} (for {corpora[each].stands_for})" for each in ("textgenerator", "enron")}
     cases = [Case(name, 2, corpus=corpus) for corpus, name in names.items()]
-    paper = [
-        each
-        for model, line in PAPER["table_4"].items()
-        for corpus, name in names.items()
-        for each in scores(line[corpus], model=model, setting=name, iteration=2)
-    ]
+    paper = scores("table_4", {corpus: {"setting": name} for corpus, name in names.items()}, iteration=2)
     claims = [fails("§3.3.4: on simpler texts the second iteration is not read either.", cases)]
     return attacked("table-4", grid, grid.scenarios(cases), claims, paper=paper)
 
@@ -158,7 +143,7 @@ def figure_3(grid: Grid) -> Part:
         less(claim, cases[0], cases[-1], "bottom", stated="OPT: 43.55, 17.29, 3.83 %"),
         fails("§3.3.3: with four blocks of GPT-2 it no longer works.", cases[-1:], "bottom"),
     ]
-    paper = list(scores(GPT2["first"], model="GPT-2", setting=AS_PRINTED, bottom=1))
+    paper = scores("table_2", {"first": {"bottom": 1}}, model="GPT-2", setting=AS_PRINTED)
     return attacked("figure-3", grid, grid.scenarios(cases), claims, lines=(SETTING, BLOCKS), paper=paper)
 
 
@@ -342,8 +327,8 @@ def public_first(grid: Grid) -> Part:
         text = f"{public} iteration{'s' * (public > 1)} on public text"
         after = [case for case in cases if case.public == public]
         claims.append(fails(f"§5: private text is no longer read after {text}.", after, "public"))
-    printed = enumerate((GPT2["first"], GPT2["second"]))
-    paper = [each for n, line in printed for each in scores(line, model="GPT-2", setting=algorithm, public=n)]
+    stand_ins = {"first": {"public": 0}, "second": {"public": 1}}
+    paper = scores("table_2", stand_ins, model="GPT-2", setting=algorithm)
     lines = (SETTING, Axis("public", "iterations on public text"))
     return attacked("public-first", grid, grid.scenarios(cases), claims, lines=lines, paper=paper)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -219,10 +219,15 @@ READ = [
 ]
 
 
-def scores(line: Mapping[str, float], **axes: Level) -> Iterator[Stated]:
-    """A line of the paper's tables: accuracy and ROUGE, as it prints them."""
-    for metric, value in zip(("success", *ROUGE), line.values(), strict=True):
-        yield Stated(metric, value / 100, axes, UNSPLIT)
+def scores(table: str, lines: Mapping[str, Where], *, model: str = "", **axes: Level) -> list[Stated]:
+    """Accuracy and ROUGE as the paper prints them: lines of a table by name, of all models or one, where they stand."""
+    return [
+        Stated(metric, value / 100, {"model": name, **axes, **place}, UNSPLIT)
+        for name, printed_lines in PAPER[table].items()
+        if model in ("", name)
+        for line, place in lines.items()
+        for metric, value in zip(("success", *ROUGE), printed_lines[line].values(), strict=True)
+    ]
 
 
 def at(case: Case, along: str, attack: str = UNSPLIT) -> tuple[str, Where]:
@@ -259,7 +264,7 @@ def attacked(
         name: Of the part and its figure; title and notes: `layouts/unsplit.yaml`.
         grid: The cells' settings.
         scenarios: What is run.
-        claims: What is claimed.
+        claims: What must hold.
         lines: The axis whose places are lines of the figure, and the one along; both make the lines of the table.
         paper: What the paper prints; its models are places on the axis `model`.
         levels: Drawn across the figure.

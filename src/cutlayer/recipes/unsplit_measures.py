@@ -17,7 +17,7 @@ from cutlayer.recipes.measures.parameters import (
     TABLE_2,
     CountCell,
     Held,
-    NetworkCountCell,
+    NetworkSizeCell,
     rounded,
 )
 from cutlayer.recipes.recordings import TailCell
@@ -113,7 +113,7 @@ def model_scale(grid: Grid) -> Part:
         Stated("parameters", each["value"] * units[each.get("unit", "")], {"what": name})
         for name, each in PAPER["model_scale"].items()
     ]
-    return LAYOUT.part("model-scale", [Scenario(NetworkCountCell())], stated=stated, claims=[_scale])
+    return LAYOUT.part("model-scale", [Scenario(NetworkSizeCell())], stated=stated, claims=[_scale])
 
 
 def _scale(results: Results) -> Iterable[Verdict]:

@@ -15,7 +15,7 @@ from cutlayer.recipes.measures.parameters import (
     OPT,
     TABLE_2,
     CountCell,
-    NetworkCountCell,
+    NetworkSizeCell,
     count,
 )
 from cutlayer.recipes.unsplit_cases import PAPER
@@ -147,7 +147,7 @@ def test_figure_5():
 
 
 def test_the_scale_of_convolutional_networks():
-    found = {row.what: row.parameters for row in NetworkCountCell().run(None).rows}
+    found = {row.axes["what"]: row.value for row in NetworkSizeCell().run(None).rows}
     assert found["UnSplit's CNN"] == 1_609_546
     assert found["UnSplit's CNN, one layer"] == 1792
     assert found["ResNet-152"] == 60_192_808 - 1000 * 2049 + 10 * 2049

@@ -309,7 +309,7 @@ def test_parts_are_run_from_the_command_line_and_kept(world, monkeypatch):
     assert "Takeaway 3.3" in text
     # again: nothing is run, and no vendor is started
     monkeypatch.setattr("cutlayer.recipes.boundary_attacks.UnSplitRun", None)
-    monkeypatch.setattr("cutlayer.recipes.loopback.VendorProcess", None)
+    monkeypatch.setattr("cutlayer.recipes.lab.VendorProcess", None)
     assert run(world, "table-2") == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,8 +48,8 @@ def strongest(results: Results) -> Iterable[Measure]:
         known = [each for each in found if each.value is not None]
         if known:
             least = min(known, key=lambda each: each.value or 0.0)
-            strong = Measure("EP", least.value, least.se, least.n, attack=STRONGEST, axes=axes)
-            yield replace(strong, independent=least.independent)
+            trials = least.independent
+            yield Measure("EP", least.value, least.se, least.n, attack=STRONGEST, independent=trials, axes=axes)
 
 
 def best_within(results: Results, centralised: float, *, loss: float, **where: Any) -> float | None:
@@ -73,6 +72,8 @@ def conclusion(results: Results, *, paper: Mapping[str, Any], places: Axis) -> I
     etas = _noisy(results, part="table-2")
     attacks = [each for each in results.levels("attack", part="table-2", eta=etas) if each in ATTACKS]
     said, architecture = paper["conclusion"], paper["architecture"]
+    with torch.device("meta"):  # shapes alone
+        model = RobertaForSequenceClassification(RobertaConfig.from_dict(dict(architecture)))
     rows: list[tuple[str, ...]] = []
     for bottom in sorted(results.levels("bottom", part=("figure-4", "table-2"))):
         part = "table-2" if bottom in results.levels("bottom", part="table-2") else "figure-4"
@@ -86,7 +87,7 @@ def conclusion(results: Results, *, paper: Mapping[str, Any], places: Axis) -> I
             rows.append((name, handed_out, noise, *eps, DASH if ua is None else f"{100 * (ua - centralised):+.1f}"))
     theirs = (
         f"{paper['model']}, {said['blocks']} of {architecture['num_hidden_layers']} blocks",
-        percent(papers_share(architecture, said["blocks"])), "not stated; Table 2 has such a cell at eta0 65",
+        percent(share_handed_out(model, Cut(bottom=said["blocks"]))), "not stated; Table 2 has such a cell at eta0 65",
         f"{said['ep']:g}", *(DASH for _ in attacks[1:]), f"{-said['ua_loss']:+.1f}",
     )  # fmt: skip
     yield Table(
@@ -109,10 +110,3 @@ def _choices(
     for place in results.levels("place", **where, eta=_noisy(results)):
         eta = best_within(results, centralised, loss=LOSS, **where, place=place)
         yield place, eta, places.text(place) + (f", eta0 {eta:g}" if eta else ": no eta0 costs so little")
-
-
-def papers_share(architecture: Mapping[str, int], bottom: int) -> float:
-    """The share of the weights of the paper's model that such a bottom has, counted on shapes alone."""
-    with torch.device("meta"):
-        model = RobertaForSequenceClassification(RobertaConfig.from_dict(dict(architecture)))
-    return share_handed_out(model, Cut(bottom=bottom))

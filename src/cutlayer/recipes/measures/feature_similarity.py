@@ -79,15 +79,7 @@ class Relation(NamedTuple):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Relation:
-    """dCor of corresponding vectors, as the V-statistic.
-
-    Args:
-        x: `[…, n]` of two numbers or more, computed in float64.
-        y: The same shape.
-
-    Returns:
-        Both `[…]`.
-    """
+    """dCor `[…]` of corresponding vectors `[…, n]`, n ≥ 2, as the V-statistic, in float64."""
     shape, n = x.shape[:-1], x.shape[-1]
     chunks = zip(x.reshape(-1, n).split(_MOST_CHANNELS), y.reshape(-1, n).split(_MOST_CHANNELS), strict=True)
     parts = [_relate(_Distances.of(left), _Distances.of(right)) for left, right in chunks]
@@ -95,15 +87,7 @@ def distance_correlation(x: Tensor, y: Tensor) -> Relation:
 
 
 def distance_correlations(x: Tensor, y: Tensor) -> Relation:
-    """dCor of every vector of `x` with every vector of `y`, as the V-statistic.
-
-    Args:
-        x: `[a, n]` of two numbers or more, computed in float64.
-        y: `[b, n]`.
-
-    Returns:
-        Both `[a, b]`.
-    """
+    """dCor `[a, b]` of every vector of `x` `[a, n]` with every one of `y` `[b, n]`, else as `distance_correlation`."""
     right = _Distances.of(y)
     parts = [_relate(_Distances.of(left), right, crossed=True) for left in x.split(_MOST_CHANNELS)]
     return Relation(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -229,12 +213,9 @@ class Similarity(Spec):
 
 @torch.no_grad()
 def measure(features: Features, *, shown: int = SHOWN, compared: int | None = None) -> Similarity:
-    """Compares a part's input and output.
+    """Compares a part's input and output, which may differ in their channels.
 
-    Args:
-        features: `[samples, channels, features]` of both; they may differ in their channels.
-        shown: Channels of the heat maps, from the first.
-        compared: At most so many corresponding channels, evenly spread; all by default.
+    Heat maps are of the first `shown` channels; at most so many corresponding ones are `compared`, evenly spread.
     """
     inputs, outputs = features.inputs.detach(), features.outputs.detach()
     maps: list[tuple[Tensor, ...]] = []

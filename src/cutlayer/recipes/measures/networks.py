@@ -179,8 +179,9 @@ def photographs(n: int, *, side: int, rng: torch.Generator) -> Tensor:
         shorter = min(height, width)
         wide = _draw(shorter // 4, shorter, rng)
         top, left = _draw(0, height - wide, rng), _draw(0, width - wide, rng)
-        cuts.append(_resized(picture[None, :, top : top + wide, left : left + wide], side))
-    return torch.cat(cuts)
+        cut = picture[None, :, top : top + wide, left : left + wide]
+        cuts.append(F.interpolate(cut, size=(side, side), mode="bilinear", align_corners=False, antialias=True))
+    return torch.cat(cuts).clamp(0, 1)
 
 
 def heartbeats(n: int, *, rng: torch.Generator) -> Tensor:
@@ -202,11 +203,6 @@ def heartbeats(n: int, *, rng: torch.Generator) -> Tensor:
     beats = beats + 0.05 * torch.sin(2 * torch.pi * time + phase) + 0.01 * torch.randn(n, ECG_LENGTH, generator=rng)
     low, high = beats.amin(1, keepdim=True), beats.amax(1, keepdim=True)
     return ((beats - low) / (high - low))[:, None]
-
-
-def _resized(images: Tensor, side: int) -> Tensor:
-    resized = F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
-    return resized.clamp(0, 1)
 
 
 def _draw(least: int, most: int, rng: torch.Generator) -> int:

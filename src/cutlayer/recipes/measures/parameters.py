@@ -149,12 +149,7 @@ def count(
 ) -> Held:
     """Counts what the customer holds and trains; the paper's columns count no tail, nor the head.
 
-    Args:
-        architecture: The model.
-        bottom: Blocks below the cut.
-        tail: Blocks above the upper cut.
-        rank: LoRA's.
-        model: The architecture on the meta device, where several cuts are counted.
+    `model` is the architecture on the meta device, given where several cuts are counted.
 
     Raises:
         ModelError: The cut leaves the vendor no block.
@@ -169,6 +164,7 @@ def count(
     table, blocks = below.table.numel(), total(below.block_parameters())
     above = total(each for each in ([] if parts.tail is None else parts.tail.parameters()) if id(each) not in shared)
     trained = [below, *([parts.tail] if parts.tail is not None and tail else [])]
+    adapters = [] if architecture.lora is None else [adapted_part(part, architecture.lora, rank) for part in trained]
     return Held(
         architecture=architecture.title,
         bottom=bottom,
@@ -177,7 +173,7 @@ def count(
         positions=total(below.parameters()) - table - blocks,
         blocks=blocks,
         above=above,
-        adapter=None if architecture.lora is None else _adapter(architecture.lora, trained, rank),
+        adapter=sum(total(each for each in part.parameters() if each.requires_grad) for part in adapters) or None,
         whole=total(model.parameters()),
     )
 
@@ -185,11 +181,6 @@ def count(
 def adapted_part(part: P, targets: Targets, rank: int) -> P:
     """A part with LoRA on its blocks, for counting: nobody reads its values."""
     return attach_lora(part, rank=rank, alpha=2 * rank, dropout=0.0, targets=targets, seed=0)
-
-
-def _adapter(targets: Targets, parts: Iterable[Part], rank: int) -> int:
-    made = (adapted_part(part, targets, rank) for part in parts)
-    return sum(total(each for each in part.parameters() if each.requires_grad) for part in made)
 
 
 def total(parameters: Iterable[nn.Parameter]) -> int:
@@ -227,18 +218,10 @@ class CountCell(Cell):
 # ---------------------------------------------------------------- §4.1.2
 
 
-class NetworkCount(Spec):
-    """A count of §4.1.2, and which reading it is."""
-
-    what: str
-    parameters: int
-    note: str
-
-
-class NetworkCountCell(Cell):
+class NetworkSizeCell(Cell):
     """Parameters of the networks that §4.1.2 compares, built in plain torch on the meta device."""
 
-    def run(self, lab: Lab) -> Rows[NetworkCount]:
+    def run(self, lab: Lab) -> Rows[Measure]:
         with torch.device("meta"):
             small, large, imagenet = UnsplitCnn(), resnet_152(classes=10), resnet_152(classes=1000)
         linear = max(total(each.parameters()) for each in small.modules() if isinstance(each, nn.Linear))
@@ -262,9 +245,5 @@ class NetworkCountCell(Cell):
                 f"with table and positions {gpt2.parameters:,}, which is what compares with ResNet-152",
             ),
         }  # fmt: skip
-        counts = (NetworkCount(what=what, parameters=found, note=note) for what, (found, note) in rows.items())
-        return Rows[NetworkCount](rows=tuple(counts))
-
-    def measures(self, result: Rows[NetworkCount]) -> Iterator[Measure]:
-        for row in result.rows:
-            yield Measure("parameters", row.parameters, note=row.note, axes={"what": row.what})
+        counts = (Measure("parameters", n, note=note, axes={"what": what}) for what, (n, note) in rows.items())
+        return Rows[Measure](rows=tuple(counts))

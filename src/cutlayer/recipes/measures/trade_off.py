@@ -11,13 +11,7 @@ from cutlayer.reports import Estimate, Gain
 
 
 def gain(results: Results, ours: Where, baseline: Where) -> Measure:
-    """By how much the UA of one curve over eta is above another's at equal EP; its note is a verdict.
-
-    Args:
-        results: Of both curves.
-        ours: Where the one stands; without noise there is nothing that it could change.
-        baseline: Where the other stands.
-    """
+    """By how much the UA of one curve over eta is above another's at equal EP; its note is a verdict."""
     found = Gain.of(_curve(results, ours), _curve(results, baseline))
     if found is None:
         return Measure("UA gained", None, note="the curves do not overlap", axes=ours)

@@ -6,9 +6,9 @@ Hugging Face's own class, tokenising and padding; see `fit` for the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from peft import PeftModel
@@ -20,34 +20,21 @@ from cutlayer.customer import Lora, Objective, Progress
 from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import Head, load_model, load_tokenizer, max_length
-from cutlayer.recipes.reference.fit import Lesson, ReferenceRun, fit, ordinary_peft
+from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, ordinary_peft
 
 _EVALUATION_BATCH = 64
 
 
-class Watcher(Protocol):
-    """Looks at a training and changes nothing of it."""
-
-    def begin(self, model: PeftModel) -> None:
-        """Is given the model before the first step."""
-        ...
-
-    def step(self, texts: Tensor) -> None:
-        """Is called after each backward pass, with the numbers of its texts `[batch]`."""
-        ...
+Watch: TypeAlias = Callable[[PeftModel], Callable[[Tensor], None]]
+"""Is given the model before the first step. What it returns is called after each backward pass, with the numbers of its
+texts `[batch]`. It changes nothing."""
 
 
 @dataclass(frozen=True)
-class Centralised:
-    """A finished run: accuracy on test with the weights of the best epoch on dev, and on dev after each.
-
-    Attributes:
-        losses: Training loss of each step.
-    """
+class Centralised(Fit):
+    """A finished run: accuracy on test with the weights of the best epoch on dev."""
 
     accuracy: Proportion
-    dev: tuple[float, ...]
-    losses: tuple[float, ...]
     seconds: float
 
 
@@ -57,16 +44,11 @@ def train_centralised(
     progress: Progress,
     bottom: int = 0,
     device: str = "auto",
-    watcher: Watcher | None = None,
+    watch: Watch | None = None,
 ) -> Centralised:
-    """Fine-tunes the whole model with LoRA on texts as they are.
+    """Fine-tunes the whole model with LoRA on texts as they are, blocks below `bottom` without adapter.
 
-    Args:
-        run: The texts and how they are learnt.
-        progress: Where to show progress.
-        bottom: Blocks without adapter, counted from below, as at a frozen bottom.
-        device: `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
-        watcher: Looks on.
+    The device is `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
 
     Raises:
         ConfigError: There is no such device here.
@@ -96,20 +78,13 @@ def train_centralised(
     def accuracy(dataset: Dataset, stage: str) -> Proportion:
         return _accuracy(adapted, batches, dataset, names, progress, stage)
 
-    numbers = torch.tensor(run.order.of(run.train.texts))
-
-    def watch(texts: Tensor) -> None:
-        if watcher is not None:
-            watcher.step(numbers[texts])
-
-    if watcher is not None:
-        watcher.begin(adapted)
+    numbers, watched = torch.tensor(run.order.of(run.train.texts)), None if watch is None else watch(adapted)
     lesson = Lesson(
         adapted, batches.lengths(train), loss, lambda: accuracy(dev, "centralised dev").value,
         Objective.CLASSIFICATION.best,
     )  # fmt: skip
-    fitted = fit(run, lesson, progress, watch=watch)
-    return Centralised(accuracy(test, "centralised test"), fitted.dev, fitted.losses, time.monotonic() - started)
+    fitted = fit(run, lesson, progress, watch=None if watched is None else lambda texts: watched(numbers[texts]))
+    return Centralised(**vars(fitted), accuracy=accuracy(test, "centralised test"), seconds=time.monotonic() - started)
 
 
 @torch.no_grad()

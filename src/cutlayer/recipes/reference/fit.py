@@ -65,14 +65,9 @@ def order_without_privacy(customer: Path, seed: int) -> Order:
 def ordinary_peft(
     whole: PreTrainedModel, lora: Lora, *, seed: int, bottom: int = 0, num_labels: int | None = None
 ) -> PeftModel:
-    """PEFT around the whole model, starting from the values that a split run starts from.
+    """PEFT around the whole model with its head, starting from the values that a split run of this seed starts from.
 
-    Args:
-        whole: The model with its head.
-        lora: Rank, scale, dropout and targets of the adapter.
-        seed: What the adapter's first values are drawn from.
-        bottom: Blocks without adapter, counted from below, as at a frozen bottom.
-        num_labels: Outputs of a classification head.
+    `bottom` blocks, counted from below, have no adapter, as at a frozen bottom.
     """
     reference = attach_lora(
         cut_up(whole, Cut(bottom=bottom or None)).top,
@@ -119,11 +114,7 @@ class Fit:
 def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callable[[Tensor], None] | None = None) -> Fit:
     """Trains a model, which then has the weights of the best epoch on dev.
 
-    Args:
-        run: Its settings, seed and order.
-        lesson: The model, its loss and its dev set.
-        progress: Where to show progress.
-        watch: Is called after each backward pass, with the numbers of its texts `[batch]`.
+    `watch` is called after each backward pass, with the numbers of its texts `[batch]`.
     """
     training, model = run.training, lesson.model
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

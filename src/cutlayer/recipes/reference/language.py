@@ -20,23 +20,17 @@ from cutlayer.customer.connection import choose_device
 from cutlayer.customer.defaults import BLOCK_LENGTH
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Kind, family_of, load_model, load_tokenizer, max_length
-from cutlayer.recipes.reference.fit import Lesson, ReferenceRun, fit, ordinary_peft
+from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, ordinary_peft
 
 _EVALUATION_BATCH = 4
 
 
 @dataclass(frozen=True)
-class CentralisedLanguage:
-    """A finished run: perplexity on test with the weights of the best epoch on dev, and on dev before and after each.
-
-    Attributes:
-        losses: Training loss of each step.
-    """
+class CentralisedLanguage(Fit):
+    """A finished run: perplexity on test with the weights of the best epoch on dev, and on dev `before` all."""
 
     perplexity: Perplexity
     before: float
-    dev: tuple[float, ...]
-    losses: tuple[float, ...]
     seconds: float
     model: nn.Module
 
@@ -73,7 +67,9 @@ def train_centralised_language_model(
     )  # fmt: skip
     fitted = fit(run, lesson, progress)
     reached = perplexity(test, "centralised test")
-    return CentralisedLanguage(reached, before, fitted.dev, fitted.losses, time.monotonic() - started, tuned)
+    return CentralisedLanguage(
+        **vars(fitted), perplexity=reached, before=before, model=tuned, seconds=time.monotonic() - started
+    )
 
 
 Text = tuple[Tensor, ...]
