@@ -26,7 +26,7 @@ from cutlayer.core.extras import require
 from cutlayer.core.setting import Shown, setting
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec
-from cutlayer.reports.audit_spec import EPOCHS, LEARNING_RATE, REPORT, AuditSpec
+from cutlayer.reports.audit_spec import REPORT, AuditSpec
 
 if TYPE_CHECKING:
     from cutlayer.reports.schema import AuditReport
@@ -43,8 +43,8 @@ LOCAL: Final = {
     "cut.bottom": "",
     "cut.tail": "",
     "cut.target": "",
-    "training.epochs": f"1; {EPOCHS} with --frontier",
-    "training.learning_rate": f"as in `finetune`; {LEARNING_RATE:g} of a classifier with --frontier",
+    "training.epochs": "1; with --frontier as in `finetune`",
+    "training.learning_rate": "",
     "training.max_length": "",
     "seed": f"{SEED}",
 }

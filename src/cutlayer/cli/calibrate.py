@@ -20,7 +20,7 @@ from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec, Training
-from cutlayer.reports.audit_spec import EPOCHS, LEARNING_RATE, PublicText
+from cutlayer.reports.audit_spec import PublicText
 
 if TYPE_CHECKING:
     from cutlayer.reports.calibrate import Arm, Calibration, Setting
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 METRIC = "token_recovery"
 SEARCH = "The search"
 SEED = 0
-LOCAL: Final = {"training.epochs": f"{EPOCHS}", "training.learning_rate": f"{LEARNING_RATE:g}", "seed": f"{SEED}"}
-"""What of a run can be set, and what it is by default."""
+LOCAL: Final = {"training.epochs": "", "training.learning_rate": "", "seed": f"{SEED}"}
+"""What of a run can be set, and what it is by default where that is another than a run's."""
 MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector"], Place]]] = {
     "text-to-text": ("text-to-text", Place.TOKENS),
     "vector": ("vector", Place.TOKENS),
@@ -99,7 +99,7 @@ def calibrate(
     arms = _arms(searched)
     seed = settings.get("seed", SEED)
     given = settings["training"].model_dump(exclude_unset=True) if "training" in settings else {}
-    training = Training(**{"epochs": EPOCHS, "learning_rate": LEARNING_RATE, "dev_share": HELD_OUT} | given)
+    training = Training(**{"dev_share": HELD_OUT} | given)
     with checked():
         spec = CalibrationSpec(
             model=local.model,
@@ -162,7 +162,8 @@ def command(setting: Setting, data: str, where: DataSpec, training: Training) ->
     words += ["--eta", f"{setting.eta:g}", "--bottom", "text" if arm.bottom is None else str(arm.bottom)]
     words += ["--mechanism", arm.mechanism]
     words += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
-    words += ["--epochs", str(training.epochs), "--learning-rate", f"{training.learning_rate:g}"]
+    words += [] if training.epochs is None else ["--epochs", str(training.epochs)]
+    words += [] if training.learning_rate is None else ["--learning-rate", f"{training.learning_rate:g}"]
     return shlex.join(words)
 
 

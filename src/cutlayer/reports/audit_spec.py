@@ -12,9 +12,6 @@ from cutlayer.customer.attacker import ATTACKER
 
 REPORT: Final = "The report"
 """The topic of what is made of the answers."""
-EPOCHS: Final = 3
-LEARNING_RATE: Final = 1e-3
-"""Of runs whose accuracies are compared: short, and of some hundred texts."""
 
 
 class PublicText(SettingsSpec):

@@ -205,7 +205,7 @@ def test_other_etas_are_run_and_drawn_beside_the_audited_one(
     assert "no noise" in done.err
 
 
-def test_a_short_run_learns_enough_for_accuracies_to_differ(
+def test_accuracies_are_compared_of_runs_as_long_as_a_fine_tuning(
     run: Run,
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
@@ -216,7 +216,7 @@ def test_a_short_run_learns_enough_for_accuracies_to_differ(
     audit(run, texts, tiny_model, tmp_path, "--eta", 60, "--frontier", 60)
     alone, compared = (spec.training for spec in asked)
     assert (alone.epochs, alone.learning_rate, alone.dev_share) == (1, None, None)
-    assert (compared.epochs, compared.learning_rate, compared.dev_share) == (3, 1e-3, 0.2)
+    assert (compared.epochs, compared.learning_rate, compared.dev_share) == (None, None, 0.2)
 
 
 @pytest.mark.slow
