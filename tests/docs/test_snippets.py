@@ -24,7 +24,7 @@ SNIPPETS = [
     for path in PAGES
     for number, snippet in enumerate(blocks(path.read_text(), "python"))
 ]
-ROWS = 24
+ROWS = 12
 
 
 @pytest.fixture(scope="module")
