@@ -19,7 +19,8 @@ from typing import Any
 from cutlayer.cli.output import Output
 from cutlayer.core import Spec
 from cutlayer.core.executors import executor
-from cutlayer.customer import Lora, Objective, Training, TrainSpec
+from cutlayer.customer import Lora, Objective, Training
+from cutlayer.customer.corpora import default_held_out
 from cutlayer.customer.defaults import Learner, settle_training
 from cutlayer.models import STARTER
 from cutlayer.recipes.lab import Lab
@@ -31,7 +32,6 @@ from cutlayer.recipes.tables import Axis, Column, Pivot, eta_text, points, share
 from cutlayer.recipes.tasks import Limits, Task
 from cutlayer.recipes.training import CentralisedCell, SplitCell
 
-BATCH = 32
 WITHIN = 2.0
 """Points by which the defaults may be below the best of the grid."""
 
@@ -43,30 +43,17 @@ class Scale(Spec):
     test: int
 
 
-class Schedule(Spec):
-    """A schedule of the grid. It says all that the defaults may say otherwise one day, so that it stays what it is."""
-
-    learning_rate: float
-    updates: int = 600
-    patience_updates: int = 150
-    epochs: int | None = None
-
-    def training(self, texts: int) -> Training:
-        """The schedule for so many texts, in batches of 32."""
-        of_epoch = -(-texts // BATCH)
-        epochs = self.epochs or min(max(5, -(-self.updates // of_epoch)), 40)
-        patience = max(2, -(-self.patience_updates // of_epoch))
-        return Training(
-            learning_rate=self.learning_rate, epochs=epochs, patience=patience, batch_size=BATCH, warmup_steps=0.06
-        )
-
-
 class Config(RecipeConfig[Scale]):
-    """What is run: data sets, etas, and a grid of schedules by name, beside the defaults."""
+    """What is run: data sets, etas, and a grid of schedules by name, beside the defaults.
+
+    `lengths` holds, by the number of texts, what the grid's schedules have in common; each says what it has of its own.
+    The grid sets everything that the defaults set, so it stays the same when those change.
+    """
 
     tasks: tuple[Task, ...]
     etas: tuple[float, ...]
-    grid: Mapping[str, Schedule]
+    lengths: Mapping[int, Training]
+    grid: Mapping[str, Training]
 
 
 CONFIG = Config(
@@ -81,11 +68,15 @@ CONFIG = Config(
         Task(name="sms_spam", title="SMS spam", dev_share=0.3),
     ),
     etas=(math.inf, 80.0),
+    lengths={
+        texts: Training(epochs=epochs, patience=patience, batch_size=32, warmup_steps=0.06)
+        for texts, epochs, patience in ((64, 40, 75), (400, 40, 12), (2000, 10, 3))
+    },
     grid={
-        "3e-4, 5 epochs": Schedule(learning_rate=3e-4, epochs=5),
-        "3e-4": Schedule(learning_rate=3e-4),
-        "1e-3": Schedule(learning_rate=1e-3),
-        "3e-3": Schedule(learning_rate=3e-3),
+        "3e-4, 5 epochs": Training(learning_rate=3e-4, epochs=5),
+        "3e-4": Training(learning_rate=3e-4),
+        "1e-3": Training(learning_rate=1e-3),
+        "3e-3": Training(learning_rate=3e-3),
     },
     sizes={Size.TINY: Scale(texts=(64,), test=64), Size.FULL: Scale(texts=(400, 2000), test=1000)},
 )
@@ -99,15 +90,14 @@ def beside_a_grid(c: Config, lab: Lab) -> Part:
     scale, model = c.at(lab.options.size), lab.model()
     scenarios: list[Scenario] = []
     for task, texts, eta in product(c.tasks, scale.texts, c.etas):
-        schedules = {DEFAULTS: Training()} | {name: each.training(texts) for name, each in c.grid.items()}
-        for name, said in schedules.items():
-            training = settled(said, Learner(texts, model.whole.config.hidden_size))
-            # dev as in `finetune`: a tenth, but 50 texts at least
-            dev = max(texts // 10, min(50, texts // 5))
+        schedules = {name: c.lengths[texts].model_copy(update=_said(each)) for name, each in c.grid.items()}
+        for name, said in ({DEFAULTS: Training()} | schedules).items():
+            learner = Learner(texts, model.whole.config.hidden_size)
+            dev = default_held_out(texts)
             shared: dict[str, Any] = {
                 "task": task,
                 "limits": Limits(train=texts - dev, dev=dev, test=scale.test),
-                "training": training,
+                "training": settle_training(said, Objective.CLASSIFICATION, Lora(), learner),
                 "model": model.fingerprint,
             }
             cell = CentralisedCell(**shared) if math.isinf(eta) else SplitCell(**shared, eta=eta)
@@ -132,9 +122,8 @@ def beside_a_grid(c: Config, lab: Lab) -> Part:
     )  # fmt: skip
 
 
-def settled(training: Training, learner: Learner) -> TrainSpec:
-    """A schedule with nothing left open, as a run of these texts by this model would have it."""
-    return settle_training(training, Objective.CLASSIFICATION, Lora(), learner)
+def _said(training: Training) -> dict[str, Any]:
+    return training.model_dump(exclude_unset=True)
 
 
 def _behind(results: Results) -> Iterable[Measure]:

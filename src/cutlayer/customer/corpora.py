@@ -45,7 +45,7 @@ class Corpora:
         if self.dev is not None:
             return self.train, self.dev
         rows = len(self.train)
-        held = _default_held_out(rows) if dev_share is None else math.ceil(round(dev_share * rows, 6))
+        held = default_held_out(rows) if dev_share is None else math.ceil(round(dev_share * rows, 6))
         if not 0 < held < rows:
             raise ConfigError(
                 [Fault("dev_share", dev_share, f"leaves one side of {rows} rows empty")],
@@ -104,8 +104,8 @@ class Corpora:
         return state.hexdigest()
 
 
-def _default_held_out(rows: int) -> int:
-    """So many that an accuracy's standard error is 7 points at most, where that leaves enough to train on."""
+def default_held_out(rows: int) -> int:
+    """Rows of dev where no share was given: an accuracy's standard error is 7 points at most, if enough is left."""
     return max(math.ceil(rows / 10), min(MANY, rows // 5))
 
 

@@ -364,7 +364,7 @@ def _measured_by(points: Sequence[FrontierPoint]) -> list[str]:
 def _held_out(points: Sequence[FrontierPoint], objective: Objective, epochs: int | None) -> list[str]:
     if all(point.utility is None for point in points):
         return []
-    most = "" if epochs is None else f" of up to {epochs} epochs"
-    chose = "" if epochs == 1 else f", and which chose the best{most or ' epoch'}"
+    best = "epoch" if epochs is None else f"of up to {epochs} epochs"
+    chose = "" if epochs == 1 else f", and which chose the best {best}"
     name = "Perplexity" if objective.generates else "Accuracy"
     return [f"{name} is of texts that were not trained on{chose}, the same under all settings."]

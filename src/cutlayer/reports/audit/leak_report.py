@@ -360,7 +360,7 @@ def _labelled(source: Source, columns: Mapping[str, Any], objective: Objective) 
 def _settings(asked: AuditSpec, *, training: Training | None = None, **given: Any) -> list[FinetuneSpec]:
     """The run that is audited, and those at other etas that it is compared with."""
     said = {} if training is None else training.model_dump(exclude_unset=True)
-    # accuracies are compared of models that have learnt; attacks alone need no more than a look at each text
+    # comparing accuracies takes trained models; attacks need one pass over the texts
     own: dict[str, Any] = {"dev_share": HELD_OUT} if asked.frontier else {"epochs": 1}
     first = FinetuneSpec(training=Training(**own | said), **given)
     others = dict.fromkeys(eta for eta in asked.frontier if eta != first.privacy.eta)
