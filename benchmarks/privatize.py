@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.results import interleaved, write
 from cutlayer.privacy import CustomerSecret, DChi, NeighbourSearch, generator
 from cutlayer.privacy.mechanisms import round_to_lattice
-from cutlayer.privacy.neighbours import QUERY_BLOCK, WIDTHS
+from cutlayer.privacy.neighbours import QUERY_BLOCK
 from cutlayer.privacy.randomness import NoiseKeys
 
 ETAS = (50.0, 100.0)
@@ -95,8 +95,7 @@ def main() -> None:
     print(f"table {vocabulary} x {width}, coarse type {search.coarse}, {TOKENS} tokens a round, {ROUNDS} rounds")
     for name, median in seconds.items():
         print(f"{name:32} {TOKENS / median:,.0f} tokens/s")
-    print(f"attempts with {WIDTHS[1]} candidates: {counts.widened} of {counts.queries} queries")
-    print(f"in float64: {counts.double}, brute force: {counts.brute}")
+    print(f"searched again in float64: {counts.double} of {counts.queries} queries")
     for eta, number in wrong.items():
         print(f"eta {eta:g}: {number} of {TOKENS} differ from float64 brute force")
     write(

@@ -1,9 +1,9 @@
 """Exact nearest neighbours in an embedding table, at the speed of inexact ones.
 
-The answer is that of a float64 brute-force search, proved query by query: a coarse product in the
-processor's fastest element type ranks all candidates, those of the best few that can be nearest are
-measured in float64, and a bound on the coarse error shows that no other can be nearer. Where the bound does not
-show it, the query is searched again more widely, in the end without any shortcut.
+The answer is that of a float64 brute-force search: a coarse product in the processor's fastest element type scores all
+candidates, and a bound on its error says which of them can be nearest. Those are measured in float64, and no other can
+be as near. Where they are too many, the query is searched again by products in float64, whose bound excludes about all
+but ties.
 
 The search never looks at the token that a query was made from: there is no early exit and no cache
 of a token's own row. So whatever it returns is post-processing of the noisy vector.
@@ -12,7 +12,7 @@ of a token's own row. So whatever it returns is post-processing of the noisy vec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -30,10 +30,13 @@ COARSE_BYTES: Final = 128 * 2**20
 """Size of one block of coarse scores; larger vocabularies are searched block by block."""
 EXACT_ELEMENTS: Final = 2**18
 """float64 numbers gathered at a time for the exact measurement: 2 MiB stay in a core's cache."""
-WIDTHS: Final = (8, 64)
-"""Candidates that may be measured exactly at the first attempt, and at the wider ones."""
+MEASURED: Final = 64
+"""Candidates of a block that are measured exactly for a query after a coarse product; if more can be nearest, a float64
+product leaves fewer."""
+_DOUBLE_QUERIES: Final = 64
+"""Queries per product in float64, of which any number of candidates may be measured."""
 _GROUP: Final = 32
-"""Candidates of which only the best is looked at, until its group is among the best."""
+"""Candidates of which only the best is looked at, unless that can be nearest."""
 _DEPTH: Final = 32
 """Products' inner length is a multiple of this; matrix units take a fifth longer for ragged ones."""
 _BUILD_ROWS: Final = 4096
@@ -41,6 +44,10 @@ _CACHE_LINE: Final = 64
 _BF16_FEATURES: Final = ("amx_bf16", "avx512_bf16", "bf16")
 """Instructions for bf16 products, by torch's names; the last is ARM's."""
 _OUT_OF_REACH: Final = -3e38
+_LARGEST: Final = 1e38
+"""What sums of a coarse product may come to: well inside fp32's range."""
+_FARTHEST: Final = 1e150
+"""What a query's components may come to, so that float64 products are finite."""
 _FLUSHED: Final = 2.0**-125
 
 
@@ -68,25 +75,20 @@ _TYPES: Final = {
 
 @dataclass
 class SearchCounts:
-    """How often the proof held at first sight.
+    """How often coarse products sufficed.
 
     Attributes:
         queries: All queries so far.
-        widened: Those that needed the second, wider attempt.
-        double: Those that needed a product in float64.
-        brute: Those that were measured against every candidate: there were more candidates at the
-            same distance than the widest attempt holds.
+        double: Those that needed products in float64.
     """
 
     queries: int = 0
-    widened: int = 0
     double: int = 0
-    brute: int = 0
 
 
 @dataclass
 class _Errors:
-    """The table's share of the bound: the largest of each over all candidates so far."""
+    """The block's share of the bound: the largest of each over its candidates."""
 
     residual: float = 0.0
     """‖row - rounded row‖"""
@@ -100,6 +102,33 @@ class _Errors:
     def include(self, other: _Errors) -> None:
         for name, value in vars(other).items():
             setattr(self, name, max(getattr(self, name), value))
+
+
+class _Nearest(NamedTuple):
+    """The nearest candidates so far.
+
+    Attributes:
+        score: `[n]` float64, exact.
+        position: `[n]` int64, among candidates.
+        unclear: `[n]` bool, queries of which too many candidates can be nearest.
+    """
+
+    score: Tensor
+    position: Tensor
+    unclear: Tensor
+
+    @classmethod
+    def of_none(cls, queries: int) -> _Nearest:
+        """Before any candidate was measured."""
+        return cls(
+            torch.full((queries,), -torch.inf, dtype=torch.float64),
+            torch.zeros(queries, dtype=torch.int64),
+            torch.zeros(queries, dtype=torch.bool),
+        )
+
+    def part(self, part: slice) -> _Nearest:
+        """Some of them, as views."""
+        return _Nearest(*(each[part] for each in self))
 
 
 class _Block(NamedTuple):
@@ -128,8 +157,8 @@ class NeighbourSearch:
 
     by Cauchy-Schwarz, with γ = (K + 8) 2^-23 for K products (twice the worst case of fp32) and
     υ = 2^-8 (1 + 2^-6) for bf16, 0 otherwise. The norms are those of this table and this query,
-    computed in float64. So if the best exact score lies above the best coarse score that was not
-    measured plus this bound, no other row is nearer, or as near.
+    computed in float64. So a row whose coarse score plus this bound lies below any exact score is not
+    the nearest; the candidate with the best coarse score is measured first, then all that this leaves.
 
     Equal rows count once, under their lowest id; of several rows at exactly the same distance the
     lowest id is returned. So the answer does not depend on blocks, threads or element type.
@@ -180,87 +209,124 @@ class NeighbourSearch:
             raise ConfigError(
                 f"Queries must be float64 [queries, {self.table.shape[1]}], not {queries.dtype}{list(queries.shape)}."
             )
-        if len(queries) and not bool(torch.stack(queries.aminmax()).isfinite().all()):
-            raise ConfigError("There are queries that are not finite.")
+        if len(queries) and not bool((torch.stack(queries.aminmax()).abs() <= _FARTHEST).all()):
+            raise ConfigError(f"There are queries that are not finite, or beyond {_FARTHEST:g}.")
         if self.coarse is torch.float32:
             _require_full_precision()
         if not self._blocks:
             self._blocks = list(self._build(self.coarse))
         self.counts.queries += len(queries)
-        found, proved = self._attempt(queries, self.coarse, WIDTHS[0])
-        for dtype in (self.coarse, torch.float64):
-            pending = (~proved).nonzero().flatten()
-            if not len(pending):
-                break
-            if dtype == self.coarse:
-                self.counts.widened += len(pending)
-            else:
-                self.counts.double += len(pending)
-            found[pending], proved[pending] = self._attempt(queries[pending], dtype, WIDTHS[1])
-        for i in (~proved).nonzero().flatten().tolist():
-            self.counts.brute += 1
-            found[i] = self._brute(queries[i])
+        found, unclear = self._search(queries, self.coarse, self._blocks)
+        again = unclear.nonzero().flatten()
+        if len(again):
+            self.counts.double += len(again)
+            # a float64 copy is not kept: it is needed about never, and then for a few queries
+            found[again], _ = self._search(queries[again], torch.float64, self._build(torch.float64))
         return self.candidates[found]
 
-    # ------------------------------------------------------------ one attempt
+    # ------------------------------------------------------------ one element type
 
-    def _attempt(self, queries: Tensor, dtype: torch.dtype, width: int) -> tuple[Tensor, Tensor]:
-        """Positions `[n]` of the nearest candidates, and whether each is proved `[n]`."""
-        values = torch.full((len(queries), width + 1), -torch.inf, dtype=torch.float64)
-        index = torch.zeros((len(queries), width + 1), dtype=torch.int64)
-        errors = _Errors()
+    def _search(self, queries: Tensor, dtype: torch.dtype, blocks: Iterable[_Block]) -> tuple[Tensor, Tensor]:
+        """Positions `[n]` of the nearest candidates, and the queries `[n]` of which products in float64 must tell."""
+        nearest = _Nearest.of_none(len(queries))
+        at_once = _DOUBLE_QUERIES if dtype is torch.float64 else QUERY_BLOCK
         scratch = torch.empty(0, dtype=dtype)
-        # a float64 copy is not kept: it is needed about never, and then for a few queries
-        for block in self._blocks if dtype == self.coarse else self._build(dtype):
-            errors.include(block.errors)
-            rows, columns = min(len(queries), QUERY_BLOCK), block.matrix.shape[1]
-            if scratch.numel() < rows * columns:
-                scratch = _huge_pages(rows * columns, dtype)
-            scores = scratch[: rows * columns].view(rows, columns)
-            for start in range(0, len(queries), QUERY_BLOCK):
-                part = slice(start, start + QUERY_BLOCK)
-                some = queries[part]
+        for block in blocks:
+            most, columns = min(len(queries), at_once), block.matrix.shape[1]
+            if scratch.numel() < most * columns:
+                scratch = _huge_pages(most * columns, dtype)
+            scores = scratch[: most * columns].view(most, columns)
+            for start in range(0, len(queries), at_once):
+                part = slice(start, start + at_once)
+                some, found = queries[part], nearest.part(part)
                 left = torch.ones((len(some), len(block.matrix)), dtype=dtype)
-                left[:, : queries.shape[1]] = some - self._centre
-                ranked, found_at = _rank(torch.mm(left, block.matrix, out=scores[: len(left)]), width)
-                values[part], chosen = torch.cat([values[part], ranked.double()], 1).topk(width + 1)
-                index[part] = torch.cat([index[part], found_at + block.start], 1).gather(1, chosen)
+                bound = torch.empty(len(some), dtype=torch.float64)
+                for rows in self._steps(len(some)):
+                    centred = some[rows] - self._centre
+                    left[rows, : centred.shape[1]] = centred
+                    bound[rows] = self._bound(centred, left[rows, : centred.shape[1]], block.errors)
+                torch.mm(left, block.matrix, out=scores[: len(left)])
+                self._measure(some, scores[: len(left)], bound, block.start, found)
+        return nearest.position, nearest.unclear
+
+    def _measure(self, some: Tensor, scores: Tensor, bound: Tensor, start: int, nearest: _Nearest) -> None:
+        """Measures those candidates of a block that can be nearest.
+
+        Args:
+            some: `[n, width]` float64, queries.
+            scores: `[n, columns]`, coarse ones.
+            bound: `[n]`, see `_bound`.
+            start: The first candidate's position.
+            nearest: What was found so far; changed.
+        """
+        queries, groups = len(scores), scores.shape[1] // _GROUP
+        grouped = scores.view(queries, _GROUP, groups)
+        peaks = _peaks(grouped)
+        best, group = peaks.max(1)
+        if len(below := (best < 0).nonzero().flatten()):
+            group[below] = grouped[below].amax(1).max(1).indices
+        everyone = torch.arange(queries)
+        first = grouped[everyone, :, group].argmax(1) * groups + group
+        self._include(some, everyone, first, start, nearest)
+
+        # the smallest coarse score that a row can have which is as near as the nearest one so far
+        output, gap = _TYPES[scores.dtype].output, nearest.score - bound
+        least = torch.where(gap < 0, gap / (1 - output), gap / (1 + output)).to(scores.dtype)
+        hit = peaks >= _ordered(least)[:, None]
+        if len(below := (least <= 0).nonzero().flatten()):
+            hit[below] = grouped[below].amax(1) >= least[below, None]
+        query, group = hit.nonzero(as_tuple=True)
+        if scores.dtype is not torch.float64:
+            nearest.unclear.logical_or_(bound.isinf() | _many(query, queries))
+            few = ~nearest.unclear[query]
+            query, group = query[few], group[few]
+        place, member = (grouped[query, :, group] >= least[query, None]).nonzero(as_tuple=True)
+        query, column = query[place], member * groups + group[place]
+        if scores.dtype is not torch.float64:
+            nearest.unclear.logical_or_(_many(query, queries))
+        rest = (column != first[query]) & ~nearest.unclear[query]
+        self._include(some, query[rest], column[rest], start, nearest)
+
+    def _include(self, some: Tensor, query: Tensor, column: Tensor, start: int, nearest: _Nearest) -> None:
+        """Measures candidates `column` `[m]` of a block for queries `some[query]`; of equals the lowest one counts."""
         # columns behind the last candidate: any candidate may stand in for them
-        index.clamp_(max=len(self.candidates) - 1)
+        position = (column + start).clamp_(max=len(self.candidates) - 1)
+        measured = torch.empty(len(query), dtype=torch.float64)
+        for rows in self._steps(len(query)):
+            measured[rows] = self._exact(some[query[rows]].sub_(self._centre), position[rows])
+        score = nearest.score.scatter_reduce(0, query, measured, "amax")
+        nearest.position[score > nearest.score] = len(self.candidates)
+        nearest.score.copy_(score)
+        best = measured == score[query]
+        nearest.position.scatter_reduce_(0, query[best], position[best], "amin")
 
-        found, proved = index[:, 0].clone(), torch.empty(len(queries), dtype=torch.bool)
-        step = max(1, EXACT_ELEMENTS // queries.shape[1])
-        for start in range(0, len(queries), step):
-            part = slice(start, start + step)
-            centred = queries[part] - self._centre
-            # [width + 1, queries]: no candidate's exact score is above it
-            most = values[part].T + self._bound(centred, values[part].T, errors, dtype)
-            measured = torch.full((width, len(centred)), -torch.inf, dtype=torch.float64)
-            measured[0] = self._exact(centred, index[part, 0])
-            # one that cannot reach the first one's exact score need not be measured
-            place, query = (most[1:width] >= measured[0]).nonzero(as_tuple=True)
-            for at, whose in zip(place.split(step), query.split(step), strict=True):
-                measured[at + 1, whose] = self._exact(centred[whose], index[part].T[at + 1, whose])
-            best = measured.amax(0)
-            found[part] = index[part, :width].T.where(measured == best, len(self.candidates)).amin(0)
-            proved[part] = best > most[width]
-        return found, proved
+    def _steps(self, count: int) -> Iterator[slice]:
+        """Rows of the table's width, so many at a time that they stay in a core's cache."""
+        step = max(1, EXACT_ELEMENTS // self.table.shape[1])
+        return (slice(start, start + step) for start in range(0, count, step))
 
-    def _bound(self, centred: Tensor, coarse: Tensor, errors: _Errors, dtype: torch.dtype) -> Tensor:
-        """The class docstring's bound on |exact - coarse|, for queries `[n, width]` and scores `[..., n]`."""
-        kind = _TYPES[dtype]
-        rounded = centred.to(dtype).double()
-        size = rounded.norm(dim=1)
-        products = centred.shape[1] + kind.parts
+    def _bound(self, centred: Tensor, rounded: Tensor, errors: _Errors) -> Tensor:
+        """The class docstring's bound on |exact - coarse|, without the rounded output.
+
+        Args:
+            centred: `[n, width]` float64, queries.
+            rounded: The same in the coarse type.
+            errors: Of the block.
+
+        Returns:
+            `[n]` float64; infinite, so that any candidate can be nearest, where sums may leave fp32's range.
+        """
+        kind, products = _TYPES[rounded.dtype], centred.shape[1] + _TYPES[rounded.dtype].parts
+        as_double = rounded.double()
+        size = as_double.norm(dim=1)
         bound: Tensor = (
             centred.norm(dim=1) * errors.residual
-            + (centred - rounded).norm(dim=1) * errors.norm
+            + (centred - as_double).norm(dim=1) * errors.norm
             + errors.half
             + (products + 8) * kind.summation * (size * errors.norm + errors.half_size)
             + products * _FLUSHED * (1 + size + errors.norm)
-            + kind.output * coarse.abs()
         )
-        return bound
+        return bound.masked_fill_(size * errors.norm + errors.half_size > _LARGEST, torch.inf)
 
     def _exact(self, centred: Tensor, index: Tensor) -> Tensor:
         """Scores x·r - ‖r‖² / 2 in float64, `[n]`, of candidates `index` `[n]` for queries `[n, width]` or one query.
@@ -269,16 +335,6 @@ class NeighbourSearch:
         """
         rows = self.table[self.candidates[index]] - self._centre
         return rows.mul_(torch.add(centred, rows, alpha=-0.5)).sum(1)
-
-    def _brute(self, query: Tensor) -> int:
-        """Index of the nearest candidate by measuring all of them; of equals, the first."""
-        centred = (query - self._centre)[None]
-        best, found = -torch.inf, 0
-        for index in torch.split(torch.arange(len(self.candidates)), _BUILD_ROWS):
-            score, position = self._exact(centred, index).max(0)
-            if float(score) > best:
-                best, found = float(score), int(index[position])
-        return found
 
     # ------------------------------------------------------------ the table's side
 
@@ -295,10 +351,10 @@ class NeighbourSearch:
     def _build(self, dtype: torch.dtype) -> Iterator[_Block]:
         """The candidates in blocks, rounded to `dtype`."""
         kind, width = _TYPES[dtype], self.table.shape[1]
-        most = max(_GROUP * (WIDTHS[1] + 1), COARSE_BYTES // (QUERY_BLOCK * dtype.itemsize) // _GROUP * _GROUP)
+        most = max(_GROUP * MEASURED, COARSE_BYTES // (QUERY_BLOCK * dtype.itemsize) // _GROUP * _GROUP)
         for start in range(0, len(self.candidates), most):
             ids = self.candidates[start : start + most]
-            columns = -(-max(len(ids), WIDTHS[1] + 1) // _GROUP) * _GROUP
+            columns = -(-len(ids) // _GROUP) * _GROUP
             matrix = torch.zeros((-(-(width + kind.parts) // _DEPTH) * _DEPTH, columns), dtype=dtype)
             matrix[width, len(ids) :] = _OUT_OF_REACH
             errors = _Errors()
@@ -333,34 +389,23 @@ def _huge_pages(count: int, dtype: torch.dtype) -> Tensor:
     return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
-def _rank(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The `width` + 1 largest scores of each row, descending, and their columns.
+def _many(query: Tensor, queries: int) -> Tensor:
+    """Which queries `[queries]` stand in `query` more often than candidates are measured."""
+    return torch.bincount(query, minlength=queries) > MEASURED
 
-    Exactly those of a full sort: the best n columns lie in the n groups with the best peaks.
+
+def _peaks(grouped: Tensor) -> Tensor:
+    """The best score of each group, for scores `[queries, group, groups]`, to be compared with `_ordered` ones.
+
+    Bits of bf16 numbers that are not negative are ordered as int16 as well, in which a maximum is several times as
+    fast. Negative ones come below all of them, though in reversed order: among them the answer is not the best.
     """
-    queries, columns = scores.shape
-    group = _GROUP if columns >= _GROUP * (width + 1) else 1
-    groups = columns // group
-    best = _best_groups(scores.view(queries, group, groups), width + 1)
-    members = (best[:, :, None] + torch.arange(0, columns, groups)).flatten(1)
-    values, chosen = scores.gather(1, members).topk(width + 1)
-    return values, members.gather(1, chosen)
+    return (grouped.view(torch.int16) if grouped.dtype is torch.bfloat16 else grouped).amax(1)
 
 
-def _best_groups(scores: Tensor, n: int) -> Tensor:
-    """The `n` groups with the largest peaks, for scores `[queries, group, groups]`.
-
-    Bits of bf16 numbers that are not negative are ordered as int16 as well, in which a maximum is
-    several times as fast; negative ones come below all of them, though in reversed order. So the
-    answer is right wherever the n-th peak is not negative, and is found anew elsewhere.
-    """
-    if scores.dtype != torch.bfloat16:
-        return scores.amax(1).topk(n, sorted=False).indices
-    peaks, best = scores.view(torch.int16).amax(1).view(torch.bfloat16).topk(n, sorted=False)
-    unclear = (peaks < 0).any(1).nonzero().flatten()
-    if len(unclear):
-        best[unclear] = scores[unclear].amax(1).topk(n, sorted=False).indices
-    return best
+def _ordered(scores: Tensor) -> Tensor:
+    """Scores as `_peaks` compares them."""
+    return scores.view(torch.int16) if scores.dtype is torch.bfloat16 else scores
 
 
 def _first_of_equals(table: Tensor, ids: Tensor) -> Tensor:
