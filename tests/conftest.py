@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
@@ -24,6 +25,13 @@ THREADS = int(os.environ["OMP_NUM_THREADS"])
 
 torch.set_num_threads(THREADS)
 torch.tanh(torch.ones(4))  # the first multi-threaded tanh of a process can be wrong
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector need not walk through it for every few hundred objects of a test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def _is_local(address: object) -> bool:
