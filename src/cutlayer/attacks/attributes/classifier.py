@@ -92,7 +92,7 @@ class AttributeClassifier:
     ) -> _Classifier:
         generator = self._fitting.generator()
         blocks = attach_lora(
-            reading_blocks(knowledge),
+            reading_blocks(knowledge, tuned=True),
             rank=self._rank,
             alpha=2 * self._rank,
             dropout=0.0,

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.content import content_tokens
@@ -187,7 +188,7 @@ class Reader(nn.Module):
         self._mean = torch.zeros(width)
         self._scale = torch.ones(())
         self._map = nn.Linear(width, width)
-        self._recurrent = nn.GRU(width, hidden, batch_first=True, bidirectional=True)
+        self._recurrent = nn.ModuleList(nn.GRU(width, hidden, batch_first=True) for _ in range(2))
         self._added = nn.Linear(2 * hidden, width)
         with torch.no_grad():
             for parameter in self._recurrent.parameters():
@@ -229,10 +230,17 @@ class Reader(nn.Module):
     def points(self, seen: Ragged) -> Tensor:
         """`[total, width]`, for rows `[total, width]` of texts, none of them empty."""
         standard = (seen.values.float() - self._mean) / self._scale
-        packed = nn.utils.rnn.pack_sequence(list(standard.split(seen.lengths.tolist())), enforce_sorted=False)
-        read, _ = nn.utils.rnn.pad_packed_sequence(self._recurrent(packed)[0], batch_first=True)
-        real = torch.arange(read.shape[1])[None] < seen.lengths[:, None]
-        point: Tensor = self._map(standard) + self._added(read[real])
+        starts, lengths = seen.offsets[:-1, None], seen.lengths[:, None]
+        steps = torch.arange(int(lengths.max()))[None]
+        real = steps < lengths
+        # each direction reads padded texts from where it begins, so that padding comes last and changes nothing; a
+        # packed batch takes twice as long, as each of its steps has a gradient as large as the batch
+        onwards = starts + torch.where(real, steps, 0)
+        back = starts + torch.where(real, lengths - 1 - steps, 0)
+        ahead, behind = (
+            read(embedding(at, standard))[0][real] for read, at in zip(self._recurrent, (onwards, back), strict=True)
+        )
+        point: Tensor = self._map(standard) + self._added(torch.cat([ahead, behind[back[real]]], 1))
         return point
 
     def loss(self, seen: Ragged, targets: Tensor, *, compared: int) -> Tensor:
@@ -289,7 +297,7 @@ class Reader(nn.Module):
             places = torch.cat([torch.arange(int(seen.offsets[text]), int(seen.offsets[text + 1])) for text in some])
             points = self.points(seen.select(some))
             for where, part in zip(places.split(_SCORED), points.split(_SCORED), strict=True):
-                yield where, self._sharpness * (part @ self._rows.T) + self._bias
+                yield where, torch.addmm(self._bias, self._sharpness * part, self._rows.T)
 
 
 def rows_of(payload: Payload, knowledge: Knowledge) -> Ragged:

@@ -198,12 +198,16 @@ class MaskedInfill:
         generator = fitting.generator()
         model = _MaskedLanguageModel(knowledge, own.prior, share=spec.share, generator=generator)
         offsets = texts.offsets
+        # of all passes together: most released tokens stand in several, and each is explained once
+        drawn = [cast(Tokens, release).segments[0].select(learnt).values for release in releases]
+        explained = emission.candidates(torch.cat(drawn), spec.posterior.candidates)
+        places = len(texts.values)
+        passes = map(Candidates, explained.ids.split(places), explained.scores.split(places))
         seen: Candidates
 
         def released(order: Tensor) -> Iterator[Tensor]:
             nonlocal seen
-            (ids,) = cast(Tokens, next(releases)).segments
-            seen = emission.candidates(ids.select(learnt).values, spec.posterior.candidates)
+            seen = next(passes)
             return by_length(order, texts.lengths, size, generator)
 
         def loss(items: Tensor) -> Tensor:
@@ -276,7 +280,7 @@ class _MaskedLanguageModel(nn.Module):
         self._knowledge, self._template = knowledge, knowledge.template
         self._table = knowledge.table.detach().float()
         # at this cut blocks take rows in the place of tokens
-        self._blocks = tune_whole(reading_blocks(replace(knowledge, cut=Cut(bottom=0)), share=share))
+        self._blocks = tune_whole(reading_blocks(replace(knowledge, cut=Cut(bottom=0)), share=share, tuned=True))
         self._unigram = prior.unigram
         self._mask = nn.Parameter(self._table.mean(0))
         width = self._table.shape[1]

@@ -114,8 +114,7 @@ class _Scorer(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores `[n, candidates]`."""
-        scores: Tensor = self._sharpness * (self._point(features) @ self._rows.T) + self._bias
-        return scores
+        return torch.addmm(self._bias, self._sharpness * self._point(features), self._rows.T)
 
     def loss(self, features: Tensor, targets: Tensor, *, compared: int) -> Tensor:
         """See `sampled_cross_entropy`."""
