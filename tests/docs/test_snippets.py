@@ -40,7 +40,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that the snippets read, under every column name that they use."""
+    """The files that the snippets read, under every column name that they use; of them little is to be learnt."""
+    monkeypatch.setattr("cutlayer.customer.defaults._MOST_EPOCHS", 2)
     monkeypatch.chdir(tmp_path)
     rows = read_dataset(sample_path("train"), text_column="text", label_column="label")
     labelled = list(zip(rows.texts, rows.labels or (), strict=True))

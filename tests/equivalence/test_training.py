@@ -8,12 +8,12 @@ from cutlayer.core import Cut
 from cutlayer.models import Head
 from tests.equivalence.checks import FP32, Case, compare_lora, compare_training
 from tests.equivalence.test_step import heads
-from tests.equivalence.zoo import CONFIGURATIONS, make_model
+from tests.equivalence.zoo import CONFIGURATIONS, families_first, make_model
 
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1), Cut(bottom=0, tail=0))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", families_first(CONFIGURATIONS))
 def test_twenty_steps_of_all_weights(name: str) -> None:
     """Tied tables are one parameter here; across two parties `check_trainable` refuses what would drift."""
     head = heads(name)[-1]
@@ -22,7 +22,7 @@ def test_twenty_steps_of_all_weights(name: str) -> None:
         assert max(found.values()) <= FP32, (cut, found)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", families_first(CONFIGURATIONS))
 def test_twenty_steps_of_adapters(name: str) -> None:
     for head, cut in zip(heads(name) * 2, CUTS[1:4:2], strict=False):
         found = compare_lora(make_model(name, head), Case(name, head, cut))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import PreTrainedModel
@@ -85,7 +86,14 @@ CONFIGURATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
 ENCODERS = ("bert", "roberta", "distilbert")
 SEQ2SEQ = ("t5", "t5-gated")
 DECODERS = tuple(name for name in CONFIGURATIONS if name not in ENCODERS + SEQ2SEQ)
+VARIANTS = frozenset(name for name in CONFIGURATIONS if "-" in name)
+"""Further configurations of a family: `make test` compares a step of each, and leaves the rest to `make test-all`."""
 ATTENTION = ("sdpa", "eager")
+
+
+def families_first(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test, of which variants are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in names]
 
 
 def configuration(name: str, **changes: Any) -> Any:

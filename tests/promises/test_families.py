@@ -23,7 +23,7 @@ from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
-from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, make_model
+from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, families_first, make_model
 from tests.promises.runs import clear_order, give_secret
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
@@ -80,7 +80,7 @@ def corpus(n: int, seed: int, *, pairs: bool) -> Dataset:
 
 
 @pytest.mark.parametrize("bottom", [0, 2])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", families_first(FAMILIES))
 def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model"))
     pairs = bottom == 2

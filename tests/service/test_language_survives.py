@@ -37,10 +37,8 @@ MODES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FAST = {
     ("adapters", "vendor", "in an epoch"),
-    ("adapters", "both", "before the last evaluation"),
     ("frozen below", "both", "in an epoch"),
     ("nothing of the customer's", "customer", "before the last evaluation"),
-    ("all weights, clipped and accumulated", "both", "in an epoch"),
     ("all weights, clipped and accumulated", "customer", "after publishing"),
 }
 
