@@ -326,7 +326,8 @@ class NeighbourSearch:
             + (products + 8) * kind.summation * (size * errors.norm + errors.half_size)
             + products * _FLUSHED * (1 + size + errors.norm)
         )
-        return bound.masked_fill_(size * errors.norm + errors.half_size > _LARGEST, torch.inf)
+        in_range = size * errors.norm + errors.half_size <= _LARGEST  # not so of a number that is none, either
+        return bound.masked_fill_(~in_range, torch.inf)
 
     def _exact(self, centred: Tensor, index: Tensor) -> Tensor:
         """Scores x·r - ‖r‖² / 2 in float64, `[n]`, of candidates `index` `[n]` for queries `[n, width]` or one query.

@@ -197,6 +197,16 @@ def test_sums_beyond_the_range_of_a_coarse_product(dtype: torch.dtype) -> None:
     assert search.counts.double == 18
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_that_are_rounded_to_nothing_and_queries_out_of_range(dtype: torch.dtype) -> None:
+    """Of a product of these no error can be told: infinity times zero is no number."""
+    table = (tables()["plain"].double() * 1e-60)[:50]
+    search = NeighbourSearch(table, torch.ones(50, dtype=torch.bool), coarse=dtype)
+    queries = table[:9] * 1e120
+    assert torch.equal(search.nearest(queries), (queries @ (table - search._centre).T).argmax(1))
+    assert search.counts.double == 9
+
+
 def test_equal_rows_count_once_under_their_lowest_id() -> None:
     table = normal(50, 8, seed=9).float()
     table[20] = table[3]
