@@ -53,6 +53,13 @@ class Interrupted(Exception):  # noqa: N818 - the user's wish, not a fault
 class Commands(TyperGroup):
     """All commands."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for each in (self, *self.commands.values()):
+            # typer keeps the source's line breaks, beside those of a narrow terminal
+            paragraphs = (each.help or "").split("\n\n")
+            each.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
     def invoke(self, ctx: Any) -> Any:
         """Runs the command that was asked for.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -69,6 +70,15 @@ def test_help_has_an_example_that_the_command_takes(command: Command, run: Run) 
     assert {word for word in example if word.startswith("--")} <= known
     required = {parameter.names[0] for parameter in command.parameters if parameter.default == "required"}
     assert {name for name in required if name.startswith("--")} <= set(example)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=by_name)
+def test_help_breaks_lines_where_the_terminal_does(command: Command, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = run(*command.name.split()[1:], "--help").out
+    lines = [line.strip() for line in shown.partition("╭")[0].split("\n")]
+    for line, following in itertools.pairwise(lines):
+        assert not line or not following or len(f"{line} {following.split()[0]}") > 58, line
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=by_name)
