@@ -203,7 +203,7 @@ class NeighbourSearch:
             `[queries]` int64.
 
         Raises:
-            ConfigError: Queries of another shape or type, or not finite.
+            ConfigError: Queries of another shape or type, or with components that are not finite or beyond `_FARTHEST`.
         """
         if queries.dtype != torch.float64 or queries.dim() != 2 or queries.shape[1] != self.table.shape[1]:
             raise ConfigError(
