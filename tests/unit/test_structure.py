@@ -1,8 +1,12 @@
-"""No module imports itself by way of others, no file is too long, no function takes too many parameters."""
+"""No module imports itself by way of others, no file is too long, no function takes too many parameters.
+
+And whoever calls a public function reads which shape a tensor has, without the code.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -163,3 +167,45 @@ def test_what_is_too_large_is_found(tmp_path: Path) -> None:
     )
     assert too_large(lengths(tmp_path), LINES) == {"long.py"}
     assert too_large(parameters(tmp_path), PARAMETERS) == {"many.py:One.wrong.inner"}
+
+
+# ---------------------------------------------------------------- shapes
+
+TENSOR = re.compile(r"\bTensor\b")
+BY_NAME = re.compile(r"\b(?:Mapping|dict)\[.*\]")  # shapes of named tensors stand where the names are
+SHAPE = re.compile(r"`\[[^\]]*\]|\bscalar\b|^See `")  # or the docstring that is overridden has it
+
+
+def without_shape(source: Path) -> set[str]:
+    """Public functions with a tensor among their parameters or as their result, and no shape in their docstring."""
+    found = set()
+    for path in modules(source).values():
+        every_function = dict(functions(ast.parse(path.read_text(encoding="utf-8"))))
+        for name, node in every_function.items():
+            if name.rpartition(".")[0] in every_function:
+                continue  # within a function, where nobody else calls it
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg]
+            kinds = [arg.annotation for arg in every if arg is not None] + [node.returns]
+            takes = any(kind is not None and TENSOR.search(BY_NAME.sub("", ast.unparse(kind))) for kind in kinds)
+            private = any(part.startswith("_") and part != "__call__" for part in name.split("."))
+            if takes and not private and not SHAPE.search(ast.get_docstring(node) or ""):
+                found.add(f"{path.relative_to(source)}:{name}")
+    return found
+
+
+def test_public_functions_give_the_shapes_of_their_tensors() -> None:
+    assert without_shape(SRC) == set()
+
+
+def test_a_missing_shape_is_found(tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "class One:\n"
+        "    def right(self, rows: Tensor) -> None:\n        'Rows `[n, width]`.'\n"
+        "    def overrides(self) -> Tensor:\n        'See `Two.overrides`.'\n"
+        "    def named(self) -> dict[str, Tensor]:\n        'By name.'\n"
+        "    def _private(self, rows: Tensor): ...\n"
+        "    def undocumented(self) -> Tensor: ...\n"
+        "async def wrong(*, rows: Tensor | None):\n    'Takes rows.'\n"
+        "def several() -> tuple[Tensor, dict[str, int]]:\n    'Rows.'\n    def inner(rows: Tensor): ...\n"
+    )
+    assert without_shape(tmp_path) == {"some.py:One.undocumented", "some.py:wrong", "some.py:several"}

@@ -54,7 +54,7 @@ class Ragged:
         return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def select(self, indices: Tensor | Sequence[int]) -> Ragged:
-        """The sequences at `indices`, in that order."""
+        """The sequences at `indices`, `[chosen]` int64, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         lengths = self.lengths[chosen]
         ends = lengths.cumsum(0)
@@ -63,7 +63,7 @@ class Ragged:
         return Ragged(self.values[items + shift.repeat_interleave(lengths)], lengths)
 
     def first(self, kept: Tensor) -> Ragged:
-        """The first `kept[i]` items of each sequence."""
+        """The first `kept[i]` items of each sequence; `kept` is `[n]` int64."""
         if torch.equal(kept, self.lengths):
             return self
         position = torch.arange(len(self.values)) - self.offsets[:-1].repeat_interleave(self.lengths)
@@ -81,12 +81,12 @@ class Ragged:
         return Ragged(torch.cat(parts), self.lengths + len(items))
 
     def split(self) -> tuple[Tensor, ...]:
-        """Each sequence's items."""
+        """Each sequence's items, `[length, ...]`."""
         pieces: tuple[Tensor, ...] = self.values.split(self.lengths.tolist())
         return pieces
 
     def with_values(self, values: Tensor) -> Ragged:
-        """The same lengths over other items."""
+        """The same lengths over other items, `[items, ...]`."""
         return Ragged(values, self.lengths)
 
     def padded(self, fill: float = 0) -> Tensor:
@@ -145,12 +145,12 @@ class Tokens:
         return torch.cat([texts.repeat_interleave(segment.lengths) for segment in self.segments])
 
     def with_values(self, values: Tensor) -> Tokens:
-        """The same lengths over other items, in the order of `values`."""
+        """The same lengths over other items, `[items, ...]` in the order of `values`."""
         parts = values.split([len(segment.values) for segment in self.segments])
         return Tokens(tuple(segment.with_values(part) for segment, part in zip(self.segments, parts, strict=True)))
 
     def select(self, indices: Tensor | Sequence[int]) -> Tokens:
-        """The texts at `indices`, in that order."""
+        """The texts at `indices`, `[chosen]` int64, in that order."""
         return Tokens(tuple(segment.select(indices) for segment in self.segments))
 
 
@@ -209,7 +209,7 @@ class Rows:
         return len(self.packed.values)
 
     def select(self, indices: Tensor | Sequence[int]) -> Rows:
-        """The texts at `indices`, in that order."""
+        """The texts at `indices`, `[chosen]` int64, in that order."""
         return Rows(self.packed.select(indices), self.segment_lengths[torch.as_tensor(indices, dtype=torch.int64)])
 
 

@@ -46,7 +46,7 @@ class Stored:
         return len(self.records)
 
     def select(self, indices: Tensor) -> Stored:
-        """The texts at `indices`, in that order."""
+        """The texts at `indices`, `[chosen]` int64, in that order."""
         return Stored(self.records[indices], self.segment_lengths[indices])
 
 
@@ -54,11 +54,11 @@ class Leg(Protocol):
     """A way up to the vendor's blocks, and back for gradients."""
 
     def forward(self, sent: Release | Stored) -> Tensor:
-        """What the vendor's blocks make of what is sent, fp32."""
+        """What the vendor's blocks make of what is sent, fp32: logits `[texts, labels]` or rows `[rows, width]`."""
         ...
 
     def backward(self, gradient: Tensor) -> Tensor | None:
-        """Takes d loss / d output; returns d loss / d what was sent, where there is such."""
+        """Takes d loss / d output, in the output's shape; returns d loss / d what was sent, `[rows, width]`, if any."""
         ...
 
 
@@ -158,7 +158,7 @@ class Link:
         return reply.tensors["output"].float()
 
     def backward(self, gradient: Tensor) -> Tensor | None:
-        """Takes d loss / d output; returns d loss / d boundary where the bottom is trainable."""
+        """Takes d loss / d output; returns d loss / d boundary, `[rows, width]`, where the bottom is trainable."""
         self._gradient = gradient.detach().to("cpu", self.gradient_type)
         if not self.two_trips:
             return None
@@ -191,7 +191,7 @@ class Link:
         return reply
 
     def infer(self, sent: Release | Stored) -> Tensor:
-        """The top's output in evaluation mode, with the job's weights as they are."""
+        """The top's output in evaluation mode, `[texts, labels]` or `[rows, width]`, with the job's present weights."""
         shapes = _output(self.gate, sent, self._labels)
         if isinstance(sent, Stored):
             reply = self.gate.send(
@@ -289,7 +289,7 @@ class AdapterLink:
         return self.adapter
 
     def infer(self, sent: Release | Stored) -> Tensor:
-        """The adapted top's output, logits or rows of the upper boundary.
+        """The adapted top's output, logits `[texts, labels]` or rows `[rows, width]` of the upper boundary.
 
         Raises:
             ConfigError: Stored records belong to a job; a query carries its own release.
@@ -399,8 +399,8 @@ class Exchange(torch.autograd.Function):
 
         Args:
             ctx: Autograd's context.
-            boundary: The tensor that the gradient returns to. It must require a gradient even with a
-                frozen bottom: otherwise backward never runs and the vendor's adapter never trains.
+            boundary: `[rows, width]`, or any scalar, that the gradient returns to. It must require a gradient even
+                with a frozen bottom: otherwise backward never runs and the vendor's adapter never trains.
             link: The job's steps, or a half of them.
             sent: The release, or the stored records that hold it.
             after: An exchange's output that this one follows. Its gradient is not changed, but its backward pass
@@ -412,6 +412,6 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, Tensor | None]:
-        """Hands d loss / d output to the link."""
+        """Hands d loss / d output to the link; returns d loss / d boundary, `[rows, width]`."""
         boundary = ctx.link.backward(gradients[0])
         return boundary, None, None, None if ctx.after is None else gradients[0].new_zeros(ctx.after)

@@ -32,7 +32,7 @@ class Source:
     inputs: Inputs
 
     def select(self, indices: Tensor) -> Source:
-        """The texts at `indices`, in that order; a text may be there several times."""
+        """The texts at `indices`, `[chosen]` int64, in that order; a text may be there several times."""
         chosen = indices.to(self.encoded.device)
         mask, positions = self.inputs.attention_mask[chosen], self.inputs.position_ids[chosen]
         return Source(self.encoded[chosen], Inputs(mask, positions))
@@ -48,7 +48,7 @@ class GrowingTarget(Growing):
     source: Source | None = None
 
     def reorder(self, parents: Tensor) -> None:
-        """Has text `i` go on from what text `parents[i]` was."""
+        """See `Growing.reorder`."""
         super().reorder(parents)
         if self.source is not None:
             self.source = self.source.select(parents)
@@ -78,7 +78,7 @@ class Seq2SeqSession(Session):
         """Negative log-likelihood of every token of each target text and of the mark that ends it, in nats.
 
         Args:
-            logits: What `forward` returned for `n` pairs.
+            logits: `[n, positions, vocabulary]`, what `forward` returned for `n` pairs.
             labels: Their true tokens.
         """
         _, target = labels.segments

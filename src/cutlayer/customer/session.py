@@ -60,7 +60,7 @@ class Texts:
         return len(self.tokens)
 
     def select(self, indices: Tensor) -> Texts:
-        """The texts at `indices`, in that order."""
+        """The texts at `indices`, `[chosen]` int64, in that order."""
         classes = None if self.cti_classes is None else self.cti_classes[indices]
         excerpts = None if self.excerpts is None else self.excerpts.select(indices)
         return Texts(self.tokens.select(indices), classes, self.public, excerpts)
@@ -96,7 +96,7 @@ class Growing:
         self.ids: list[list[int]] = [[] for _ in range(link.spec.sequences)]
 
     def reorder(self, parents: Tensor) -> None:
-        """Has text `i` go on from what text `parents[i]` was."""
+        """Has text `i` go on from what text `parents[i]` was; `parents` is `[n]` int64."""
         self.decoding.reorder(parents)
         for cache in (self.bottom_cache, self.tail_cache):
             if cache is not None:
@@ -273,7 +273,7 @@ class Session(nn.Module):
         """Negative log-likelihood of every token but the first of each text, special tokens among them, in nats.
 
         Args:
-            logits: What `forward` returned for `n` texts.
+            logits: `[n, positions, vocabulary]`, what `forward` returned for `n` texts.
             labels: Their true tokens.
 
         Returns:

@@ -48,13 +48,18 @@ class Examples:
         return len(self.labels)
 
     def batch(self, indices: Tensor) -> tuple[Texts | Stored, Tensor | Tokens]:
-        """The examples at `indices`."""
+        """The examples at `indices`, `[chosen]` int64; labels `[chosen]`, or the texts' own tokens."""
         labels = self.labels
         return self.texts.select(indices), labels[indices] if isinstance(labels, Tensor) else labels.select(indices)
 
 
 def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
-    """Consecutive texts' numbers whose padded batch stays within `most` positions, or is one text."""
+    """Consecutive texts' numbers, `[batch]` int64, whose padded batch stays within `most` positions, or is one text.
+
+    Args:
+        lengths: `[n]` int64, positions of each text.
+        most: Positions of a batch, padding included.
+    """
     start = longest = 0
     for number, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
@@ -66,7 +71,7 @@ def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def evaluation_batches(examples: Examples, positions: int) -> Iterator[Tensor]:
-    """Numbers of the texts of each evaluation frame.
+    """Numbers `[batch]` int64 of the texts of each evaluation frame.
 
     Args:
         examples: What is evaluated.
@@ -169,7 +174,7 @@ class Trainer:
         return steps_before(self.spec, len(self.train), epoch)
 
     def numbered_batches(self, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """The batches of an epoch with the numbers of their steps."""
+        """The batches of an epoch, `[batch]` int64 each, with the numbers of their steps."""
         return enumerate(self.batches(epoch), start=self._steps_before(epoch) + 1)
 
     def fit(self) -> int:
@@ -197,7 +202,7 @@ class Trainer:
         return evaluate(self.session, self.dev, positions=self.positions, progress=self.progress, stage=stage).value
 
     def batches(self, epoch: int) -> list[Tensor]:
-        """The batches of an epoch, the same after a resume."""
+        """The batches of an epoch, `[batch]` int64 each, the same after a resume."""
         return training_order(self.spec, self.order, self.train.lengths, epoch)
 
     def look(self, epoch: int) -> int | None:

@@ -55,7 +55,7 @@ class Uploaded:
 
 
 def blocks(tokens: Tokens, size: int) -> Iterator[torch.Tensor]:
-    """Consecutive texts' numbers, at most `size` tokens (and at least one text) at a time."""
+    """Consecutive texts' numbers, `[block]` int64, at most `size` tokens (and at least one text) at a time."""
     ends = torch.stack([segment.lengths for segment in tokens.segments]).sum(0).cumsum(0)
     start = 0
     while start < len(tokens):

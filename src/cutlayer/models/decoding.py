@@ -58,7 +58,7 @@ class Decoding:
         return padded
 
     def reorder(self, parents: Tensor) -> None:
-        """Has sequence `i` go on from what sequence `parents[i]` was."""
+        """Has sequence `i` go on from what sequence `parents[i]` was; `parents` is `[n]` int64."""
         self.mask, self.positions = self.mask[parents], self.positions[parents]
 
 

@@ -53,7 +53,7 @@ class Charges:
         return len(self.records)
 
     def select(self, indices: Tensor | Sequence[int]) -> Charges:
-        """Those of the texts at `indices`, in that order."""
+        """Those of the texts at `indices`, `[chosen]` int64, in that order."""
         return Charges(self.records.select(indices))
 
     def redrawn(self, draws: Sequence[bytes]) -> Charges:

@@ -65,7 +65,7 @@ class Excerpts:
         return cls(texts, tuple(blocks))
 
     def select(self, indices: Tensor | Sequence[int]) -> Excerpts:
-        """The items at `indices`, in that order."""
+        """The items at `indices`, `[chosen]` int64, in that order."""
         return replace(self, parts=tuple(self.parts[int(index)] for index in indices))
 
     def compact(self) -> Excerpts:

@@ -63,7 +63,7 @@ class TextMajor:
 
 
 def check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Refuses ids that the table does not have.
+    """Refuses ids `[n]` that the table does not have.
 
     Raises:
         DataError: An id below 0 or beyond the table.

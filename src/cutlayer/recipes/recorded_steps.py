@@ -58,6 +58,7 @@ class Steps:
         return cls(tuple(transcript.steps()), rounds)
 
     def with_gradients(self, change: Callable[[SeenStep], Tensor]) -> Steps:
+        """The same steps with other gradients, in the shape `[rows, width]` of their own."""
         return replace(self, seen=tuple(replace(step, gradient=change(step)) for step in self.seen))
 
     def transcript(self) -> Transcript:
@@ -66,7 +67,7 @@ class Steps:
 
 
 def step_of(number: int, output: Tensor, gradient: Tensor, lengths: Tensor | None = None) -> SeenStep:
-    """A step of a training in this process."""
+    """A step of a training in this process: output and gradient `[rows, width]`, lengths `[texts]`."""
     return SeenStep(f"job/{JOB}", number, output, gradient, lengths)
 
 

@@ -67,7 +67,7 @@ def released_again(
         like: What is under attack; the form of what it released is taken.
         knowledge: All that any attacker is granted.
         rng: Draws the noise, which hides nothing.
-        classes: As for `simulate`.
+        classes: `[n]` int64, as for `simulate`.
 
     Returns:
         A step's release, and what it holds.

@@ -62,18 +62,18 @@ class ClosedJacobian:
     centred: bool
 
     def push(self, vectors: Tensor) -> Tensor:
-        """J v = γ P v / s."""
+        """J v = γ P v / s, `[positions, width]` as `vectors`."""
         along = (self.unit * vectors).mean(1, keepdim=True)
         return self.gain * (self._level(vectors) - self.unit * along) / self.size
 
     def gram(self, vectors: Tensor) -> Tensor:
-        """J Jᵀ w = γ P² γ w / s²."""
+        """J Jᵀ w = γ P² γ w / s², `[positions, width]` as `vectors`."""
         scaled = self.gain * vectors
         along = (self.unit * scaled).mean(1, keepdim=True) * self._share()
         return self.gain * (self._level(scaled) - self.unit * along) / self.size.square()
 
     def squares(self, table: Tensor) -> Tensor:
-        """‖Jᵀ w‖² = wᵀ γ P² γ w / s²."""
+        """‖Jᵀ w‖² = wᵀ γ P² γ w / s², `[positions, vocabulary]`, of rows `[vocabulary, width]`."""
         own = table.square() @ self.gain.square()
         if self.centred:
             own = own - (table @ self.gain).square() / len(self.gain)
@@ -150,5 +150,5 @@ def dense_jacobian(norm: nn.Module | None, hidden: Tensor) -> DenseJacobian:
 
 
 def agree(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Whether two tensors have one shape and nowhere differ by more than a share of the other's largest number."""
+    """Whether tensors `[...]` have one shape and nowhere differ by more than a share of the other's largest number."""
     return one.shape == other.shape and bool((one - other).abs().max() <= tolerance * other.abs().max())

@@ -16,5 +16,5 @@ Rounded to a lattice that does not depend on the token, every token can give eve
 
 
 def round_to_lattice(values: Tensor) -> Tensor:
-    """Rounds fp64 `values` to multiples of `LATTICE`, in place; to be called before any cast."""
+    """Rounds fp64 `values`, `[...]`, to multiples of `LATTICE`, in place; to be called before any cast."""
     return values.mul_(1 / LATTICE).round_().mul_(LATTICE)

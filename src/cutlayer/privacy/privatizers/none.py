@@ -43,5 +43,5 @@ class NoPrivacyPrivatizer(Privatizer):
         look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
-        """The texts, untouched; see `Privatizer.tokens`."""
+        """See `Privatizer.tokens`: the texts, untouched."""
         return replace(self._name(tokens, labels, look, excerpts).release, pending=None)

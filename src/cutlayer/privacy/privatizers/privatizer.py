@@ -217,7 +217,7 @@ class Privatizer(ABC):
         look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
-        """How a release would be named and what it would be charged, before any noise is drawn; see `tokens`.
+        """See `tokens`: how a release would be named and what it would be charged, before any noise is drawn.
 
         Its payload is private still, and `pending` says so.
         """

@@ -29,7 +29,7 @@ class Space:
     spellings: Spellings = Spellings()  # noqa: RUF009 - it does not change
 
     def require_table(self) -> Tensor:
-        """The table.
+        """The table, `[vocabulary, width]`.
 
         Raises:
             ConfigError: There is none.

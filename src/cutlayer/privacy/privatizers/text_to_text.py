@@ -79,7 +79,7 @@ class TextToTextPrivatizer(Privatizer):
         look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
-        """Token ids for token ids; see `Privatizer.tokens`."""
+        """See `Privatizer.tokens`: token ids for token ids."""
         table = self.search.table
         check_ids(tokens.values, len(table))
         named = self._name(tokens, labels, look, excerpts)

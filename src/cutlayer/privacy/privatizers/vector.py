@@ -88,7 +88,7 @@ class VectorPrivatizer(Privatizer):
         look: int | None = None,
         excerpts: Excerpts | None = None,
     ) -> Release:
-        """Noisy rows for token ids, or at place `activations` the texts as they are; see `Privatizer.tokens`."""
+        """See `Privatizer.tokens`: noisy rows for token ids, or at place `activations` the texts as they are."""
         if self.space.table is not None:
             check_ids(tokens.values, len(self.space.table))
         named = self._name(tokens, labels, look, excerpts)

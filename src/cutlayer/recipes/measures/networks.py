@@ -56,6 +56,7 @@ class UnsplitCnn(nn.Module):
         self.output = nn.Linear(512, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Logits `[images, classes]` of images `[images, 3, 32, 32]`."""
         for number, convolution in enumerate(self.convolutions, start=1):
             images = F.relu(convolution(images))
             if number % 2 == 0:

@@ -115,6 +115,7 @@ class Batches:
         return self._encode(texts, padding=True, return_tensors="pt").to(self._device)
 
     def lengths(self, dataset: Dataset) -> Tensor:
+        """Positions of each text, `[texts]` int64."""
         return torch.tensor([len(ids) for ids in self._encode(dataset.texts)["input_ids"]])
 
     def _encode(self, texts: Sequence[tuple[str, ...]], **how: Any) -> BatchEncoding:

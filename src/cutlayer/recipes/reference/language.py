@@ -98,7 +98,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
-        """Negative log-likelihoods of each text's tokens that are predicted."""
+        """Negative log-likelihoods of each text's predicted tokens, `[tokens]` each, in nats."""
 
     def _ids(self, text: str) -> list[int]:
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
@@ -129,6 +129,7 @@ class Blocks(Corpus):
         return len(text[0])
 
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
+        """See `Corpus.losses`."""
         ids, mask = _padded([text for (text,) in texts], device)
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         return _token_losses(logits[:, :-1], ids[:, 1:], [len(text) - 1 for (text,) in texts])
@@ -153,6 +154,7 @@ class Pairs(Corpus):
         return max(map(len, text))
 
     def losses(self, model: nn.Module, texts: list[Text], device: torch.device) -> list[Tensor]:
+        """See `Corpus.losses`."""
         ids, mask = _padded([source for source, _ in texts], device)
         targets, real = _padded([target for _, target in texts], device)
         labels = targets.masked_fill(real == 0, -100)

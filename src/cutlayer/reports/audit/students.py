@@ -51,7 +51,7 @@ def train_students(
         texts: Texts that the vendor was asked about, with their true labels.
         answers: What its tuned model said of each.
         tokenizer: The model's, as it was handed out.
-        table: The embedding table as it was handed out; `None` where none was.
+        table: `[vocabulary, width]`, the embedding table as it was handed out; `None` where none was.
         seed: Which texts no student sees, and the order of the others.
 
     Returns:
