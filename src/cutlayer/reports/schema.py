@@ -78,7 +78,8 @@ class Finding(Part):
         title: What it does.
         question: What it answers: `words`, `label`, `attribute:COLUMN`, `entities`, `length`.
         asked: The question as page one asks it.
-        status: Whether there is a number; `not run` where the time budget was used up before.
+        status: Whether there is a number; `not run` where the time budget was used up before,
+            or where another attack has read everything.
         reason: Why there is none.
         metric: What the number is; one metric for all attacks on a question, so that they compare.
         counted: What the number is a share of, in the plural: `words`, `texts`. Empty where nothing is counted, as in a

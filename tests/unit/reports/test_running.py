@@ -98,10 +98,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def outcome(name: str, tokens: int) -> Measured:
+def outcome(name: str, tokens: int, *, value: float = 0.1) -> Measured:
     return Measured(
         attack=name,
-        success=Proportion(value=0.1, n=tokens, standard_error=0.01),
+        success=Proportion(value=value, n=tokens, standard_error=0.01),
         interval=(0.08, 0.12),
         chance=0.1,
         p_value=0.5,
@@ -110,12 +110,15 @@ def outcome(name: str, tokens: int) -> Measured:
     )
 
 
-def run(budget: float | None, *names: str, tokens: int = TOKENS) -> tuple[dict[str, AttackRun], tuple[str, ...]]:
+def run(
+    budget: float | None, *names: str, tokens: int = TOKENS, by_name: bool = False
+) -> tuple[dict[str, AttackRun], tuple[str, ...]]:
     texts = Tokens((Ragged(torch.arange(tokens), torch.full((tokens // 10,), 10)),))
     evidence = SimpleNamespace(
         seen_by=lambda _: None, known_to=lambda _: None, truths=lambda _: [("", TokenTruth(texts))]
     )
-    ran, traded = run_attacks(cast(Evidence, evidence), names or tuple(SUITE), budget=budget, progress=Silent())
+    names = names or tuple(SUITE)
+    ran, traded = run_attacks(cast(Evidence, evidence), names, budget=budget, by_name=by_name, progress=Silent())
     return {each.name: each for each in ran}, traded
 
 
@@ -260,8 +263,42 @@ def test_who_has_the_most_to_learn_from_begins_first_beside_others(
         ran, _ = run(None, *suite)
     finally:
         torch.set_num_threads(before)
-    assert begun == ["most", "some", "least", "cheap"]
+    assert begun == ["cheap", "most", "some", "least"]
     assert list(ran) == list(suite)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("budget", [None, 1000.0])
+def test_what_cannot_read_more_than_another_is_left_out_and_named(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float | None, threads: int
+) -> None:
+    def examine(name: str, *_: object, **__: object) -> Examined:
+        clock.seen.append((name, 0, False))
+        return Examined(outcome(name, 10, value=1.0 if name == "all labels" else 0.1))
+
+    suite = {
+        "all labels": Attack(guess_nothing, "", Question.LABEL, "here"),
+        "cheap": Attack(guess_nothing, "", Question.LABEL, "here"),
+        "costly": Attack(guess_nothing, "", Question.LABEL, "here", costly=True),
+        "words": Attack(guess_nothing, "", Question.WORDS, "here", costly=True),
+    }
+    monkeypatch.setattr(running, "ATTACKS", suite)
+    monkeypatch.setattr(running, "examine", examine)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ran, traded = run(budget, *suite)
+        assert list(ran) == list(suite)
+        assert {name for name, *_ in clock.seen} == {"all labels", "cheap", "words"}
+        left_out = ran["costly"].found.outcome
+        assert isinstance(left_out, NotApplicable)
+        assert left_out.reason == "all labels has read everything already; `--attack costly` runs it all the same."
+        assert traded == ()  # nothing of it is for lack of time
+        ran, _ = run(budget, *suite, by_name=True)
+        assert isinstance(ran["costly"].found.outcome, Measured)
+        assert not isinstance(run(budget, "words", "costly")[0]["costly"].found.outcome, NotApplicable)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_fails_beside_others_stops_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +307,7 @@ def test_what_fails_beside_others_stops_them(monkeypatch: pytest.MonkeyPatch) ->
 
     def examine(name: str, *_: object, **__: object) -> Examined:
         both.wait(timeout=60)
-        if name == "cheap":
+        if name == "slow":
             raise DataError("Transcript and truth do not belong together.")
         try:
             while True:
@@ -285,7 +322,7 @@ def test_what_fails_beside_others_stops_them(monkeypatch: pytest.MonkeyPatch) ->
     torch.set_num_threads(2)
     try:
         with pytest.raises(DataError, match="do not belong together"):
-            run(None, "cheap", "learnt")
+            run(None, "learnt", "slow")
         assert stopped.is_set()
         assert torch.get_num_threads() == 2
     finally:

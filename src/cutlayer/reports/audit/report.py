@@ -93,7 +93,9 @@ def audit(
     knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
     evidence = replace(evidence, knowledge=knowledge)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
-    ran, traded = run_attacks(evidence, names, budget=budget, began=attacked.began, progress=progress)
+    ran, traded = run_attacks(
+        evidence, names, budget=budget, began=attacked.began, by_name=only is not None, progress=progress
+    )
     ran += _not_asked(evidence, names)
     outcomes = {number: each.found.outcome for number, each in enumerate(ran)}
     measured = {number: found for number, found in outcomes.items() if isinstance(found, Measured)}

@@ -7,6 +7,9 @@ What costs most begins at an eighth of its strength; what is left of the time th
 cheapest first. How long a stronger go takes is foretold from the first one as if nothing in it were fixed: too long
 rather than too short. What is at work when the time is up is cut short, if it asks (`check_time`), and counts as not
 run, or with what it had read before.
+
+Where an attack that costs little has read everything, none on the same question can read more: those that cost much are
+left out then, and named, unless they were asked for by name.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from contextvars import copy_context
@@ -59,6 +62,7 @@ class AttackRun:
         column: Of a private attribute, the column that it is about.
         found: What came of it.
         share: Of its strength; 0 where it had no turn.
+        late: Whether it had none for lack of time.
         less: What it was run with where time was short, a phrase each.
         seconds: How long it took.
     """
@@ -68,6 +72,7 @@ class AttackRun:
     column: str
     found: Examined
     share: Fraction = Fraction(1)
+    late: bool = False
     less: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -125,10 +130,22 @@ class _Turn:
             return FIRST_GO
         return min(Fraction(1), Fraction(FIRST_TOKENS, self.tokens)) if self.tokens else Fraction(1)
 
-    def late(self, reason: str) -> AttackRun:
-        """It without a number, for lack of time."""
+    def not_run(self, reason: str, *, late: bool) -> AttackRun:
+        """It without a number, because it had no turn."""
         nothing = Examined(NotApplicable(attack=self.name, reason=reason))
-        return AttackRun(self.name, self.attack, self.column, nothing, share=Fraction(0))
+        return AttackRun(self.name, self.attack, self.column, nothing, share=Fraction(0), late=late)
+
+    def needless(self, ran: Iterable[AttackRun]) -> AttackRun | None:
+        """It without a number, where it costs much and another has read all that there is to read."""
+        if not self.attack.costly:
+            return None
+        for other in ran:
+            outcome = other.found.outcome
+            same = (other.attack.question, other.column) == (self.attack.question, self.column)
+            if same and isinstance(outcome, Measured) and outcome.success.value == 1:
+                read = f"{other.name} has read everything already; `--attack {self.name}` runs it all the same."
+                return self.not_run(read, late=False)
+        return None
 
     def run(self, evidence: Evidence, share: Fraction, *, limited: bool, before: AttackRun | None = None) -> AttackRun:
         """Runs it.
@@ -163,7 +180,8 @@ class _Turn:
             run=attack,
             controls=controls,
         )
-        return AttackRun(self.name, self.attack, self.column, found, share, tuple(less), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return AttackRun(self.name, self.attack, self.column, found, share, less=tuple(less), seconds=seconds)
 
 
 def run_attacks(
@@ -172,6 +190,7 @@ def run_attacks(
     *,
     budget: float | None,
     began: float | None = None,
+    by_name: bool = False,
     progress: Progress,
 ) -> tuple[list[AttackRun], tuple[str, ...]]:
     """Runs attacks. Under a limit those that cost little come first, one on each question before any has its second.
@@ -181,6 +200,7 @@ def run_attacks(
         names: Their names.
         budget: Seconds that they may take. `None` for as long as they take.
         began: From when these count, by `time.monotonic`; from now on where it is left out.
+        by_name: Whether somebody asked for these very attacks, so that none is left out for what others have read.
         progress: Where to show progress.
 
     Returns:
@@ -194,20 +214,25 @@ def run_attacks(
 
     order = _one_after_the_other(turns)
     if budget is None:
-        found = _beside_one_another(turns, order, evidence, progress)
+        found = _beside_one_another(turns, order, evidence, by_name=by_name, progress=progress)
         return [found[number] for number in range(len(turns))], ()
     found = {}
     for done, number in enumerate(order):
         turn = turns[number]
         progress.update("attacks", done, len(turns), turn.attack.title)
+        if not by_name and (needless := turn.needless(found.values())) is not None:
+            found[number] = needless
+            continue
         if left() < 0:
-            found[number] = turn.late(f"The time budget of {budget:g} s was used up before it was its turn.")
+            found[number] = turn.not_run(
+                f"The time budget of {budget:g} s was used up before it was its turn.", late=True
+            )
             continue
         try:
             with within(left()):
                 found[number] = turn.run(evidence, turn.least, limited=True)
         except OutOfTime:
-            found[number] = turn.late(f"The time budget of {budget:g} s was used up before it was done.")
+            found[number] = turn.not_run(f"The time budget of {budget:g} s was used up before it was done.", late=True)
     progress.update("attacks", len(turns), len(turns))
     ran = [found[number] for number in range(len(turns))]
     # once more with what time is left, the cheapest first, for what it leaves over serves the others
@@ -225,7 +250,7 @@ def run_attacks(
 
 
 def _beside_one_another(
-    turns: Sequence[_Turn], order: Sequence[int], evidence: Evidence, progress: Progress
+    turns: Sequence[_Turn], order: Sequence[int], evidence: Evidence, *, by_name: bool, progress: Progress
 ) -> dict[int, AttackRun]:
     """All at full strength, by their numbers: some at a time, each with its share of the threads.
 
@@ -237,23 +262,30 @@ def _beside_one_another(
     if workers > 1:
         # what takes longest begins first, so that no worker is left alone with it at the end: who is granted most has
         # the most to learn from
-        order = sorted(order, key=lambda number: _longest_first(turns[number].attack))
+        order = sorted(order, key=lambda number: -len(turns[number].attack.needs))
     found: dict[int, AttackRun] = {}
     try:
         with (
             within(math.inf) as deadline,
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool,
         ):
-            waiting = {
-                pool.submit(copy_context().run, turns[number].run, evidence, Fraction(1), limited=False): number
-                for number in order
-            }
             try:
-                progress.update("attacks", 0, len(turns), turns[order[0]].attack.title if order else "")
-                for done, future in enumerate(as_completed(waiting), start=1):
-                    number = waiting[future]
-                    found[number] = future.result()
-                    progress.update("attacks", done, len(turns), turns[number].attack.title)
+                # in two lots, since what the first ones read says which of the others are run
+                for costly in (False, True):
+                    lot = [number for number in order if turns[number].attack.costly == costly]
+                    needless = {} if by_name else {number: turns[number].needless(found.values()) for number in lot}
+                    found |= {number: run for number, run in needless.items() if run is not None}
+                    waiting = {
+                        pool.submit(copy_context().run, turns[number].run, evidence, Fraction(1), limited=False): number
+                        for number in lot
+                        if number not in found
+                    }
+                    for number in list(waiting.values())[:1]:
+                        progress.update("attacks", len(found), len(turns), turns[number].attack.title)
+                    for future in as_completed(waiting):
+                        number = waiting[future]
+                        found[number] = future.result()
+                        progress.update("attacks", len(found), len(turns), turns[number].attack.title)
             except BaseException:
                 # of what is at work nobody wants to hear any more
                 deadline.over()
@@ -262,10 +294,6 @@ def _beside_one_another(
     finally:
         torch.set_num_threads(threads)
     return found
-
-
-def _longest_first(attack: Attack) -> tuple[bool, int]:
-    return not attack.costly, -len(attack.needs) if attack.costly else 0
 
 
 def _one_after_the_other(turns: Sequence[_Turn]) -> list[int]:
@@ -305,7 +333,7 @@ def _traded(ran: Sequence[AttackRun], budget: float) -> Iterator[str]:
     for each in ran:
         if each.less:
             yield f"{each.name} was run with {' and '.join(each.less)}, for the time budget of {budget:g} s."
-    late = [each.name for each in ran if not each.share]
+    late = [each.name for each in ran if each.late]
     if late:
         were = "was" if len(late) == 1 else "were"
         yield f"{', '.join(late)} {were} not run: the time budget of {budget:g} s was used up."
