@@ -287,15 +287,18 @@ def test_what_cannot_read_more_than_another_is_left_out_and_named(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        ran, traded = run(budget, *suite)
+        ran, traded = run(budget, *suite, tokens=1000)
         assert list(ran) == list(suite)
         assert {name for name, *_ in clock.seen} == {"all labels", "cheap", "words"}
         left_out = ran["costly"].found.outcome
         assert isinstance(left_out, NotApplicable)
         assert left_out.reason == "all labels has read everything already; `--attack costly` runs it all the same."
         assert traded == ()  # nothing of it is for lack of time
-        ran, _ = run(budget, *suite, by_name=True)
+        ran, _ = run(budget, *suite, tokens=1000, by_name=True)
         assert isinstance(ran["costly"].found.outcome, Measured)
+        # a part of it, read whole, is not everything
+        more, _ = run(budget, "all labels", "costly", tokens=10 * FIRST_TOKENS)
+        assert isinstance(more["costly"].found.outcome, NotApplicable) == (budget is None)
         assert not isinstance(run(budget, "words", "costly")[0]["costly"].found.outcome, NotApplicable)
     finally:
         torch.set_num_threads(before)

@@ -136,13 +136,12 @@ class _Turn:
         return AttackRun(self.name, self.attack, self.column, nothing, share=Fraction(0), late=late)
 
     def needless(self, ran: Iterable[AttackRun]) -> AttackRun | None:
-        """It without a number, where it costs much and another has read all that there is to read."""
-        if not self.attack.costly:
-            return None
-        for other in ran:
+        """It without a number, where it costs much and one that costs little has read all that there is to read."""
+        for other in ran if self.attack.costly else ():
             outcome = other.found.outcome
             same = (other.attack.question, other.column) == (self.attack.question, self.column)
-            if same and isinstance(outcome, Measured) and outcome.success.value == 1:
+            whole = other.share == 1 and not other.attack.costly
+            if same and whole and isinstance(outcome, Measured) and outcome.success.value == 1:
                 read = f"{other.name} has read everything already; `--attack {self.name}` runs it all the same."
                 return self.not_run(read, late=False)
         return None
