@@ -82,12 +82,10 @@ def removed(path: Path) -> Iterator[None]:
     It has a temporary name before the block begins: so if the block deletes what lists the folder, a
     death at any moment leaves no folder that nothing lists, and that stays for ever.
     """
-    if not path.exists():
+    aside = _set_aside(path)
+    if aside is None:
         yield
         return
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
-    os.rename(path, aside)
-    sync_folder(path.parent)
     try:
         yield
     except BaseException:
@@ -95,6 +93,20 @@ def removed(path: Path) -> Iterator[None]:
         sync_folder(path.parent)
         raise
     _remove(aside)
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Gives a folder a temporary name; `None` where there is none, or whoever else removes it was faster."""
+    if not path.exists():
+        return None
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{TEMPORARY}{path.name}."))
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        aside.rmdir()
+        return None
+    sync_folder(path.parent)
+    return aside
 
 
 def remove_folder(path: Path) -> None:

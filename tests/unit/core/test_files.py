@@ -96,6 +96,24 @@ def test_a_folder_whose_deletion_was_cut_short_is_swept_at_the_next_start(tmp_pa
     assert not list(dead.iterdir())
 
 
+def test_a_folder_that_two_remove_at_once_goes_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sees it there, and before it moves it, another has removed it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    rename = os.rename
+
+    def second(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        remove_folder(folder)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", second)
+    remove_folder(folder)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_cannot_be_removed_is_not_there_any_more_and_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
