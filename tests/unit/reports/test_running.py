@@ -292,7 +292,7 @@ def test_what_cannot_read_more_than_another_is_left_out_and_named(
         assert {name for name, *_ in clock.seen} == {"all labels", "cheap", "words"}
         left_out = ran["costly"].found.outcome
         assert isinstance(left_out, NotApplicable)
-        assert left_out.reason == "all labels has read everything already; `--attack costly` runs it all the same."
+        assert left_out.reason == "all labels has read everything already; to run this one too, use `--attack costly`."
         assert traded == ()  # nothing of it is for lack of time
         ran, _ = run(budget, *suite, tokens=1000, by_name=True)
         assert isinstance(ran["costly"].found.outcome, Measured)

@@ -131,18 +131,18 @@ class _Turn:
         return min(Fraction(1), Fraction(FIRST_TOKENS, self.tokens)) if self.tokens else Fraction(1)
 
     def not_run(self, reason: str, *, late: bool) -> AttackRun:
-        """It without a number, because it had no turn."""
+        """A result without a number: the attack was not run."""
         nothing = Examined(NotApplicable(attack=self.name, reason=reason))
         return AttackRun(self.name, self.attack, self.column, nothing, share=Fraction(0), late=late)
 
     def needless(self, ran: Iterable[AttackRun]) -> AttackRun | None:
-        """It without a number, where it costs much and one that costs little has read all that there is to read."""
+        """A result without a number, if this attack is costly and a cheap one on the same question read everything."""
         for other in ran if self.attack.costly else ():
             outcome = other.found.outcome
             same = (other.attack.question, other.column) == (self.attack.question, self.column)
             whole = other.share == 1 and not other.attack.costly
             if same and whole and isinstance(outcome, Measured) and outcome.success.value == 1:
-                read = f"{other.name} has read everything already; `--attack {self.name}` runs it all the same."
+                read = f"{other.name} has read everything already; to run this one too, use `--attack {self.name}`."
                 return self.not_run(read, late=False)
         return None
 
