@@ -43,12 +43,13 @@ class FairQueue(Generic[W]):
 
     This is start-time fair queueing, with the time that work took in the place of an estimate of it: what a
     job takes that is resumed, or a model that is loaded first, is not known before, and a tenant whose work is
-    underestimated would be served more than the others. A tenant that had nothing to do begins where those stand
-    who are being served: it neither saves up time nor owes any. So in any interval in which two tenants always
-    have work waiting, the times that they are served differ by no more than the longest piece of each. And work
-    begins, at the latest, one piece of each other tenant after it would on a server of its tenant's own that is
-    slower by the number of tenants. So a tenant that asks for no more than an even share waits for one piece of each
-    other; one that was just served more waits until the others have caught up.
+    underestimated would be served more than the others. A tenant that had nothing to do saves up no time: it
+    begins where those stand who are being served, or where it stands itself, if it was served more. So in any
+    interval in which two tenants always have work waiting, the times that they are served differ by no more than
+    the longest piece of each. And work begins, at the latest, one piece of each other tenant after it would on a
+    server of its tenant's own that is slower by the number of tenants. So a tenant that asks for no more than an
+    even share waits for one piece of each other; one that was just served more waits until the others have
+    caught up.
 
     Ref: P. Goyal, H. M. Vin, H. Cheng, "Start-time fair queueing", SIGCOMM 1996, §2.
     """

@@ -116,7 +116,11 @@ def test_without_noise_everything_is_read_and_said(
     tmp_path: Path,
     texts: Dataset,
 ) -> None:
-    report = report_on(evidence_of(tiny_model, tmp_path, texts, eta=math.inf), tiny_model, only=QUICK)
+    evidence = evidence_of(tiny_model, tmp_path, texts, eta=math.inf, attacker=AttackerSpec(auxiliary_fraction=0.3))
+    # asked for by name, so that gradients which tell every label make it no less wanted
+    asked = report_on(evidence, tiny_model, only=("output-gradient", "label-classifier"))
+    assert {each.name for each in asked.attacks if each.status != "not run"} == {"output-gradient", "label-classifier"}
+    report = report_on(evidence, tiny_model, only=QUICK)
     # but for places in the file, which the order of records does not tell
     assert {each.value for each in report.strongest if not each.question.startswith(Question.ROW)} == {1.0}
     assert report.verdict[0].startswith("No noise was added")

@@ -279,12 +279,14 @@ def _beside_one_another(
                         for number in lot
                         if number not in found
                     }
-                    for number in list(waiting.values())[:1]:
-                        progress.update("attacks", len(found), len(turns), turns[number].attack.title)
+                    if waiting:
+                        first = turns[next(iter(waiting.values()))]
+                        progress.update("attacks", len(found), len(turns), first.attack.title)
                     for future in as_completed(waiting):
                         number = waiting[future]
                         found[number] = future.result()
                         progress.update("attacks", len(found), len(turns), turns[number].attack.title)
+                progress.update("attacks", len(turns), len(turns))  # the last ones may all be left out
             except BaseException:
                 # of what is at work nobody wants to hear any more
                 deadline.over()
