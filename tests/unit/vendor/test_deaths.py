@@ -211,6 +211,8 @@ def test_a_deletion_that_was_done_and_not_confirmed_is_done_again(transport: Loc
         kept = shutil.copytree(folder, data_dir / "kept", dirs_exist_ok=True) if folder.exists() else data_dir / "kept"
         if kind != "adapter":
             ask(transport, route, **{kind: customer.job})
+        with pytest.raises(VendorError, match="There is no"):  # not kept, so it waits for what the deletion posted
+            ask(transport, routes.STEP_GET, job=customer.job, step=4)
         shutil.copytree(kept, folder)
         with pytest.raises(VendorError, match="There is no") as caught:
             ask(transport, route, **{kind: customer.job})
