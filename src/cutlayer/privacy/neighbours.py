@@ -132,13 +132,15 @@ class _Nearest(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Candidates `start` and following, as the right side of a product.
+    """Candidates from `start` up to `stop`, all of one group, as the right side of a product.
 
     `matrix` is `[at least width + parts, columns]`: the centred rows transposed and rounded, below
     them the parts of -‖row‖² / 2, and zeros. Columns behind the last candidate are out of reach.
     """
 
     start: int
+    stop: int
+    group: int
     matrix: Tensor
     errors: _Errors
 
@@ -163,12 +165,16 @@ class NeighbourSearch:
     Equal rows count once, under their lowest id; of several rows at exactly the same distance the
     lowest id is returned. So the answer does not depend on blocks, threads or element type.
 
+    Where candidates are of several groups, such as parts of speech, a query is answered from its own: a block holds
+    candidates of one group, and is multiplied with the queries of that group alone.
+
     Memory: the table (not copied), one copy of the candidates in the coarse type, and blocks of
     fixed size, whatever the number of queries.
 
     Args:
         table: `[vocabulary, width]`, floating.
         candidates: `[vocabulary]` bool, public: which rows may be returned.
+        groups: `[vocabulary]` int64, the group of each row; `None` where all candidates are of one.
         coarse: Element type of the coarse product, bf16 or fp32; `None` picks bf16 where this
             processor has instructions for it.
 
@@ -176,7 +182,14 @@ class NeighbourSearch:
         ConfigError: Wrong shapes, no candidate, or a row that is not finite.
     """
 
-    def __init__(self, table: Tensor, candidates: Tensor, *, coarse: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        table: Tensor,
+        candidates: Tensor,
+        *,
+        groups: Tensor | None = None,
+        coarse: torch.dtype | None = None,
+    ) -> None:
         if table.dim() != 2 or not table.is_floating_point() or candidates.shape != table.shape[:1]:
             raise ConfigError(
                 f"A search needs a floating table [vocabulary, width] and candidates [vocabulary], not {table.dtype}"
@@ -184,8 +197,13 @@ class NeighbourSearch:
                 remedy="Give the model's token-embedding table and its list of candidates.",
             )
         self.table = table
-        self.candidates = _first_of_equals(table, candidates.nonzero().flatten())
-        """Ids of the rows that can be returned, ascending."""
+        ids = candidates.nonzero().flatten()
+        group = torch.zeros_like(ids) if groups is None else groups[ids]
+        numbers = group.unique().tolist()
+        of_groups = [_first_of_equals(table, ids[group == number]) for number in numbers]
+        self.candidates = torch.cat([ids[:0], *of_groups])
+        """Ids of the rows that can be returned, group by group, ascending in each."""
+        self._groups = dict(zip(numbers, _ranges(torch.tensor([len(own) for own in of_groups])), strict=True))
         if not len(self.candidates):
             raise ConfigError("There is no candidate to search.", remedy="Allow at least one row of the table.")
         self.coarse = coarse or (torch.bfloat16 if bf16_serves() else torch.float32)
@@ -193,17 +211,19 @@ class NeighbourSearch:
         self._centre = self._near_centre()
         self._blocks: list[_Block] = []
 
-    def nearest(self, queries: Tensor) -> Tensor:
+    def nearest(self, queries: Tensor, groups: Tensor | None = None) -> Tensor:
         """Ids of the nearest candidates.
 
         Args:
             queries: `[queries, width]` float64.
+            groups: `[queries]` int64, of which group each one's answer is to be; `None` where there is one.
 
         Returns:
             `[queries]` int64.
 
         Raises:
-            ConfigError: Queries of another shape or type, or with components that are not finite or beyond `_FARTHEST`.
+            ConfigError: Queries of another shape or type, or with components that are not finite or beyond
+                `_FARTHEST`; or a group without a candidate.
         """
         if queries.dtype != torch.float64 or queries.dim() != 2 or queries.shape[1] != self.table.shape[1]:
             raise ConfigError(
@@ -216,28 +236,56 @@ class NeighbourSearch:
         if not self._blocks:
             self._blocks = list(self._build(self.coarse))
         self.counts.queries += len(queries)
-        found, unclear = self._search(queries, self.coarse, self._blocks)
+        if groups is None:
+            if len(self._groups) > 1:
+                raise ConfigError("Candidates are of several groups, and these queries of none.")
+            return self.candidates[self._nearest(queries, dict.fromkeys(self._groups, range(len(queries))))]
+        in_order, order = groups.sort(stable=True)
+        asked, counts = in_order.unique_consecutive(return_counts=True)
+        if missing := set(asked.tolist()) - self._groups.keys():
+            raise ConfigError(f"There is no candidate of group {min(missing)}.")
+        found = torch.empty_like(order)
+        found[order] = self._nearest(queries[order], dict(zip(asked.tolist(), _ranges(counts), strict=True)))
+        return self.candidates[found]
+
+    def _nearest(self, queries: Tensor, parts: Mapping[int, range]) -> Tensor:
+        """Positions `[n]` of the nearest candidates, for queries group by group."""
+        found, unclear = self._search(queries, self.coarse, self._blocks, parts)
         again = unclear.nonzero().flatten()
         if len(again):
             self.counts.double += len(again)
+            within = {
+                group: range(*torch.searchsorted(again, torch.tensor([part.start, part.stop])).tolist())
+                for group, part in parts.items()
+            }
             # a float64 copy is not kept: it is needed about never, and then for a few queries
-            found[again], _ = self._search(queries[again], torch.float64, self._build(torch.float64))
-        return self.candidates[found]
+            found[again], _ = self._search(queries[again], torch.float64, self._build(torch.float64), within)
+        return found
 
     # ------------------------------------------------------------ one element type
 
-    def _search(self, queries: Tensor, dtype: torch.dtype, blocks: Iterable[_Block]) -> tuple[Tensor, Tensor]:
-        """Positions `[n]` of the nearest candidates, and the queries `[n]` of which products in float64 must tell."""
+    def _search(
+        self, queries: Tensor, dtype: torch.dtype, blocks: Iterable[_Block], parts: Mapping[int, range]
+    ) -> tuple[Tensor, Tensor]:
+        """Positions `[n]` of the nearest candidates, and the queries `[n]` of which products in float64 must tell.
+
+        Args:
+            queries: `[n, width]`, group by group.
+            dtype: Of the products.
+            blocks: All candidates.
+            parts: Which of the queries are of each group.
+        """
         nearest = _Nearest.of_none(len(queries))
         at_once = _DOUBLE_QUERIES if dtype is torch.float64 else QUERY_BLOCK
         scratch = torch.empty(0, dtype=dtype)
         for block in blocks:
-            most, columns = min(len(queries), at_once), block.matrix.shape[1]
+            asked = parts.get(block.group, range(0))
+            most, columns = min(len(asked), at_once), block.matrix.shape[1]
             if scratch.numel() < most * columns:
                 scratch = _huge_pages(most * columns, dtype)
             scores = scratch[: most * columns].view(most, columns)
-            for start in range(0, len(queries), at_once):
-                part = slice(start, start + at_once)
+            for start in range(asked.start, asked.stop, at_once):
+                part = slice(start, min(start + at_once, asked.stop))
                 some, found = queries[part], nearest.part(part)
                 left = torch.ones((len(some), len(block.matrix)), dtype=dtype)
                 bound = torch.empty(len(some), dtype=torch.float64)
@@ -246,17 +294,17 @@ class NeighbourSearch:
                     left[rows, : centred.shape[1]] = centred
                     bound[rows] = self._bound(centred, left[rows, : centred.shape[1]], block.errors)
                 torch.mm(left, block.matrix, out=scores[: len(left)])
-                self._measure(some, scores[: len(left)], bound, block.start, found)
+                self._measure(some, scores[: len(left)], bound, range(block.start, block.stop), found)
         return nearest.position, nearest.unclear
 
-    def _measure(self, some: Tensor, scores: Tensor, bound: Tensor, start: int, nearest: _Nearest) -> None:
+    def _measure(self, some: Tensor, scores: Tensor, bound: Tensor, block: range, nearest: _Nearest) -> None:
         """Measures those candidates of a block that can be nearest.
 
         Args:
             some: `[n, width]` float64, queries.
             scores: `[n, columns]`, coarse ones.
             bound: `[n]`, see `_bound`.
-            start: The first candidate's position.
+            block: The candidates' positions.
             nearest: What was found so far; changed.
         """
         queries, groups = len(scores), scores.shape[1] // _GROUP
@@ -267,7 +315,7 @@ class NeighbourSearch:
             group[below] = grouped[below].amax(1).max(1).indices
         everyone = torch.arange(queries)
         first = grouped[everyone, :, group].argmax(1) * groups + group
-        self._include(some, everyone, first, start, nearest)
+        self._include(some, everyone, first, block, nearest)
 
         # the smallest coarse score that a row can have which is as near as the nearest one so far
         output, gap = _TYPES[scores.dtype].output, nearest.score - bound
@@ -285,12 +333,12 @@ class NeighbourSearch:
         if scores.dtype is not torch.float64:
             nearest.unclear.logical_or_(_many(query, queries))
         rest = (column != first[query]) & ~nearest.unclear[query]
-        self._include(some, query[rest], column[rest], start, nearest)
+        self._include(some, query[rest], column[rest], block, nearest)
 
-    def _include(self, some: Tensor, query: Tensor, column: Tensor, start: int, nearest: _Nearest) -> None:
+    def _include(self, some: Tensor, query: Tensor, column: Tensor, block: range, nearest: _Nearest) -> None:
         """Measures candidates `column` `[m]` of a block for queries `some[query]`; of equals the lowest one counts."""
-        # columns behind the last candidate: any candidate may stand in for them
-        position = (column + start).clamp_(max=len(self.candidates) - 1)
+        # columns behind the block's last candidate: any of its candidates may stand in for them
+        position = (column + block.start).clamp_(max=block.stop - 1)
         measured = torch.empty(len(query), dtype=torch.float64)
         for rows in self._steps(len(query)):
             measured[rows] = self._exact(some[query[rows]].sub_(self._centre), position[rows])
@@ -351,33 +399,45 @@ class NeighbourSearch:
 
     def _build(self, dtype: torch.dtype) -> Iterator[_Block]:
         """The candidates in blocks, rounded to `dtype`."""
-        kind, width = _TYPES[dtype], self.table.shape[1]
         most = max(_GROUP * MEASURED, COARSE_BYTES // (QUERY_BLOCK * dtype.itemsize) // _GROUP * _GROUP)
-        for start in range(0, len(self.candidates), most):
-            ids = self.candidates[start : start + most]
-            columns = -(-len(ids) // _GROUP) * _GROUP
-            matrix = torch.zeros((-(-(width + kind.parts) // _DEPTH) * _DEPTH, columns), dtype=dtype)
-            matrix[width, len(ids) :] = _OUT_OF_REACH
-            errors = _Errors()
-            for offset in range(0, len(ids), _BUILD_ROWS):
-                rows = self.table[ids[offset : offset + _BUILD_ROWS]] - self._centre
-                rounded = rows.to(dtype)
-                rest = -rows.square().sum(1) / 2
-                parts = []
-                for _ in range(kind.parts):
-                    parts.append(rest.to(dtype))
-                    rest = rest - parts[-1].double()
-                errors.include(
-                    _Errors(
-                        residual=float((rows - rounded.double()).norm(dim=1).max()),
-                        norm=float(rounded.double().norm(dim=1).max()),
-                        half=float(rest.abs().max()),
-                        half_size=float(torch.stack(parts).double().abs().sum(0).max()),
-                    )
+        for group, own in self._groups.items():
+            for start in range(own.start, own.stop, most):
+                stop = min(start + most, own.stop)
+                matrix, errors = self._columns(self.candidates[start:stop], dtype)
+                yield _Block(start, stop, group, matrix, errors)
+
+    def _columns(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Errors]:
+        """Candidates `[n]` as the right side of a product, and their share of the bound; see `_Block`."""
+        kind, width = _TYPES[dtype], self.table.shape[1]
+        columns = -(-len(ids) // _GROUP) * _GROUP
+        matrix = torch.zeros((-(-(width + kind.parts) // _DEPTH) * _DEPTH, columns), dtype=dtype)
+        matrix[width, len(ids) :] = _OUT_OF_REACH
+        errors = _Errors()
+        for offset in range(0, len(ids), _BUILD_ROWS):
+            rows = self.table[ids[offset : offset + _BUILD_ROWS]] - self._centre
+            rounded = rows.to(dtype)
+            rest = -rows.square().sum(1) / 2
+            parts = []
+            for _ in range(kind.parts):
+                parts.append(rest.to(dtype))
+                rest = rest - parts[-1].double()
+            errors.include(
+                _Errors(
+                    residual=float((rows - rounded.double()).norm(dim=1).max()),
+                    norm=float(rounded.double().norm(dim=1).max()),
+                    half=float(rest.abs().max()),
+                    half_size=float(torch.stack(parts).double().abs().sum(0).max()),
                 )
-                below = torch.cat([rounded.T, torch.stack(parts)])
-                matrix[: len(below), offset : offset + len(rows)] = below
-            yield _Block(start, matrix, errors)
+            )
+            below = torch.cat([rounded.T, torch.stack(parts)])
+            matrix[: len(below), offset : offset + len(rows)] = below
+        return matrix, errors
+
+
+def _ranges(counts: Tensor) -> Iterator[range]:
+    """Consecutive ranges of these lengths, `[n]` int64."""
+    stops = counts.cumsum(0).tolist()
+    return (range(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
 
 
 def _huge_pages(count: int, dtype: torch.dtype) -> Tensor:

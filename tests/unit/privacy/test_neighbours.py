@@ -266,6 +266,35 @@ def test_another_busy_program_does_not_change_the_element_type(
         assert neighbours.bf16_serves()
 
 
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_each_query_is_answered_from_its_own_group(dtype: torch.dtype, data: st.DataObject) -> None:
+    rows, groups = data.draw(st.integers(3, 300)), data.draw(st.integers(1, 5))
+    rng = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    table = torch.randint(-2, 3, (rows, 5), generator=rng).float()  # many equal rows, and exact ties
+    group = torch.randint(0, groups, (rows,), generator=rng)
+    candidates = torch.rand(rows, generator=rng) < 0.7
+    candidates[0] = True
+    known = group[candidates].unique()
+    asked = known[torch.randint(0, len(known), (50,), generator=rng)]
+    queries = torch.randint(-3, 4, (50, 5), generator=rng).double() / 2
+    found = NeighbourSearch(table, candidates, groups=group, coarse=dtype).nearest(queries, asked)
+    for query, own, answer in zip(queries, asked.tolist(), found.tolist(), strict=True):
+        allowed = (candidates & (group == own)).nonzero().flatten()
+        distances = (table[allowed].double() - query).square().sum(1)
+        assert answer == int(allowed[int(distances.argmin())])
+
+
+def test_groups_of_candidates_and_of_queries_belong_together() -> None:
+    table = torch.eye(4)
+    search = NeighbourSearch(table, torch.ones(4, dtype=torch.bool), groups=torch.tensor([0, 0, 1, 1]))
+    with pytest.raises(ConfigError, match="of several groups"):
+        search.nearest(table.double())
+    with pytest.raises(ConfigError, match="no candidate of group 2"):
+        search.nearest(table.double(), torch.tensor([0, 1, 2, 0]))
+
+
 def test_no_queries() -> None:
     search = NeighbourSearch(normal(10, 4, seed=1).float(), torch.ones(10, dtype=torch.bool))
     assert search.nearest(torch.empty((0, 4), dtype=torch.float64)).shape == (0,)
