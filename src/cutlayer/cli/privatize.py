@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from cutlayer.customer import PrivatizedText
 
 RELEASE = (
+    "privacy.mechanism",
     "privacy.eta",
+    "privacy.words",
+    "privacy.candidates",
+    "privacy.space",
+    "privacy.tagger",
+    "privacy.vocabulary",
     "privacy.noise",
     "privacy.noise_window",
     "training.max_length",

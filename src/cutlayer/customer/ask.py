@@ -11,7 +11,7 @@ import torch
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
 from cutlayer.customer.connection import Connection
-from cutlayer.customer.derived import noise_secret
+from cutlayer.customer.derived import noise_secret, run_privatizing
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, generate
@@ -67,8 +67,8 @@ class Query:
         offer = choose_model(connection.gate(), spec.model)
         gate = connection.gate_of(f"{purpose}/{profile.adapter}", spec, offer)
         archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
-        importance = profile.importance(connection.home)
-        session = build_session(archive, connection.home, spec, importance, None, connection.device)
+        privatizing = run_privatizing(archive, connection.home, spec, importance=profile.importance(connection.home))
+        session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.load_trained(profile.trained(connection.home))
         return cls(connection, profile, purpose, session, gate, offer, progress)
 
@@ -109,16 +109,16 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
             remedy="Pass the column of the second text." if profile.segments == 2 else "Pass one text a row.",
         )
     query = Query.open(connection, profile, "predict", progress)
-    session, archive = query.session, query.session.archive
+    session = query.session
     session.link = AdapterLink(query.gate, profile.adapter, labels=len(profile.labels))
     session.eval()
     order = query.order(dataset.texts)
-    tokens = tokenise(dataset, archive.tokenizer, max_content=profile.max_content).select(torch.tensor(order))
+    tokens = session.reading.read(dataset, max_content=profile.max_content).select(torch.tensor(order))
     query.check_budget(tokens)
     most = min(query.offer.positions, EVALUATION_POSITIONS)
     predictions: list[Prediction] = []
     with torch.no_grad():
-        for indices in padded_batches(archive.template.segment_lengths(tokens).sum(1), most):
+        for indices in padded_batches(session.segment_lengths(Texts(tokens)).sum(1), most):
             probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
             predictions += [
                 Prediction(label=profile.labels[label], probability=probability)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from cutlayer.core import Cut
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
+from cutlayer.customer.reading import Reading, reading_of
 from cutlayer.customer.settings import RunSpec
 from cutlayer.models import Archive
 from cutlayer.privacy import (
@@ -59,24 +61,51 @@ def run_order(seed: int, privacy: PrivacySpec, secret: CustomerSecret) -> Order:
     return Order(secret, f"run/{seed}/{privacy.identity}")
 
 
-def run_privatizer(
-    archive: Archive, spec: RunSpec, secret: CustomerSecret, importance: UtilityImportance | None
-) -> Privatizer:
+@dataclass(frozen=True)
+class Privatizing:
+    """How a run's texts become releases.
+
+    Attributes:
+        reading: How texts are read.
+        privatizer: How what was read is privatized.
+    """
+
+    reading: Reading
+    privatizer: Privatizer
+
+
+def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
+    """How a run reads its texts; see `reading_of`."""
+    return reading_of(spec.privacy, archive, home, max_length=spec.training.max_length)
+
+
+def run_privatizing(
+    archive: Archive,
+    home: Home,
+    spec: RunSpec,
+    *,
+    importance: UtilityImportance | None = None,
+    reading: Reading | None = None,
+) -> Privatizing:
     """How a run privatizes.
 
     Args:
         archive: What the vendor handed out.
+        home: The customer's folder.
         spec: The run's settings.
-        secret: What noise derives from.
         importance: What CTI knows of each token.
+        reading: How its texts were read, where they were already.
     """
-    return build_privatizer(
+    reading = reading or run_reading(archive, home, spec)
+    privatizer = build_privatizer(
         spec.privacy,
-        secret=secret,
+        secret=noise_secret(home, spec.unsafe_noise_seed),
         table=None if archive.table is None else archive.table.detach().cpu().clone(),
         candidates=archive.candidates,
         table_fingerprint=table_fingerprint(archive.table),
         boundary=f"{archive.fingerprint}/{Cut(bottom=spec.cut.bottom).slug}",
         spellings=Spellings(archive.spellings),
         importance=importance,
+        dictionary=reading.dictionary,
     )
+    return Privatizing(reading, privatizer)

@@ -207,7 +207,7 @@ class Evidence:
                 remedy="Give the same files and columns (and --home) as to `cutlayer finetune`.",
             )
         rows = split_rows(given, spec, noise_secret(home, spec.unsafe_noise_seed))
-        data = prepare(rows, spec, archive, vocab_size=archive.manifest.vocab_size)
+        data = prepare(rows, spec, archive, home, vocab_size=archive.manifest.vocab_size)
         recorded = RecordedRun(run, rows, data, archive, home)
         knowledge, labels = recorded.released.knowledge, recorded.labels
         truth = replace(recorded.words, search=knowledge.search)

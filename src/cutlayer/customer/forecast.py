@@ -17,7 +17,6 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
-from cutlayer.models import Archive
 from cutlayer.privacy import LABEL_UNIT, Charges, Release, generator
 from cutlayer.privacy.budget import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
@@ -41,20 +40,21 @@ class Forecast:
         self._session = session
         self._width = width
 
-    def check_noise(self, archive: Archive) -> None:
+    def check_noise(self) -> None:
         """Refuses an eta for which the mechanism draws no noise: under CTI the smallest of any token.
 
         Raises:
             ConfigError: It is too small.
         """
         privacy, importance = self._spec.privacy, self._data.importance
-        if privacy.mechanism == "none" or archive.table is None:
+        if privacy.mechanism == "none":
             return
         etas = [privacy.eta]
         if importance is not None:
             found = [importance.eta(each.tokens, each.cti_classes, eta0=privacy.eta) for each in self._texts]
             etas = [float(values.min()) for segments in found for values in segments if len(values)]
-        width = archive.table.shape[1] if privacy.place is Place.TOKENS else self._width
+        measured = self._session.privatizer.measured if privacy.place is Place.TOKENS else None
+        width = self._width if measured is None else measured.shape[1]
         # its bounds are its own to tell; what it draws here is thrown away
         self._session.privatizer.mechanism.noise(
             etas=np.array([min(etas)]), width=width, rng=generator(bytes(KEY_BYTES))

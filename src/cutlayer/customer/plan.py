@@ -8,7 +8,7 @@ import torch
 
 from cutlayer.core import Cut
 from cutlayer.customer.corpora import Labelled, Plain
-from cutlayer.customer.derived import dropout_seed, label_response, noise_secret, run_order, run_privatizer
+from cutlayer.customer.derived import Privatizing, dropout_seed, label_response, noise_secret, run_order
 from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
@@ -25,7 +25,7 @@ from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
-from cutlayer.privacy import Spellings, UtilityImportance, build_privatizer
+from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, RecordSetSpec
@@ -168,15 +168,16 @@ def plan(
         rows,
         spec,
         archive,
+        home,
         vocab_size=offer.model.vocab_size,
         reported=rows.report(label_response(spec, secret), archive.tokenizer, vault=home.vault)
         if isinstance(rows, Labelled)
         else None,
     )
-    session = build_session(archive, home, spec, data.importance, None, device)
+    session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     forecast = Forecast(home, spec, data, session, width=offer.model.width)
-    forecast.check_noise(archive)
+    forecast.check_noise()
     for examples in (data.train, data.public):
         if examples is not None:
             check_batches(examples.lengths, batch_size=spec.training.batch_size, positions=offer.positions)
@@ -195,7 +196,7 @@ def build_session(
     archive: Archive,
     home: Home,
     spec: RunSpec,
-    importance: UtilityImportance | None,
+    privatizing: Privatizing,
     link: Link | AdapterLink | None,
     device: torch.device,
 ) -> Session:
@@ -205,7 +206,7 @@ def build_session(
         archive: What the vendor handed out.
         home: The customer's folder.
         spec: The run's settings.
-        importance: What CTI knows of each token.
+        privatizing: How its texts are read and privatized.
         link: The way to the vendor, where there is one already.
         device: Where the bottom is computed.
     """
@@ -215,7 +216,7 @@ def build_session(
         archive=archive,
         parts=tune(archive, spec),
         releasing=Releasing(
-            privatizer=run_privatizer(archive, spec, secret, importance),
+            privatizing=privatizing,
             public=build_privatizer(NoPrivacy(), secret=secret, spellings=Spellings(archive.spellings)),
             form=spec.form,
             wire_type=spec.wire_type,

@@ -13,6 +13,9 @@ from torch import Tensor
 from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrivacyError, Ragged, Tokens
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.defaults import BLOCK_LENGTH
+from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
+from cutlayer.customer.home import Home
+from cutlayer.customer.reading import Reading
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.customer.trainer import Examples
@@ -28,6 +31,7 @@ class Prepared(ABC):
     Attributes:
         max_content: Content tokens per text; longer texts are cut.
         tokens: Train's.
+        privatizing: How they are read and privatized.
         importance: What CTI knows of each token; `None` without CTI.
         reported: Labels as losses are computed from them; `None` where tokens are predicted, and where nothing is
             trained.
@@ -37,6 +41,7 @@ class Prepared(ABC):
 
     max_content: int
     tokens: Tokens
+    privatizing: Privatizing
     importance: UtilityImportance | None = None
     reported: ReportedLabels | None = None
     label_names: tuple[str, ...] = ()
@@ -92,16 +97,18 @@ def prepare(
     rows: Labelled | Plain,
     spec: RunSpec,
     archive: Archive,
+    home: Home,
     *,
     vocab_size: int,
     reported: ReportedLabels | None = None,
 ) -> Prepared:
-    """The rows of a run as tokens.
+    """The rows of a run as tokens, or words.
 
     Args:
         rows: The data.
         spec: The run's settings.
         archive: What the vendor handed out: tokenizer and template.
+        home: The customer's folder.
         vocab_size: Rows of the model's table.
         reported: Labels of train and dev as the vendor may know them (`Labelled.report`).
 
@@ -112,8 +119,13 @@ def prepare(
     """
     if isinstance(rows, Plain):
         kind = PairedTexts if spec.objective is Objective.SEQ2SEQ else LanguageTexts
-        return kind(rows, spec, archive)
-    return LabelledTexts(rows, spec, archive, vocab_size=vocab_size, reported=reported)
+        found: Prepared = kind(rows, spec, archive)
+        reading = None
+    else:
+        reading = run_reading(archive, home, spec)
+        found = LabelledTexts(rows, spec, archive, reading=reading, vocab_size=vocab_size, reported=reported)
+    found.privatizing = run_privatizing(archive, home, spec, importance=found.importance, reading=reading)
+    return found
 
 
 class LabelledTexts(Prepared):
@@ -129,16 +141,18 @@ class LabelledTexts(Prepared):
         spec: RunSpec,
         archive: Archive,
         *,
+        reading: Reading,
         vocab_size: int,
         reported: ReportedLabels | None = None,
     ) -> None:
         self._archive = archive
+        self._reading = reading
         self.reported = reported
         self._cti = spec.privacy.cti
         self.rows = rows
         self.label_names = rows.names.names
         self.max_content = archive.template.max_content(rows.train.segments, spec.training.max_length)
-        self.tokens = tokenise(rows.train, archive.tokenizer, max_content=self.max_content)
+        self.tokens = reading.read(rows.train, max_content=self.max_content)
         if self._cti is not None:
             self.importance = UtilityImportance.fit(
                 self.tokens, rows.labels, vocab_size=vocab_size, num_labels=len(rows.names), spec=self._cti
@@ -176,10 +190,11 @@ class LabelledTexts(Prepared):
         return self._queried(self.rows.test, self.rows.test_labels)
 
     def _queried(self, dataset: Dataset, labels: Tensor) -> Examples:
-        return self._labelled(Texts(tokenise(dataset, self._archive.tokenizer, max_content=self.max_content)), labels)
+        return self._labelled(Texts(self._reading.read(dataset, max_content=self.max_content)), labels)
 
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
-        return Examples(texts, labels, self._archive.template.segment_lengths(texts.tokens).sum(1))
+        lengths = self._archive.template.segment_lengths(self.privatizing.privatizer.shape(texts.tokens))
+        return Examples(texts, labels, lengths.sum(1))
 
 
 class SelfLabelled(Prepared):
@@ -328,14 +343,14 @@ def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> St
     """
     if not isinstance(examples.texts, Texts):
         raise PrivacyError("These texts were released already.")
-    source, target = _longest(examples.texts.tokens, archive)
+    source, target = _longest(examples, examples.texts.tokens, archive)
     return StepSize(texts=min(batch_size, len(examples)), positions=source, target_positions=target)
 
 
-def _longest(tokens: Tokens, archive: Archive) -> tuple[int, int]:
+def _longest(examples: Examples, tokens: Tokens, archive: Archive) -> tuple[int, int]:
     """Positions of the longest source text, and of the longest target text where texts have one."""
     if archive.manifest.target_template is None:
-        return int(archive.template.segment_lengths(tokens).sum(1).max()), 0
+        return int(examples.lengths.max()), 0
     source, target = (
         int(template.segment_lengths(Tokens((segment,))).max())
         for template, segment in zip((archive.template, archive.target_template), tokens.segments, strict=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from cutlayer.attacks import GreedyTruth, Knowledge, LabelTruth, Noise, TokenTruth, TrainedTruth, Transcript
 from cutlayer.core import Cut, Tokens
 from cutlayer.customer.corpora import Labelled, Plain
-from cutlayer.customer.derived import noise_secret, run_order, run_privatizer
+from cutlayer.customer.derived import noise_secret, run_order
 from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.run import Run
@@ -132,7 +132,7 @@ class RecordedRun:
         """By record set, the number of the record that holds each text; empty where each step released its own."""
         if not self.spec.stores:
             return {}
-        privatizer = run_privatizer(self.archive, self.spec, self._secret, self.data.importance)
+        privatizer = self.data.privatizing.privatizer
         return {self.run.identifier("train"): record_numbers(privatizer, self.data.train)}
 
     @property

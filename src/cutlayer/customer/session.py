@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
+from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
 from cutlayer.customer.threads import threads_for
 from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
@@ -121,22 +122,11 @@ class Drawn:
 
     Attributes:
         release: What may leave.
-        replaced: How many tokens the text-to-text draw replaced; `None` if it gave rows of noise.
         boundary: Rows with a graph back to the bottom's parameters, where those are trained.
     """
 
     release: Release
-    replaced: int | None
     boundary: Tensor | None = None
-
-
-def replaced_tokens(original: Tokens, drawn: Release) -> int | None:
-    """How many tokens differ from the original; `None` where noise goes to rows, not to tokens."""
-    payload = drawn.payload
-    if drawn.pending is not None or isinstance(payload, Rows) or payload.segments[0].values.is_floating_point():
-        return None
-    pairs = zip(original.segments, payload.segments, strict=True)
-    return sum(int((before.values != after.values).sum()) for before, after in pairs)
 
 
 def next_tokens(inputs: Inputs) -> Ragged:
@@ -169,14 +159,14 @@ class Releasing:
     """How texts become releases.
 
     Attributes:
-        privatizer: Where and how releases are privatized.
+        privatizing: How texts are read and privatized.
         public: The same for public texts, which leave as they are.
         form: What a release is made of on the wire.
         wire_type: Element type of boundary rows on the wire.
         vault: Where released rows are kept, so that the same identity gives the same bytes.
     """
 
-    privatizer: Privatizer
+    privatizing: Privatizing
     public: Privatizer
     form: Form
     wire_type: WireType
@@ -209,7 +199,8 @@ class Session(nn.Module):
     ) -> None:
         super().__init__()
         self.archive = archive
-        self.privatizer = releasing.privatizer
+        self.reading = releasing.privatizing.reading
+        self.privatizer = releasing.privatizing.privatizer
         self._public = releasing.public
         self.link = link
         self.form = releasing.form
@@ -282,10 +273,11 @@ class Session(nn.Module):
         return token_losses(logits, next_tokens(self.archive.template.assemble(labels)))
 
     def segment_lengths(self, texts: Texts | Stored) -> Tensor:
-        """`[n, segments]` int64: positions of each text, special tokens included."""
+        """`[n, segments]` int64: positions of each text as it leaves, special tokens included."""
         if isinstance(texts, Stored):
             return texts.segment_lengths
-        return self.archive.template.segment_lengths(texts.tokens)
+        privatizer = self._public if texts.public else self.privatizer
+        return self.archive.template.segment_lengths(privatizer.shape(texts.tokens))
 
     def _finish(self, output: Tensor, segment_lengths: Tensor) -> Tensor:
         """The tail, where there is one: from rows of the upper boundary to logits, padding on the right."""
@@ -313,15 +305,14 @@ class Session(nn.Module):
 
     def count_replaced(self, texts: Texts, *, look: int | None = None) -> int | None:
         """How many tokens a draw replaces; nothing is computed from it or sent."""
-        drawn = self._tokens(texts, look)
-        return replaced_tokens(texts.tokens, drawn)
+        replaced = self._tokens(texts, look).replaced
+        return None if replaced is None else int(replaced.sum())
 
     def _draw(self, texts: Texts, look: int | None) -> Drawn:
         """Tokens → privatize → bottom → privatize."""
         drawn = self._tokens(texts, look)
-        replaced = replaced_tokens(texts.tokens, drawn)
         if self.form is Form.IDS:
-            return Drawn(drawn, replaced)
+            return Drawn(drawn)
         if self.train_bottom and isinstance(self.link, Link):
             # the bottom changes with every step, so the same draw has other bytes, and another identity
             seed_dropout(self._seed, self.link.step + 1)
@@ -329,8 +320,8 @@ class Session(nn.Module):
             # bits depend on batch and machine: a draw may leave as several releases, which are no second look
             bits = hashlib.blake2b(rows.packed.values.detach().contiguous().numpy().data, digest_size=16).hexdigest()
             context = f"{self.link.moment}/{self.training}/{bits}".encode()
-            return Drawn(drawn.carried_as(rows, context), replaced, rows.packed.values)
-        return Drawn(self._kept(drawn), replaced)
+            return Drawn(drawn.carried_as(rows, context), rows.packed.values)
+        return Drawn(self._kept(drawn))
 
     def _tokens(self, texts: Texts, look: int | None) -> Release:
         """The tokens' draw; public texts leave as they are."""

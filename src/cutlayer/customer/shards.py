@@ -23,11 +23,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cutlayer.core import ConfigError, PrivacyError, Ragged, Rows, Spec, StorageError, Tokens
 from cutlayer.core.executors import Executor
-from cutlayer.customer.home import write_bytes
+from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.progress import Progress
+from cutlayer.customer.reading import reading_of
 from cutlayer.customer.results import PrivatizedText
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
-from cutlayer.data import Dataset, tokenise
+from cutlayer.data import Dataset
 from cutlayer.models import read_archive
 from cutlayer.privacy import (
     BrokenSeal,
@@ -166,6 +167,8 @@ class Drawer:
         self.archive = read_archive(drawing.archive)
         if self.archive.table is None:
             raise ConfigError("A text cut's archive has no table, and nothing can be drawn with it.")
+        home = Home(drawing.secret.parent)
+        self.reading = reading_of(drawing.privacy, self.archive, home, max_length=drawing.max_length)
         self.privatizer = build_privatizer(
             drawing.privacy,
             secret=own.or_seeded(drawing.unsafe_noise_seed),
@@ -173,6 +176,7 @@ class Drawer:
             candidates=self.archive.candidates,
             table_fingerprint=table_fingerprint(self.archive.table),
             spellings=Spellings(self.archive.spellings),
+            dictionary=self.reading.dictionary,
         )
 
     @cached_property
@@ -202,35 +206,36 @@ class Drawer:
         return self.name(self._drawing.model_dump_json().encode(), len(rows).to_bytes(8), *identities)
 
     def tokens(self, rows: Sequence[Row]) -> Tokens:
-        """The rows' tokens, cut where they are too long."""
+        """The rows' tokens, or words, cut where they are too long."""
         dataset = Dataset(tuple(rows))
-        return tokenise(dataset, self.archive.tokenizer, max_content=self.max_content(dataset.segments))
+        return self.reading.read(dataset, max_content=self.max_content(dataset.segments))
 
     def draw(self, rows: Sequence[Row]) -> Drawn:
         """What would leave for each row."""
         tokens = self.tokens(rows)
-        drawn = []
+        drawn: list[Tokens] = []
+        replaced: list[int] = []
         for indices in blocks(tokens, BLOCK_TOKENS):
-            payload = self.privatizer.tokens(tokens.select(indices), labels=None).payload
-            if isinstance(payload, Rows):
-                raise ConfigError("Only text-to-text releases can be read as text.")
-            drawn.append(payload)
-        released = Tokens(
-            tuple(Ragged.concatenate(parts) for parts in zip(*(part.segments for part in drawn), strict=True))
-        )
+            release = self.privatizer.tokens(tokens.select(indices), labels=None)
+            if isinstance(release.payload, Rows) or release.replaced is None:
+                raise ConfigError("Only releases of tokens can be read as text.")
+            drawn.append(release.payload)
+            replaced += release.replaced.tolist()
+        released = Tokens.concatenate(drawn)
         return Drawn(
-            texts=tuple(self._side_by_side(tokens, released, row) for row in range(len(tokens))),
+            texts=tuple(
+                self._side_by_side(tokens, released, row, replaced=count) for row, count in enumerate(replaced)
+            ),
             cut_texts=self._cut_texts(rows, tokens),
             ids=tuple(tuple(tuple(ids.tolist()) for ids in segment.split()) for segment in released.segments),
         )
 
-    def _side_by_side(self, original: Tokens, released: Tokens, row: int) -> PrivatizedText:
-        pairs = [(before[row], after[row]) for before, after in zip(original.segments, released.segments, strict=True)]
+    def _side_by_side(self, original: Tokens, released: Tokens, row: int, *, replaced: int) -> PrivatizedText:
         return PrivatizedText(
-            original=tuple(str(self.archive.tokenizer.decode(before)) for before, _ in pairs),
-            released=tuple(str(self.archive.tokenizer.decode(after)) for _, after in pairs),
-            replaced=sum(int((before != after).sum()) for before, after in pairs),
-            tokens=sum(len(before) for before, _ in pairs),
+            original=tuple(self.reading.text(side[row]) for side in original.segments),
+            released=tuple(str(self.archive.tokenizer.decode(side[row])) for side in released.segments),
+            replaced=replaced,
+            tokens=sum(len(side[row]) for side in original.segments),
         )
 
     def _cut_texts(self, rows: Sequence[Row], tokens: Tokens) -> int:
@@ -238,7 +243,7 @@ class Drawer:
         most = self.max_content(len(tokens.segments))
         # a row that is cut keeps all that is allowed, so only those that do are tokenised again
         full = Dataset(tuple(rows[place] for place in (_lengths(tokens) == most).nonzero().flatten().tolist()))
-        return int((_lengths(tokenise(full, self.archive.tokenizer, max_content=most + 1)) > most).sum())
+        return int((_lengths(self.reading.read(full, max_content=most + 1)) > most).sum())
 
 
 def _lengths(tokens: Tokens) -> torch.Tensor:

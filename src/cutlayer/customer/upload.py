@@ -100,8 +100,7 @@ def upload(
     shard = 0
     for chosen in blocks(texts.tokens, size):
         some = texts.select(chosen)
-        drawn = session.release(some)
-        release = drawn.release
+        release = session.release(some).release
         new = []
         for place, identity in enumerate(release.identities):
             if identity not in number_of:
@@ -109,12 +108,12 @@ def upload(
                 uploaded.first_text.append(int(chosen[place]))
                 new.append(place)
             uploaded.record_of.append(number_of[identity])
-        uploaded.segment_lengths.append(session.archive.template.segment_lengths(some.tokens))
+        uploaded.segment_lengths.append(session.segment_lengths(some))
         uploaded.tokens += int(release.tokens.sum())
-        if drawn.replaced is None or uploaded.replaced is None:
+        if release.replaced is None or uploaded.replaced is None:
             uploaded.replaced = None
         else:
-            uploaded.replaced += drawn.replaced
+            uploaded.replaced += int(release.replaced.sum())
         if new:
             fresh = release.select(torch.tensor(new))
             uploaded.released += int(fresh.tokens.sum())

@@ -81,12 +81,18 @@ _NO_TARGET = "encoder-decoders have target texts, objective seq2seq"
 def _cut_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with where the model is cut, or with a bottom that is trained."""
     bottom, trained = spec.cut.bottom, spec.train_bottom is not TrainBottom.FROZEN
-    if bottom is None and spec.privacy.mechanism != "none":
-        yield Fault("bottom", "text", "has no embedding table, which noise needs: use 0, or `eta` inf")
+    if bottom is None and spec.privacy.mechanism not in ("none", "words"):
+        yield Fault(
+            "bottom", "text", "has no embedding table, which noise on tokens needs: use 0, mechanism words, or eta inf"
+        )
     if bottom is None and trained:
         yield Fault("train_bottom", spec.train_bottom, "needs weights at the customer: use `bottom` 0 or more")
     if trained and spec.privacy.mechanism == "vector":
         yield Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text")
+    if spec.train_bottom is TrainBottom.RESAMPLE and spec.privacy.mechanism == "words":
+        yield Fault("train_bottom", "resample", "means other words in each epoch, and other lengths: use cached")
+    if spec.privacy.mechanism == "words" and spec.objective.generates:
+        yield Fault("mechanism", "words", "is for classifiers: a text's tokens would be labels of other words")
     if spec.train_bottom is TrainBottom.CACHED and not bottom and not spec.cut.target:
         yield Fault("train_bottom", "cached", "trains blocks: use bottom 1 or more")
 

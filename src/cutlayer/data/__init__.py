@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from cutlayer.data.read import TextFile, has_column, read_dataset
     from cutlayer.data.sample import sample_path
     from cutlayer.data.tables import Table, is_table
+    from cutlayer.data.tagger import Tagger, load_tagger
     from cutlayer.data.tokenise import UNCUT, tokenise
+    from cutlayer.data.vocabulary import WordCounts, load_word_counts
     from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
@@ -19,9 +21,13 @@ __all__ = [
     "Dataset",
     "LabelNames",
     "Table",
+    "Tagger",
     "TextFile",
+    "WordCounts",
     "has_column",
     "is_table",
+    "load_tagger",
+    "load_word_counts",
     "read_dataset",
     "sample_path",
     "tokenise",

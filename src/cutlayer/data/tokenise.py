@@ -39,7 +39,7 @@ def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_conten
         raise ConfigError([Fault("max_content", max_content, "must be at least 1")])
     segments = [_ids([row[side] for row in dataset.texts], tokenizer) for side in range(dataset.segments)]
     lengths = torch.stack([segment.lengths for segment in segments], dim=1)
-    kept = lengths.clamp(max=max_content) if len(segments) == 1 else _longest_first(lengths, max_content)
+    kept = kept_lengths(lengths, max_content)
     return Tokens(tuple(segment.first(kept[:, side]) for side, segment in enumerate(segments)))
 
 
@@ -58,6 +58,11 @@ def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
         )
         parts.append(Ragged.from_lists(encoded["input_ids"]))
     return Ragged.concatenate(parts)
+
+
+def kept_lengths(lengths: Tensor, most: int) -> Tensor:
+    """Lengths `[n, segments]` of texts, or pairs, that are cut to so many items a row."""
+    return lengths.clamp(max=most) if lengths.shape[1] == 1 else _longest_first(lengths, most)
 
 
 def _longest_first(lengths: Tensor, most: int) -> Tensor:

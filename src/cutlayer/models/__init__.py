@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         split_seq2seq,
         target_template,
     )
+    from cutlayer.models.word_vectors import word_vectors
     from cutlayer.models.twin import own_bytes, share_base, twin
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
@@ -122,6 +123,7 @@ __all__ = [
     "twin",
     "weights_file",
     "weights_of",
+    "word_vectors",
     "write_archive",
 ]
 

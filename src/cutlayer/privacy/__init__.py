@@ -45,8 +45,10 @@ if TYPE_CHECKING:
         PrivacySpec,
         TextToText,
         Vector,
+        Words,
     )
     from cutlayer.privacy.vault import Vault
+    from cutlayer.privacy.words import Dictionary, Grouping, Lexicon, Word, WordSpace
 
 __all__ = [
     "LABELS_SHOWN",
@@ -61,11 +63,14 @@ __all__ = [
     "CtiSpec",
     "CustomerSecret",
     "DChi",
+    "Dictionary",
     "Excerpts",
     "FrameEntry",
+    "Grouping",
     "LabelResponse",
     "Ledger",
     "LedgerSummary",
+    "Lexicon",
     "Mechanism",
     "MechanismSummary",
     "NeighbourSearch",
@@ -87,6 +92,9 @@ __all__ = [
     "Vault",
     "Vector",
     "VendorSummary",
+    "Word",
+    "WordSpace",
+    "Words",
     "WorstCase",
     "build_privatizer",
     "find_mechanism",

@@ -47,6 +47,7 @@ class FrameEntry:
         where: Values of the path's placeholders.
         payload_bytes: Bytes of its tensors, by what they were spent on.
         texts: How many texts it releases.
+        clear: By kind, how many of their words a privatizer's own rule left as they are.
         unsafe: Whether noise came from a seed.
         closed: When its answer came; `None`: it may have left.
         uplink_bytes: Bytes on the wire, envelope included.
@@ -63,6 +64,7 @@ class FrameEntry:
     where: Mapping[str, str | int]
     payload_bytes: Mapping[str, int]
     texts: int
+    clear: Mapping[str, int]
     unsafe: bool
     closed: datetime | None
     uplink_bytes: int | None
@@ -86,7 +88,7 @@ class ReleaseEntry:
         mechanism: How it was privatized.
         unit: What `eta` is counted in.
         eta: The largest eta of any of its tokens.
-        tokens: How many tokens it has.
+        tokens: How many tokens it has, or words where words are drawn.
         payload_bytes: Its share of the frame's release bytes.
         charged: Whether any token of it was charged for a draw that had not left before.
     """
@@ -116,7 +118,7 @@ class MechanismSummary:
         texts: Different texts.
         releases: Texts sent, repetitions included.
         draws: Looks that the vendor got, all texts together.
-        tokens: Tokens sent, repetitions included.
+        tokens: Tokens sent, or words where words are drawn, repetitions included.
         payload_bytes: Release bytes sent.
         largest_eta: Of any draw.
         largest_spent: Largest sum over one text's draws in this unit, other mechanisms included.
@@ -161,6 +163,7 @@ class LedgerSummary:
         uplink_bytes: Bytes on the wire, envelopes included; of frames that may have left, their tensors alone.
         downlink_bytes: Bytes of answers.
         payload_bytes: Bytes of tensors, by what they were spent on, of all frames.
+        clear: By kind, how many words left as they are by a privatizer's own rule, repetitions included.
         vendors: One line per vendor.
         mechanisms: One line per mechanism and unit.
         labels: The same of labels that gradients were computed from; their etas are epsilons.
@@ -177,6 +180,7 @@ class LedgerSummary:
     vendors: tuple[VendorSummary, ...]
     mechanisms: tuple[MechanismSummary, ...]
     labels: tuple[MechanismSummary, ...] = ()
+    clear: Mapping[str, int] = field(default_factory=dict)
     looks: Mapping[str, int] = field(default_factory=dict)
 
 

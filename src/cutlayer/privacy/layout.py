@@ -45,6 +45,11 @@ class TextMajor:
         """`[texts]` int64: how many items each text has."""
         return self.lengths.sum(1)
 
+    def sums(self, counts: Tensor) -> Tensor:
+        """`[texts]`: sums of counts `[total]` over each text's items."""
+        owner = torch.arange(len(self.lengths)).repeat_interleave(self.per_text)
+        return torch.zeros(len(self.lengths), dtype=counts.dtype).index_add(0, owner, counts)
+
     def align(self, per_segment: tuple[Tensor, ...]) -> Tensor:
         """`[total]`: values that are aligned with the segments, in this order."""
         return torch.cat(per_segment)[self.order]

@@ -39,7 +39,7 @@ CREATE TABLE frames (
     entry INTEGER PRIMARY KEY AUTOINCREMENT, opened REAL NOT NULL, run TEXT NOT NULL, route TEXT NOT NULL,
     place TEXT NOT NULL, vendor TEXT NOT NULL DEFAULT '',
     payload TEXT NOT NULL, texts INTEGER NOT NULL, unsafe INTEGER NOT NULL,
-    closed REAL, uplink INTEGER, downlink INTEGER, status INTEGER, digest BLOB
+    closed REAL, uplink INTEGER, downlink INTEGER, status INTEGER, digest BLOB, clear TEXT NOT NULL DEFAULT '{}'
 );
 CREATE TABLE releases (
     entry INTEGER NOT NULL REFERENCES frames, position INTEGER NOT NULL,
@@ -77,6 +77,8 @@ INSERT OR IGNORE INTO looks SELECT content, substr(draw, 1, 8), kind, CASE WHEN 
 DROP INDEX releases_draw;
 DROP INDEX releases_charged
 """,
+    # no mechanism left words as they are
+    3: "ALTER TABLE frames ADD COLUMN clear TEXT NOT NULL DEFAULT '{}'",
 }
 _PAGE: Final = 500
 _OTHER_CATEGORIES: Final = ("gradient", "control")
@@ -111,7 +113,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.witness: Callable[[int], None] | None = None
-        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=3, upgrades=_UPGRADES)
+        self._database = Database(path, kind="ledger", schema=_SCHEMA, version=4, upgrades=_UPGRADES)
 
     def belongs_to(self, fingerprint: bytes) -> bool:
         """Whether a secret named the texts in it. Before the first release it takes any secret for its own."""
@@ -160,11 +162,12 @@ class Ledger:
         digests = release.digests() if release is not None else ()
         with self._database.write() as connection:
             entry = connection.execute(
-                "INSERT INTO frames (opened, run, vendor, route, place, payload, texts, unsafe) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO frames (opened, run, vendor, route, place, payload, texts, unsafe, clear) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     now, frame.run, frame.vendor, frame.route, json.dumps(dict(frame.where)),
                     json.dumps(dict(frame.payload_bytes)), 0 if release is None else len(release.of), frame.unsafe,
+                    json.dumps({} if release is None else release.clear_words()),
                 ),
             ).lastrowid  # fmt: skip
             if entry is None:
@@ -207,6 +210,14 @@ class Ledger:
         """Whether no text was ever released."""
         with self._database.read() as connection:
             return not _any_release(connection)
+
+    def clear(self, run: str) -> dict[str, int]:
+        """By kind, how many words of a run's texts left as they are, each record counted once."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT key, SUM(value) FROM frames, json_each(clear) WHERE run = ? GROUP BY key ORDER BY key", (run,)
+            ).fetchall()
+        return dict(rows)
 
     def looks(self, run: str) -> int:
         """The largest number of draws of one text that a run sent, whether it was charged for them or another was."""
@@ -255,16 +266,16 @@ class Ledger:
     def frames(self) -> Iterator[FrameEntry]:
         """All frames, in the order in which they were opened."""
         query = (
-            "SELECT entry, opened, run, vendor, route, place, payload, texts, unsafe, closed, uplink, downlink, "
+            "SELECT entry, opened, run, vendor, route, place, payload, texts, clear, unsafe, closed, uplink, downlink, "
             "status, digest FROM frames WHERE entry > ? ORDER BY entry LIMIT ?"
         )
         last = 0
         while rows := self._page(query, (last,)):
             last = rows[-1][0]
-            for entry, opened, run, vendor, route, where, payload, texts, unsafe, closed, *answer in rows:
+            for entry, opened, run, vendor, route, where, payload, texts, clear, unsafe, closed, *answer in rows:
                 yield FrameEntry(
                     entry, _when(opened), run, vendor, route, json.loads(where), json.loads(payload), texts,
-                    bool(unsafe), None if closed is None else _when(closed), *answer,
+                    json.loads(clear), bool(unsafe), None if closed is None else _when(closed), *answer,
                 )  # fmt: skip
 
     def releases(self) -> Iterator[ReleaseEntry]:
@@ -328,6 +339,11 @@ class Ledger:
             payload = dict(
                 connection.execute("SELECT key, SUM(value) FROM frames, json_each(payload) GROUP BY key").fetchall()
             )
+            clear = dict(
+                connection.execute(
+                    "SELECT key, SUM(value) FROM frames, json_each(clear) GROUP BY key ORDER BY key"
+                ).fetchall()
+            )
             spent, looks = largest_spent(connection), most_looks(connection, besides=LABEL_UNIT)
             rows = connection.execute(
                 "SELECT mechanism, unit, COUNT(DISTINCT content), COUNT(*), SUM(charged), SUM(tokens), SUM(bytes), "
@@ -350,6 +366,7 @@ class Ledger:
             ),
             mechanisms=tuple(line for line in lines if line.unit != LABEL_UNIT),
             labels=tuple(line for line in lines if line.unit == LABEL_UNIT),
+            clear=clear,
             looks=looks,
         )
 

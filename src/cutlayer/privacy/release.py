@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,6 +37,9 @@ class Release:
         charges: What they cost, token by token.
         mechanism: Its name, for the ledger.
         unit: What etas are counted in; only etas of one unit are added.
+        replaced: `[n]` int64: how many tokens, or words, of each item are others than in the text; `None` where noise
+            went to rows.
+        clear: By kind, `[n]` int64: how many words of each item the privatizer's own rule leaves as they are.
         pending: Where noise is still to be added. Such a release must not leave, and the ledger
             does not let it.
         public: Whether anybody may read these texts, so that no budget is held against them.
@@ -51,6 +55,8 @@ class Release:
     charges: Charges = field(repr=False)
     mechanism: str
     unit: str
+    replaced: Tensor | None = field(default=None, repr=False)
+    clear: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     pending: Place | None = None
     public: bool = False
 
@@ -143,7 +149,13 @@ class Release:
             etas=self.etas[texts.values],
             tokens=self.tokens[texts.values],
             charges=self.charges.select(texts.values),
+            replaced=None if self.replaced is None else self.replaced[indices],
+            clear={kind: counts[indices] for kind, counts in self.clear.items()},
         )
+
+    def clear_words(self) -> dict[str, int]:
+        """By kind, how many words of all items leave as they are."""
+        return {kind: int(counts.sum()) for kind, counts in self.clear.items()}
 
     def items_of_texts(self) -> Tensor:
         """`[m]` int64: ids or rows of each text in the payload; special tokens' rows are its item's first text's."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -22,6 +25,28 @@ NO_PRIVACY_REMEDY: Final = "for a release without privacy say so: NoPrivacy() or
 
 PRIVACY: Final = "Privacy"
 """The topic of these settings."""
+
+ALL_WORDS: Final = "all"
+CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "noun": ("NOUN", "PROPN"),
+    "verb": ("VERB", "AUX"),
+    "pronoun": ("PRON",),
+    "preposition": ("ADP",),
+    "adjective": ("ADJ",),
+    "adverb": ("ADV",),
+    "determiner": ("DET",),
+    "conjunction": ("CCONJ", "SCONJ"),
+    "numeral": ("NUM",),
+    "particle": ("PART",),
+    "interjection": ("INTJ",),
+    "symbol": ("SYM", "PUNCT"),
+    "other": ("X",),
+}
+"""Categories of words, and the tags of Universal Dependencies that each of them has.
+
+RAPT §IV names Noun, Verb, Pronoun, Preposition, Adjective, Symbol, Determiner and Conjunction, and not their tags.
+Names of people and places are nouns here: else every one of them would leave in clear.
+"""
 
 
 class CtiSpec(SettingsSpec):
@@ -177,17 +202,11 @@ class _Noise(PrivacySpec):
     """What mechanisms that add noise to embeddings have in common."""
 
     eta: float = setting(
-        help="Noise per token, in 1/distance of the model's embedding table: smaller hides more. It has no default; "
+        help="Noise per token (or word), in 1/distance of the embedding table: smaller hides more. It has no default; "
         "inf means no privacy.",
         shown=Shown(PRIVACY, unit="1/distance", source="SAP §4.3, eq. (3)", common=True, metavar="NUMBER|inf"),
         gt=0,
         allow_inf_nan=False,
-    )
-    cti: CtiSpec | None = setting(
-        None,
-        help="Less noise on tokens that tell classes apart, by contributing-token identification. No finite guarantee "
-        "is then claimed.",
-        shown=Shown(PRIVACY, source="SAP §4.4"),
     )
     noise: str = setting(
         D_CHI,
@@ -210,13 +229,24 @@ class _Noise(PrivacySpec):
             raise ValueError(f"must be a finite number above 0; {NO_PRIVACY_REMEDY}")
         return eta
 
+
+class _TokenNoise(_Noise):
+    """The same for mechanisms that add it to tokens."""
+
+    cti: CtiSpec | None = setting(
+        None,
+        help="Less noise on tokens that tell classes apart, by contributing-token identification. No finite guarantee "
+        "is then claimed.",
+        shown=Shown(PRIVACY, source="SAP §4.4"),
+    )
+
     @property
     def identity(self) -> str:
         """As it was first written."""
         return _FirstForm.of(self)
 
 
-class TextToText(_Noise):
+class TextToText(_TokenNoise):
     """Noise on each token's embedding, then the token of the nearest row: token ids leave.
 
     d_χ privacy of each token with respect to the Euclidean distance of embeddings, eta per token.
@@ -232,7 +262,7 @@ class TextToText(_Noise):
         return Place.TOKENS
 
 
-class Vector(_Noise):
+class Vector(_TokenNoise):
     """The noisy embeddings themselves leave, or the bottom's output with noise on it.
 
     Ref: SAP §4.3, eq. (3), arXiv:2312.15603.
@@ -252,3 +282,81 @@ class Vector(_Noise):
                 'cti must be left out at place "activations": above a block each row depends on every token'
             )
         return self
+
+
+class Words(_Noise):
+    """Noise on words, each replaced by the nearest word of its part of speech: text leaves, for any vendor's model.
+
+    d_χ privacy of each chosen word with respect to the Euclidean distance of word vectors, eta per word, between texts
+    with the same parts of speech and the same words in clear. Other words leave as they are.
+
+    Ref: RAPT §III-A2, eq. (2) and (4).
+    """
+
+    mechanism: Literal["words"] = "words"
+    words: tuple[str, ...] = setting(
+        ("noun", "verb", "pronoun", "preposition"),
+        help="Which words are replaced: categories, or tags of Universal Dependencies, with commas between them; or "
+        "all. Other words leave as they are.",
+        shown=Shown(PRIVACY, source="RAPT §IV", metavar="CATEGORY,…|all"),
+    )
+    candidates: Literal["category", "all"] = setting(
+        "category",
+        help="What a word is replaced by: a word of its category, or any word.",
+        shown=Shown(PRIVACY, source="RAPT §III-A2, eq. (4)"),
+    )
+    space: str = setting(
+        "starter",
+        help="The model on this machine whose token embeddings give words their vectors: `starter`, a folder or a hub "
+        "id. It need not be the vendor's.",
+        shown=Shown(PRIVACY, source="RAPT §V-E1", metavar="SOURCE"),
+    )
+    tagger: str | None = setting(
+        None,
+        help="An installed spaCy pipeline, or its folder, that tells words' parts of speech.",
+        shown=Shown(PRIVACY, metavar="NAME", default="the one that comes with cutlayer"),
+    )
+    vocabulary: Path | None = setting(
+        None,
+        help="A public file of words that may come out: a word, a tag of Universal Dependencies and a count a line, "
+        "with tabs between them.",
+        shown=Shown(PRIVACY, metavar="FILE", default="the one that comes with cutlayer, made from old books"),
+    )
+
+    @property
+    def place(self) -> Place:
+        """At the words, before they are tokens."""
+        return Place.TOKENS
+
+    @property
+    def cti(self) -> None:
+        """All words of a text are drawn with one eta."""
+        return None
+
+    @field_validator("words", mode="before")
+    @classmethod
+    def _split(cls, words: Any) -> Any:
+        given = (words,) if isinstance(words, str) else words
+        return tuple(name.strip().lower() for each in given for name in str(each).split(",") if name.strip())
+
+    @model_validator(mode="after")
+    def _check_words(self) -> Self:
+        known = {*CATEGORIES, *(tag.lower() for tags in CATEGORIES.values() for tag in tags)}
+        if not self.words:
+            raise ValueError(f"words must name one category at least: {', '.join(CATEGORIES)}, or all")
+        if ALL_WORDS in self.words and len(self.words) > 1:
+            raise ValueError("words must be all, or categories, not both")
+        for name in self.words:
+            if name not in known and name != ALL_WORDS:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(CATEGORIES)}, or all"
+                raise ValueError(f"words: there is no category {name!r}: {hint}")
+        tags = [tag for name in self.chosen for tag in CATEGORIES.get(name, (name.upper(),))]
+        if twice := {tag for tag in tags if tags.count(tag) > 1}:
+            raise ValueError(f"words name {', '.join(sorted(twice))} twice: once by itself, and once in a category")
+        return self
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Categories, or tags, of the words that are replaced."""
+        return tuple(CATEGORIES) if self.words == (ALL_WORDS,) else self.words

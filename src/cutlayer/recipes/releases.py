@@ -19,6 +19,7 @@ from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, Tokens
 from cutlayer.customer import FinetuneSpec, Gate, Home, Progress, Texts
 from cutlayer.customer.defaults import settle
+from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.gate import Terms
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.plan import build_session
@@ -89,7 +90,7 @@ def release(
     """
     spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
     archive = local_archive(home, model, spec.cut)
-    session = build_session(archive, home, spec, None, None, torch.device("cpu"))
+    session = build_session(archive, home, spec, run_privatizing(archive, home, spec), None, torch.device("cpu"))
     shutil.rmtree(folder, ignore_errors=True)
     recorder = RecordingTransport(Shelf(), folder)
     terms = Terms(run=folder.name, vocab_size=archive.manifest.vocab_size, wire_type=wire_type)

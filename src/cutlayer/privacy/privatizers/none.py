@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from cutlayer.core import Deviation, Fault, Guarantee, Tokens
@@ -44,4 +45,5 @@ class NoPrivacyPrivatizer(Privatizer):
         excerpts: Excerpts | None = None,
     ) -> Release:
         """See `Privatizer.tokens`: the texts, untouched."""
-        return replace(self._name(tokens, labels, look, excerpts).release, pending=None)
+        release = self._name(tokens, labels, look, excerpts).release
+        return replace(release, replaced=torch.zeros(len(release), dtype=torch.int64), pending=None)

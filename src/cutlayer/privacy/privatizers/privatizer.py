@@ -38,6 +38,7 @@ from cutlayer.privacy.randomness import NoiseKeys, stream_fingerprint
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.secret import CustomerSecret
 from cutlayer.privacy.spec import PrivacySpec
+from cutlayer.privacy.words import Dictionary
 
 BLOCK_ELEMENTS: Final = 2**23
 """float64 numbers of noise held at a time, whatever the number of texts."""
@@ -127,9 +128,14 @@ class Privatizer(ABC):
         One pass over the table.
         """
         # times a plug-in's budget it would read as a worst case that somebody has verified
-        if self.space.table is None or not self.guarantee.verified:
+        if self.measured is None or not self.guarantee.verified:
             return None
-        return largest_distance(self.space.table)
+        return largest_distance(self.measured)
+
+    @property
+    def measured(self) -> Tensor | None:
+        """Rows between which distances are measured."""
+        return self.space.table
 
     @property
     @abstractmethod
@@ -161,6 +167,10 @@ class Privatizer(ABC):
         return self.mechanism.guarantee(eta=self.spec.eta, space=space, per="token" if at_tokens else "row")
 
     # ------------------------------------------------------------ the two places
+
+    def shape(self, tokens: Tokens) -> Tokens:
+        """As many tokens as these leave as, whatever they are: their lengths are known before they leave."""
+        return tokens
 
     @abstractmethod
     def tokens(
@@ -395,6 +405,7 @@ def build_privatizer(
     boundary: str = "",
     spellings: Spellings | None = None,
     importance: UtilityImportance | None = None,
+    dictionary: Dictionary | None = None,
 ) -> Privatizer:
     """The privatizer that `spec` describes.
 
@@ -409,12 +420,14 @@ def build_privatizer(
         spellings: How tokens read. Without them each token is taken for a word: texts that differ in blanks or case
             then have accounts of their own.
         importance: Fitted with `spec.cti`, if that is set.
+        dictionary: What words are drawn with, where words are drawn.
 
     Raises:
         ConfigError: There is no such noise, or something the mechanism needs is missing. Lists everything.
     """
     table = None if table is None else table.detach().cpu()
-    space = Space(table, candidates, table_fingerprint, boundary, spellings or Spellings())
+    read = spellings or Spellings() if dictionary is None else dictionary.lexicon
+    space = Space(table, candidates, table_fingerprint, boundary, read, dictionary)
     return PRIVATIZERS[spec.mechanism](spec, secret=secret, space=space, importance=importance)
 
 

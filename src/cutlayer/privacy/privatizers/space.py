@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.privacy.context import Spellings
+from cutlayer.privacy.words import Dictionary
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Space:
         fingerprint: Names the table, for example the sha256 of its bytes.
         boundary: Names what hidden rows are: the model's fingerprint and the cut.
         spellings: How tokens read.
+        dictionary: What words are drawn with, where words are drawn and not tokens.
     """
 
     table: Tensor | None = None
@@ -27,6 +29,7 @@ class Space:
     fingerprint: str = ""
     boundary: str = ""
     spellings: Spellings = Spellings()  # noqa: RUF009 - it does not change
+    dictionary: Dictionary | None = None
 
     def require_table(self) -> Tensor:
         """The table, `[vocabulary, width]`.

@@ -87,4 +87,9 @@ class TextToTextPrivatizer(Privatizer):
         found = torch.empty_like(ids)
         for part, noise in self._noise(width=table.shape[1], etas=named.etas, names=named.names):
             found[part] = replacements(ids[part], noise, self.search)
-        return replace(named.release, payload=named.texts.tokens(found), pending=None)
+        return replace(
+            named.release,
+            payload=named.texts.tokens(found),
+            replaced=named.texts.sums((found != ids).long()),
+            pending=None,
+        )

@@ -1,0 +1,137 @@
+"""How texts become what is privatized: tokens of the vendor's model, or words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cutlayer.core import Cut, Ragged, Tokens
+from cutlayer.customer.handout import local_archive
+from cutlayer.customer.home import Home
+from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
+from cutlayer.data.tokenise import kept_lengths
+from cutlayer.models import Archive, word_vectors
+from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
+
+
+class Reading(ABC):
+    """Reads texts for a privatizer.
+
+    Attributes:
+        dictionary: What words are drawn with; `None` where tokens are drawn.
+    """
+
+    dictionary: Dictionary | None = None
+
+    @abstractmethod
+    def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
+        """What stands in texts, by number.
+
+        Args:
+            dataset: Texts or pairs.
+            max_content: Most tokens, or words, that a row may have; longer ones lose their end, as of `tokenise`.
+        """
+
+    @abstractmethod
+    def text(self, ids: Tensor) -> str:
+        """The text that numbers `[n]` int64 stand for."""
+
+
+class TokenReading(Reading):
+    """Reads tokens of the vendor's model."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._tokenizer = archive.tokenizer
+
+    def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
+        """See `Reading.read`."""
+        return tokenise(dataset, self._tokenizer, max_content=max_content)
+
+    def text(self, ids: Tensor) -> str:
+        """See `Reading.text`."""
+        return str(self._tokenizer.decode(ids))
+
+
+class WordReading(Reading):
+    """Reads words and their parts of speech, before anything is tokenised.
+
+    Args:
+        tagger: Tells parts of speech.
+        dictionary: Whose lexicon numbers words.
+    """
+
+    def __init__(self, tagger: Tagger, dictionary: Dictionary) -> None:
+        self._tagger = tagger
+        self.dictionary: Dictionary = dictionary
+
+    def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
+        """See `Reading.read`. Each word becomes a token at least, so no more words than tokens are kept."""
+        sides = [self._names([row[side] for row in dataset.texts]) for side in range(dataset.segments)]
+        kept = kept_lengths(torch.stack([side.lengths for side in sides], dim=1), max_content)
+        return Tokens(tuple(side.first(kept[:, number]) for number, side in enumerate(sides)))
+
+    def _names(self, texts: Sequence[str]) -> Ragged:
+        tagged = self._tagger.tag(texts)
+        before = ["", *map(_blank, tagged.after)]
+        for start in (tagged.lengths.cumsum(0) - tagged.lengths).tolist():
+            before[start] = ""  # a text's first word is the same whatever stands before it in the file
+        names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tagged.tags))
+        return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
+
+    def text(self, ids: Tensor) -> str:
+        """See `Reading.text`: with blanks as they are released."""
+        words = [self.dictionary.lexicon.word(name) for name in ids.tolist()]
+        return "".join(word.before + word.form for word in words).strip()
+
+
+def _blank(after: str) -> str:
+    """Blanks as they leave: how many there are, and of which kind, is nobody's business."""
+    return after and ("\n" if "\n" in after else " ")
+
+
+def reading_of(privacy: PrivacySpec, archive: Archive, home: Home, *, max_length: int | None) -> Reading:
+    """How texts are read for these settings.
+
+    Args:
+        privacy: How they are privatized.
+        archive: What the vendor handed out.
+        home: The customer's folder, where the archives of models on this machine are.
+        max_length: Tokens of a text as it leaves, special tokens included; `None` for the model's limit.
+
+    Raises:
+        ConfigError: There is no such tagger, or no such vocabulary, or it lacks a category.
+        ModelError: The model whose embeddings are words' vectors is not there.
+    """
+    if not isinstance(privacy, Words):
+        return TokenReading(archive)
+    template = archive.template
+
+    def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
+        most = template.max_content(len(columns), max_length)
+        return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
+
+    tagger = load_tagger(privacy.tagger)
+    vocabulary = _vocabulary(home.path, privacy, tagger.name)
+    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces))
+
+
+@lru_cache(maxsize=2)
+def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
+    """Words and their vectors, which take seconds to make and are the same for all runs of some settings."""
+    archive = local_archive(Home(home), privacy.space, Cut(bottom=0))
+    grouping = Grouping.of(privacy.chosen, constrained=privacy.candidates == "category")
+    counts = load_word_counts(privacy.vocabulary)
+    if archive.table is None:
+        raise TypeError("an archive with bottom 0 has a table")
+    table = archive.table.detach()
+    return WordSpace(
+        [counts.of(tags) for tags in grouping.tags] if grouping.constrained else [counts.of(None)],
+        grouping,
+        embed=lambda words: word_vectors(words, table, archive.tokenizer),
+        fingerprint=f"{table_fingerprint(table)} {tagger} {grouping}",
+    )

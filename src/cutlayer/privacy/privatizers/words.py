@@ -1,0 +1,271 @@
+"""Words: each chosen word becomes the word of the vocabulary that is nearest to its noisy vector."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cutlayer.core import Deviation, Fault, Guarantee, Ragged, Tokens
+from cutlayer.privacy.context import Excerpts
+from cutlayer.privacy.layout import TextMajor
+from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.privacy.privatizers.naming import Named
+from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
+from cutlayer.privacy.privatizers.space import Space
+from cutlayer.privacy.release import Release
+from cutlayer.privacy.replacement import noisy_rows
+from cutlayer.privacy.spec import PrivacySpec
+from cutlayer.privacy.words import CLEAR, Dictionary, Word, clear_kind, folded, joins, written
+
+_KEPT_IDS = 2**24
+"""Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
+_BLOCK_WORDS = 2**16
+
+
+@dataclass(frozen=True)
+class _Distinct:
+    """The distinct words of some texts.
+
+    Attributes:
+        words: Each once.
+        place: `[total]`, which of them stands where.
+        group: `[distinct]` int64, the group of each; `CLEAR` for one that leaves as it is.
+    """
+
+    words: list[Word]
+    place: NDArray[np.int64]
+    group: Tensor
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """`[total]` bool: which words are drawn."""
+        return (self.group != CLEAR)[torch.from_numpy(self.place)]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Texts after the draw.
+
+    Attributes:
+        payload: Token ids of `n` texts.
+        replaced: `[n]` int64, words of each that are others than before.
+    """
+
+    payload: Tokens
+    replaced: Tensor
+
+
+class Kept:
+    """Texts that were drawn for their length, until they leave."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+        self._ids = 0
+
+    def written(self, named: Named, written: Written) -> Written:
+        """Keeps what was drawn; the oldest goes where it becomes too much."""
+        columns = [segment.split() for segment in written.payload.segments]
+        for identity, replaced, *ids in zip(named.release.identities, written.replaced.tolist(), *columns, strict=True):
+            if identity not in self._texts:
+                self._texts[identity] = tuple(each.int() for each in ids), replaced
+                self._ids += sum(map(len, ids))
+        while self._ids > _KEPT_IDS:
+            _, (oldest, _) = self._texts.popitem(last=False)
+            self._ids -= sum(map(len, oldest))
+        return written
+
+    def found(self, named: Named) -> Written | None:
+        """What was drawn of all of these texts, if it is here."""
+        found = [self._texts.get(identity) for identity in named.release.identities]
+        if not found or any(each is None for each in found):
+            return None
+        kept = [each for each in found if each is not None]
+        columns = zip(*(ids for ids, _ in kept), strict=True)
+        segments = tuple(
+            Ragged(torch.cat(column).long(), torch.tensor([len(ids) for ids in column])) for column in columns
+        )
+        return Written(Tokens(segments), torch.tensor([replaced for _, replaced in kept]))
+
+
+@PRIVATIZERS.add("words")
+class WordsPrivatizer(Privatizer):
+    """RAPT's privatization: noise on a chosen word's vector, then the nearest word of its part of speech.
+
+        w_t = mean of the rows of its pieces;  ŵ_t = argmin over words k of its category of ‖E(k) - (w_t + z)‖
+
+    What is tagged, noised and replaced are words. The text that they make is then tokenised for the vendor's model,
+    whichever that is: token ids leave, and there may be more or fewer of them than the text had. Words that are not
+    chosen leave as they are, and so do tags and blanks.
+
+    Ref: RAPT §III-A, eq. (2) to (4).
+    """
+
+    @classmethod
+    def faults(cls, spec: PrivacySpec, space: Space) -> Iterator[Fault]:
+        """It needs a vocabulary with vectors, and somebody who tokenises what it writes."""
+        if space.dictionary is None:
+            yield Fault("dictionary", None, "must be the words that may come out, and their vectors")
+
+    @cached_property
+    def _dictionary(self) -> Dictionary:
+        if self.space.dictionary is None:
+            raise TypeError("a privatizer without what it needs is not made")
+        return self.space.dictionary
+
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept()
+
+    @cached_property
+    def search(self) -> NeighbourSearch:
+        """The search, made at the first text."""
+        words = self._dictionary.vocabulary
+        return NeighbourSearch(words.table, torch.ones(len(words.table), dtype=torch.bool), groups=words.groups)
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """See `Privatizer.deviations`."""
+        words = self._dictionary.vocabulary
+        own = (
+            Deviation(
+                what="ŵ_t of eq. (4)",
+                value_in_paper="nearest to w_t, without its hat",
+                ours="nearest to w_t with the noise of eq. (2)",
+                why="Without noise each word would become itself; eq. (3) has the hat.",
+            ),
+            Deviation(
+                what="direction of the noise, eq. (2)",
+                value_in_paper="uniform from the unit ball",
+                ours="uniform from the unit sphere",
+                why="The density exp(-eta ‖z‖) that is stated has a radius of Gamma(d, 1/eta) times a direction of "
+                "length 1.",
+            ),
+            Deviation(
+                what="words of a category",
+                value_in_paper="not stated",
+                ours=f"{len(words.table)} words of a public list, in lower case",
+                why="A list made from private texts would show their words. Capitals would tell which words are names.",
+            ),
+        )
+        return own + self._common_deviations
+
+    def _noise_guarantee(self) -> Guarantee:
+        return self.mechanism.guarantee(
+            eta=self.spec.eta, space=f"words {self._dictionary.vocabulary.fingerprint}", per="word"
+        )
+
+    def _caveats(self) -> tuple[str, ...]:
+        grouping = self._dictionary.vocabulary.grouping
+        kept = "all words" if grouping.all_tags else f"words of the categories {', '.join(grouping.names)}"
+        return (
+            f"It is about {kept}, each of which becomes a word of "
+            f"{'its category' if grouping.constrained else 'any category'}. It holds between texts with the same parts of speech and the same words in clear, which are not hidden. "
+            "A tagger reads a word's context, too.",
+            "Words that the vocabulary does not have may lie farther away than any two that it has.",
+            "The search for the nearest word is post-processing and costs no budget.",
+        )
+
+    @property
+    def measured(self) -> Tensor:
+        """Vectors of the vocabulary."""
+        return self._dictionary.vocabulary.table
+
+    def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
+        """Words in clear are charged nothing: no budget is about them."""
+        return torch.where(self._distinct(texts.values).drawn, self.spec.eta, 0.0).double()
+
+    def shape(self, tokens: Tokens) -> Tokens:
+        """See `Privatizer.shape`: that of what they are drawn as."""
+        lengths = torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
+        block = (lengths.cumsum(0) - lengths) // _BLOCK_WORDS
+        drawn = []
+        for number in block.unique().tolist():
+            named = self._name(tokens.select((block == number).nonzero()[:, 0]), None, None, None)
+            drawn.append(self._kept.written(named, self._written(named)))
+        return Tokens.concatenate([each.payload for each in drawn]) if drawn else tokens
+
+    def tokens(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: int | None = None,
+        excerpts: Excerpts | None = None,
+    ) -> Release:
+        """See `Privatizer.tokens`: token ids of the text that drawn words make, for names of words."""
+        named = self._name(tokens, labels, look, excerpts)
+        written = self._kept.found(named) or self._written(named)
+        return replace(
+            named.release,
+            payload=written.payload,
+            replaced=written.replaced,
+            clear=self._clear(named.texts),
+            pending=None,
+        )
+
+    def _distinct(self, ids: Tensor) -> _Distinct:
+        names, place = np.unique(ids.numpy(), return_inverse=True)
+        words = [self._dictionary.lexicon.word(name) for name in names.tolist()]
+        of_tag = self._dictionary.vocabulary.grouping.of_tag
+        return _Distinct(words, place, torch.tensor([of_tag.get(word.tag, CLEAR) for word in words]).long())
+
+    def _written(self, named: Named) -> Written:
+        """The texts that drawn words make."""
+        texts, dictionary = named.texts, self._dictionary
+        distinct = self._distinct(texts.values)
+        vocabulary, drawn, place = dictionary.vocabulary, distinct.drawn, distinct.place
+        chosen = distinct.group != CLEAR
+        forms = [folded(word.form) for word in distinct.words]
+        row = chosen.cumsum(0) - 1
+        vectors = vocabulary.vectors([form for form, one in zip(forms, chosen.tolist(), strict=True) if one])
+        of = torch.from_numpy(place)[drawn]
+        found = torch.empty(len(of), dtype=torch.int64)
+        for part, noise in self._noise(
+            width=vocabulary.table.shape[1], etas=named.etas[drawn], names=named.names[drawn.numpy()]
+        ):
+            rows, group = vectors[row[of[part]]], distinct.group[of[part]]
+            found[part] = self.search.nearest(
+                noisy_rows(rows, noise), group if vocabulary.grouping.constrained else None
+            )
+        new = vocabulary.words[found.numpy()]
+        mask = drawn.numpy()
+        pieces = np.array([(word.before, word.form) for word in distinct.words], dtype=object).reshape(-1, 2)[place]
+        pieces[mask, 1] = new
+        met = joins([word.form for word in distinct.words])[place]
+        met[mask] = vocabulary.joins[found.numpy()]
+        beside = mask.copy()
+        beside[1:] |= mask[:-1]
+        # a word that was drawn does not run into its neighbour, as `n't` does into `do`
+        apart = np.append(False, met[:-1, 1] & met[1:, 0] & beside[1:]) & (pieces[:, 0] == "")
+        pieces[apart, 0] = " "
+        lengths = texts.lengths.flatten()
+        starts = (lengths.cumsum(0) - lengths)[lengths > 0]
+        pieces[starts.numpy(), 0] = ""
+        strings = written(pieces, lengths)
+        segments = texts.lengths.shape[1]
+        changed = torch.zeros(len(mask), dtype=torch.int64)
+        changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(np.int64))
+        return Written(
+            Tokens(dictionary.pieces(tuple(strings[side::segments] for side in range(segments)))),
+            texts.sums(changed),
+        )
+
+    def _clear(self, texts: TextMajor) -> dict[str, Tensor]:
+        """Of each item how many words leave as they are, by what they are."""
+        distinct = self._distinct(texts.values)
+        kinds = [
+            clear_kind(word) if group == CLEAR else ""
+            for word, group in zip(distinct.words, distinct.group.tolist(), strict=True)
+        ]
+        names = sorted({kind for kind in kinds if kind})
+        of = torch.tensor([names.index(kind) if kind else CLEAR for kind in kinds]).long()[
+            torch.from_numpy(distinct.place)
+        ]
+        return {name: texts.sums((of == number).long()) for number, name in enumerate(names)}
