@@ -60,8 +60,8 @@ class Need(StrEnum):
 
 
 GRANTS = {
-    Need.TABLE: ("table", "candidates"),
-    Need.BOTTOM: ("bottom", "table", "candidates"),
+    Need.TABLE: ("table", "candidates", "groups"),
+    Need.BOTTOM: ("bottom", "table", "candidates", "groups"),
     Need.TAIL: ("tail",),
     Need.NOISE: ("noise", "noises"),
     Need.PUBLIC_TEXT: ("public",),
@@ -216,6 +216,8 @@ class Knowledge:
             needed against ids.
         candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
             which is the paper's "nearest neighbour in the embedding space".
+        groups: `[vocab]` int64, where tokens are words: of which group each is, within which words are replaced; -1 of
+            those that leave as they are. `None` where there are no groups.
         bottom: The customer's lower part as it was handed out, before any training.
         tail: The customer's upper part as it was handed out.
         noise: How releases are privatized.
@@ -238,6 +240,7 @@ class Knowledge:
     source_template: Template | None = None
     table: Tensor | None = None
     candidates: Tensor | None = None
+    groups: Tensor | None = None
     bottom: Bottom | Seq2SeqBottom | None = None
     tail: Tail | Seq2SeqTail | None = None
     noise: Noise | None = None
@@ -266,7 +269,10 @@ class Knowledge:
     def replacing_key(self) -> Hashable:
         """The same of what replaces tokens: table, candidates and noise."""
         return (
-            *(None if part is None else (tuple(part.shape), _digest(part)) for part in (self.table, self.candidates)),
+            *(
+                None if part is None else (tuple(part.shape), _digest(part))
+                for part in (self.table, self.candidates, self.groups)
+            ),
             None if self.noise is None else self.noise.key,
         )
 
@@ -276,7 +282,8 @@ class Knowledge:
         if self.table is None:
             return None
         everything = torch.ones(len(self.table), dtype=torch.bool)
-        return NeighbourSearch(self.table.detach(), everything if self.candidates is None else self.candidates)
+        allowed = everything if self.candidates is None else self.candidates
+        return NeighbourSearch(self.table.detach(), allowed, groups=self.groups)
 
     def limited(self, needs: Collection[Need]) -> Knowledge:
         """The same without what is not needed."""

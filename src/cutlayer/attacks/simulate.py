@@ -8,7 +8,6 @@ customer's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom
 from cutlayer.privacy.mechanisms import find_mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
-from cutlayer.privacy.replacement import noisy_rows, replacements
+from cutlayer.privacy.replacement import drawn, noisy_rows, replacements
 
 _NUMBERS = 2**22
 """float64 numbers of noise that are held at a time."""
@@ -59,7 +58,7 @@ def simulate(
     noise = knowledge.noise
     if noise is None:
         raise Inapplicable("The attacker was not told how releases are privatized.")
-    if noise.privacy.mechanism == "text-to-text":
+    if noise.privacy.replaces:
         tokens = _replaced(tokens, knowledge, noise, rng, classes)
     return tokens if rows is None else _rows(tokens, knowledge, noise, rows, rng, classes)
 
@@ -93,7 +92,7 @@ def release_public(
     def release(draw: int) -> Payload:
         rng = np.random.Generator(np.random.PCG64([seed, draw]))
         own = Tokens((texts,))
-        if noise.privacy.mechanism != "text-to-text":
+        if not noise.privacy.replaces:
             return simulate(own, knowledge, rows=rows, rng=rng)
         key = ("replaced", knowledge.replacing_key, tokens, seed, draw)
         replaced = public.fitted(key, lambda: _replaced(own, knowledge, noise, rng, classes=None))
@@ -187,7 +186,13 @@ def _replaced(
     search = knowledge.search
     if search is None:
         raise Inapplicable("Tokens are replaced by neighbours, and the attacker was granted no embedding table.")
-    return _each(tokens, search.table.shape[1], noise, rng, classes, partial(replacements, search=search))
+
+    def replaced(ids: Tensor, noise: Float64) -> Tensor:
+        released, places = ids.clone(), drawn(ids, search)
+        released[places] = replacements(ids[places], noise[places.numpy()], search)
+        return released
+
+    return _each(tokens, search.table.shape[1], noise, rng, classes, replaced)
 
 
 def _noisy(

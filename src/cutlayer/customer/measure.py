@@ -70,7 +70,7 @@ def summarise(recorded: RecordedRun, utility: Score | None, facts: Facts, *, tol
         told: Says which attack is run.
     """
     told(0, _ATTACKS[recorded.spec.objective], "nearest neighbours")
-    stream = recorded.released
+    stream = recorded.in_words
     inversion = measure("nearest-neighbour", stream.transcript, knowledge=stream.knowledge, truth=recorded.words)
     privacy = inversion.privacy if isinstance(inversion, Measured) else None
     uncovered = (_GRADIENTS_NAME,) if recorded.spec.objective.generates else ()

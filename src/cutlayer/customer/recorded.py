@@ -19,6 +19,7 @@ from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import noise_secret, run_order
 from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Prepared
+from cutlayer.customer.recorded_words import WordNumbers, word_stream
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
@@ -135,9 +136,38 @@ class RecordedRun:
         privatizer = self.data.privatizing.privatizer
         return {self.run.identifier("train"): record_numbers(privatizer, self.data.train)}
 
+    @cached_property
+    def numbers(self) -> WordNumbers | None:
+        """Numbers of words, where words were drawn."""
+        return WordNumbers(self.data.privatizing) if self.spec.privacy.mechanism == "words" else None
+
+    @cached_property
+    def _worded(self) -> tuple[Transcript, TokenTruth] | None:
+        if self.numbers is None:
+            return None
+        return word_stream(
+            self.numbers,
+            self.data.tokens,
+            record_numbers(self.numbers.privatizer, self.data.train),
+            record_set=self.run.identifier("train"),
+            archive=self.archive,
+            seen=self.crossed,
+        )
+
+    @property
+    def in_words(self) -> Stream:
+        """Texts as attacks on words read them: token by token, or word by word where words were drawn."""
+        if self.numbers is None or self._worded is None:
+            return self.released
+        transcript, truth = self._worded
+        knowledge = self.numbers.knowledge(self.released.knowledge)
+        return Stream(transcript, knowledge, truth.tokens, {})
+
     @property
     def words(self) -> TokenTruth:
-        """Which tokens the texts had, and where they were released."""
+        """Which tokens, or words, the texts had, and where they were released."""
+        if self._worded is not None:
+            return self._worded[1]
         stream = self.released
         if self.spec.stores:
             return TokenTruth(stream.tokens, records=self.records)

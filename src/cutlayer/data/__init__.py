@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cutlayer.data.read import TextFile, has_column, read_dataset
     from cutlayer.data.sample import sample_path
     from cutlayer.data.tables import Table, is_table
-    from cutlayer.data.tagger import Tagger, load_tagger
+    from cutlayer.data.tagger import UNIVERSAL_TAGS, TaggedTexts, Tagger, load_tagger
     from cutlayer.data.tokenise import UNCUT, tokenise
     from cutlayer.data.vocabulary import WordCounts, load_word_counts
     from cutlayer.data.words import NO_TAG, tokenise_words
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_TAG",
     "UNCUT",
+    "UNIVERSAL_TAGS",
     "Dataset",
     "LabelNames",
     "Table",
+    "TaggedTexts",
     "Tagger",
     "TextFile",
     "WordCounts",

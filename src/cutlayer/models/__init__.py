@@ -56,8 +56,8 @@ if TYPE_CHECKING:
         split_seq2seq,
         target_template,
     )
-    from cutlayer.models.word_vectors import word_vectors
     from cutlayer.models.twin import own_bytes, share_base, twin
+    from cutlayer.models.word_vectors import word_vectors
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.

@@ -197,6 +197,7 @@ class NeighbourSearch:
                 remedy="Give the model's token-embedding table and its list of candidates.",
             )
         self.table = table
+        self.groups = groups
         ids = candidates.nonzero().flatten()
         group = torch.zeros_like(ids) if groups is None else groups[ids]
         numbers = group.unique().tolist()
@@ -216,7 +217,7 @@ class NeighbourSearch:
 
         Args:
             queries: `[queries, width]` float64.
-            groups: `[queries]` int64, of which group each one's answer is to be; `None` where there is one.
+            groups: `[queries]` int64, of which group each one's answer is to be; `None` for that of any.
 
         Returns:
             `[queries]` int64.
@@ -237,8 +238,6 @@ class NeighbourSearch:
             self._blocks = list(self._build(self.coarse))
         self.counts.queries += len(queries)
         if groups is None:
-            if len(self._groups) > 1:
-                raise ConfigError("Candidates are of several groups, and these queries of none.")
             return self.candidates[self._nearest(queries, dict.fromkeys(self._groups, range(len(queries))))]
         in_order, order = groups.sort(stable=True)
         asked, counts = in_order.unique_consecutive(return_counts=True)

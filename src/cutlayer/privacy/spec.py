@@ -141,6 +141,11 @@ class PrivacySpec(SpecFamily):
             """How many tokens a token's noise follows from; `None`: from all tokens up to it."""
 
     @property
+    def replaces(self) -> bool:
+        """Whether tokens, or words, are replaced by others, and no row with noise leaves."""
+        return self.mechanism in ("text-to-text", "words")
+
+    @property
     def identity(self) -> str:
         """Tells runs with different settings apart; the order in which texts leave is derived from it."""
         return self.model_dump_json()

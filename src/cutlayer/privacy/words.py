@@ -24,10 +24,8 @@ from torch import Tensor
 from cutlayer.core import ConfigError, PrivacyError, Ragged
 from cutlayer.privacy.context import Spellings
 from cutlayer.privacy.distances import table_fingerprint
+from cutlayer.privacy.replacement import CLEAR
 from cutlayer.privacy.spec import CATEGORIES
-
-CLEAR: Final = -1
-"""The group of words that leave as they are."""
 
 
 class Word(NamedTuple):
@@ -231,3 +229,9 @@ class Dictionary:
     vocabulary: WordSpace
     lexicon: Lexicon
     pieces: Pieces
+
+    def member(self, name: int) -> tuple[str, int]:
+        """A word in lower case, and its group in the vocabulary; `CLEAR` if it leaves as it is."""
+        word, grouping = self.lexicon.word(name), self.vocabulary.grouping
+        group = grouping.of_tag.get(word.tag, CLEAR)
+        return folded(word.form), group if grouping.constrained else min(group, 0)

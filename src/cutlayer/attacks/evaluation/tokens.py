@@ -52,6 +52,7 @@ class TokenTruth:
         skipped: First tokens of each text that are not counted.
         texts: `[n]` int64, which of a run's texts these are; `None` for all of them.
         search: The table that guessed rows are rows of; not needed for guesses that are ids.
+        uncounted: `[vocab]` bool, tokens that are not counted: words that leave as they are, which nobody need guess.
         originals: `[n]` int64 below n: texts of one number are one text that left several times, and are no independent
             trials; `None` where each left once.
     """
@@ -62,6 +63,7 @@ class TokenTruth:
     skipped: int = 0
     texts: Tensor | None = None
     search: NeighbourSearch | None = None
+    uncounted: Tensor | None = None
     originals: Tensor | None = None
 
     @classmethod
@@ -104,6 +106,8 @@ class TokenTruth:
         truth, places = self.tokens.values, _places(self.tokens)
         within = _within(self.tokens)
         counted = within >= self.skipped
+        if self.uncounted is not None:
+            counted &= ~self.uncounted[truth]
         kinds = _kinds(within, self.tokens)
         right = torch.zeros(len(truth), dtype=torch.bool)
         looks = torch.zeros(len(truth), dtype=torch.int64)
@@ -259,12 +263,18 @@ class TokenTruth:
         """Texts spread evenly over all, with about `CONTROL_ITEMS` tokens."""
         stride = -(-self.tokens.total // CONTROL_ITEMS)
         some = self.tokens.select(torch.arange(0, len(self.tokens), max(stride, 1)))
-        return TokenTruth(some, skipped=self.skipped, search=self.search)
+        return TokenTruth(some, skipped=self.skipped, search=self.search, uncounted=self.uncounted)
 
     def repeated(self, times: int) -> TokenTruth:
         """About as many copies of each text of a sample, the first ones of all texts first."""
         every = torch.arange(len(self.tokens)).repeat(times)
-        return TokenTruth(self.tokens.select(every), skipped=self.skipped, search=self.search, originals=every)
+        return TokenTruth(
+            self.tokens.select(every),
+            skipped=self.skipped,
+            search=self.search,
+            uncounted=self.uncounted,
+            originals=every,
+        )
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -277,7 +287,7 @@ class TokenTruth:
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
             frames.append(sent(Direction.UP, step, packed(payload, form)))
         steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
-        truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search)
+        truth = TokenTruth(self.tokens, steps=steps, skipped=self.skipped, search=self.search, uncounted=self.uncounted)
         return Transcript(lambda: frames), truth
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
@@ -291,6 +301,7 @@ class TokenTruth:
             steps={(CONTROL, 1): torch.arange(len(self.tokens))},
             skipped=self.skipped,
             search=self.search,
+            uncounted=self.uncounted,
             originals=self.originals,
         )
         read = read_words(payload, knowledge, frequent=int(self.tokens.values.mode().values))
@@ -302,7 +313,9 @@ class TokenTruth:
         """The share of tokens that are candidates."""
         if knowledge.candidates is None:
             return 1.0
-        return float(knowledge.candidates[self.tokens.values].double().mean())
+        truth = self.tokens.values
+        asked = truth if self.uncounted is None else truth[~self.uncounted[truth]]
+        return float(knowledge.candidates[asked].double().mean())
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
         """The same knowledge: of its tokens nothing is told."""

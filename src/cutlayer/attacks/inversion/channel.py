@@ -32,7 +32,7 @@ from cutlayer.core.deadline import check_time
 from cutlayer.privacy.mechanisms import Mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import replacements
+from cutlayer.privacy.replacement import CLEAR, drawn, replacements
 
 _FITTED_PAIRS = 1500
 """Pairs that the four numbers are fitted on: their errors are then below a hundredth of the numbers."""
@@ -41,6 +41,8 @@ _DRAWN = 16_384
 _PRODUCTS = 2**26
 """Products of rows in memory while it is fitted: 256 MiB; of larger tables fewer pairs are taken."""
 _MOST_STEPS = 40
+_IMPOSSIBLE = -1e4
+"""ln of a probability that is as good as none."""
 _START = np.array([0.4, -0.8, 1.6, 0.0])
 _SURVIVES = np.array([0.0, 0.0, 0.0, 3.0])
 """Where the fit ends for MiniLM's table, about: the first three per eta² / width. It saves steps."""
@@ -61,11 +63,11 @@ def draw_ids(
     Returns:
         `[n]` int64, of rows that are not rounded to the lattice: nobody sees them.
     """
-    drawn = []
-    for part, own in zip(ids.split(_DRAWN), etas.split(_DRAWN), strict=True):
-        noise = mechanism.noise(etas=own.numpy(), width=search.table.shape[1], rng=rng)
-        drawn.append(replacements(part, noise, search, on_lattice=False))
-    return torch.cat(drawn)
+    released = ids.clone()
+    for place in drawn(ids, search).nonzero()[:, 0].split(_DRAWN):
+        noise = mechanism.noise(etas=etas[place].numpy(), width=search.table.shape[1], rng=rng)
+        released[place] = replacements(ids[place], noise, search, on_lattice=False)
+    return released
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,13 @@ class Pairs:
             etas: The parameter `[n]` of each of the tokens `[n]`.
             rng: Draws tokens and noise.
         """
-        share = unigram.exp().numpy()
+        share = unigram.exp().numpy() * drawn(torch.arange(len(unigram)), search).numpy()
         true = torch.from_numpy(rng.choice(len(share), size=count, p=share / share.sum()))
         return cls(true, draw_ids(true, search, mechanism=mechanism, etas=etas(true), rng=rng))
 
 
 class Channel:
-    """ln P(released | true) for tokens of a table.
+    """ln P(released | true) for tokens of a table, and of words within their group.
 
     Args:
         search: Of the table, with its candidates: nothing else is released.
@@ -128,6 +130,7 @@ class Channel:
         rows = self._table[self._released]
         self._square, self._norm = rows.square().sum(1), rows.norm(dim=1)
         self._rows = rows.T.contiguous()
+        self._groups = search.groups
         self._place = torch.full((len(self._table),), -1)
         self._place[self._released] = torch.arange(len(self._released))
         self._drawn = pairs
@@ -164,6 +167,7 @@ class Channel:
         score = a * (row[:, None] @ embedding(true, self._table).transpose(1, 2))[:, 0]
         score += (b * row.square().sum(1) + c * row.norm(dim=1))[:, None] - self._partition[true]
         score += s * (released[:, None] == true)
+        self._keep_apart(score, released[:, None], true)
         if self._counts is None:
             return score
         counted, drawn = self._counts.of(released, true)
@@ -192,6 +196,7 @@ class Channel:
             own = torch.searchsorted(true, part).clamp(max=len(true) - 1)
             found = (true[own] == part).nonzero()[:, 0]
             score[found, own[found]] += s
+            self._keep_apart(score, part[:, None], true)
             chosen.append(true[score.topk(min(k, len(true)), dim=1, sorted=False).indices])
         return torch.cat(chosen)
 
@@ -214,6 +219,7 @@ class Channel:
             row = self._table[part]
             score = torch.addmm(offset, row, self._table[true].T, alpha=a)
             score += s * (part[:, None] == true)
+            self._keep_apart(score, part[:, None], true)
             found.append(score.logsumexp(1) + b * row.square().sum(1) + c * row.norm(dim=1))
         return torch.cat(found)
 
@@ -226,7 +232,20 @@ class Channel:
             own = self._place[part]
             known = (own >= 0).nonzero()[:, 0]
             score[known, own[known]] += s
+            self._keep_apart(score, self._released, part[:, None])
             self._partition[part] = score.logsumexp(1)
+
+    def _keep_apart(self, score: Tensor, released: Tensor, true: Tensor) -> None:
+        """Makes what is no pair of the mechanism improbable in `score`, to whose shape the ids `[...]` are broadcast.
+
+        A word is replaced within its group, and one that leaves as it is by nothing.
+        """
+        if self._groups is None:
+            return
+        group = self._groups[released]
+        score.masked_fill_(group != self._groups[true], _IMPOSSIBLE)
+        score.masked_fill_((group == CLEAR) & (released != true), _IMPOSSIBLE)
+        score.masked_fill_((group == CLEAR) & (released == true), 0.0)
 
     def _fit(self, eta: float) -> tuple[float, float, float, float]:
         """Maximum likelihood by Newton steps in a trust region: four numbers, one maximum."""
@@ -237,6 +256,7 @@ class Channel:
         known = (own >= 0).nonzero()[:, 0]
         own = own[known]
         at = torch.arange(count)
+        ids = self._drawn.true[:count, None]
         shape = torch.stack([self._square, self._norm])
         # of the released token: a product, two of its shape, and whether it is the true one
         was = torch.stack([products[at, released], *shape[:, released], (released == self._place[true]).float()])
@@ -248,6 +268,7 @@ class Channel:
             a, b, c, s = weights
             score = (products * a).add_(b * self._square + c * self._norm)
             score[known, own] += s
+            self._keep_apart(score, self._released, ids)
             total = score.logsumexp(1)
             loss = float((total - score[at, released]).double().mean())
             share = score.sub_(total[:, None]).exp_()

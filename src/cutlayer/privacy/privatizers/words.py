@@ -20,9 +20,9 @@ from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
-from cutlayer.privacy.replacement import noisy_rows
+from cutlayer.privacy.replacement import CLEAR, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
-from cutlayer.privacy.words import CLEAR, Dictionary, Word, clear_kind, folded, joins, written
+from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, written
 
 _KEPT_IDS = 2**24
 """Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
@@ -60,6 +60,38 @@ class Written:
 
     payload: Tokens
     replaced: Tensor
+
+
+@dataclass(frozen=True)
+class DrawnWords:
+    """What became of words.
+
+    Attributes:
+        places: `[total]` int64, of each word the place in the vocabulary of what it became; `CLEAR` where it left as it
+            is.
+        changed: `[total]` bool, whether it became another word.
+        pieces: `[total, 2]` strings, before each word, and what it became.
+        lengths: `[texts]` int64, words of each text; of pairs one text behind the other.
+    """
+
+    places: Tensor
+    changed: Tensor
+    pieces: NDArray[np.object_]
+    lengths: Tensor
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The texts that they make."""
+        return written(self.pieces, self.lengths)
+
+    def within(self, characters: Tensor) -> Tensor:
+        """`[texts]` int64: how many words of each text end within its first characters `[texts]`."""
+        sizes = torch.tensor([len(before) + len(word) for before, word in self.pieces.tolist()], dtype=torch.int64)
+        ends = sizes.cumsum(0)
+        owner = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+        first = torch.cat([ends.new_zeros(1), ends])[self.lengths.cumsum(0) - self.lengths]
+        whole = (ends - first[owner] <= characters[owner]).long()
+        return torch.zeros_like(self.lengths).index_add(0, owner, whole)
 
 
 class Kept:
@@ -165,8 +197,8 @@ class WordsPrivatizer(Privatizer):
         grouping = self._dictionary.vocabulary.grouping
         kept = "all words" if grouping.all_tags else f"words of the categories {', '.join(grouping.names)}"
         return (
-            f"It is about {kept}, each of which becomes a word of "
-            f"{'its category' if grouping.constrained else 'any category'}. It holds between texts with the same parts of speech and the same words in clear, which are not hidden. "
+            f"It is about {kept}, each of which becomes a word of {'its' if grouping.constrained else 'any'} category. "
+            "It holds between texts with the same parts of speech and the same words in clear, which are not hidden. "
             "A tagger reads a word's context, too.",
             "Words that the vocabulary does not have may lie farther away than any two that it has.",
             "The search for the nearest word is post-processing and costs no budget.",
@@ -217,23 +249,36 @@ class WordsPrivatizer(Privatizer):
         return _Distinct(words, place, torch.tensor([of_tag.get(word.tag, CLEAR) for word in words]).long())
 
     def _written(self, named: Named) -> Written:
-        """The texts that drawn words make."""
-        texts, dictionary = named.texts, self._dictionary
+        """The texts that drawn words make, as token ids."""
+        texts, drawn = named.texts, self._drawn(named)
+        segments = texts.lengths.shape[1]
+        columns = tuple(drawn.texts[side::segments] for side in range(segments))
+        return Written(Tokens(self._dictionary.pieces(columns)), texts.sums(drawn.changed.long()))
+
+    def drawn(self, tokens: Tokens) -> DrawnWords:
+        """What became of each word, item by item; an audit compares it with what attacks read.
+
+        Args:
+            tokens: `n` texts as names of words.
+        """
+        return self._drawn(self._name(tokens, None, None, None))
+
+    def _drawn(self, named: Named) -> DrawnWords:
+        texts, vocabulary = named.texts, self._dictionary.vocabulary
         distinct = self._distinct(texts.values)
-        vocabulary, drawn, place = dictionary.vocabulary, distinct.drawn, distinct.place
+        drawn, place = distinct.drawn, distinct.place
         chosen = distinct.group != CLEAR
         forms = [folded(word.form) for word in distinct.words]
         row = chosen.cumsum(0) - 1
         vectors = vocabulary.vectors([form for form, one in zip(forms, chosen.tolist(), strict=True) if one])
         of = torch.from_numpy(place)[drawn]
         found = torch.empty(len(of), dtype=torch.int64)
+        constrained = vocabulary.grouping.constrained
         for part, noise in self._noise(
             width=vocabulary.table.shape[1], etas=named.etas[drawn], names=named.names[drawn.numpy()]
         ):
             rows, group = vectors[row[of[part]]], distinct.group[of[part]]
-            found[part] = self.search.nearest(
-                noisy_rows(rows, noise), group if vocabulary.grouping.constrained else None
-            )
+            found[part] = self.search.nearest(noisy_rows(rows, noise), group if constrained else None)
         new = vocabulary.words[found.numpy()]
         mask = drawn.numpy()
         pieces = np.array([(word.before, word.form) for word in distinct.words], dtype=object).reshape(-1, 2)[place]
@@ -243,19 +288,14 @@ class WordsPrivatizer(Privatizer):
         beside = mask.copy()
         beside[1:] |= mask[:-1]
         # a word that was drawn does not run into its neighbour, as `n't` does into `do`
-        apart = np.append(False, met[:-1, 1] & met[1:, 0] & beside[1:]) & (pieces[:, 0] == "")
+        apart = np.append(False, met[:-1, 1] & met[1:, 0])[: len(mask)] & beside & (pieces[:, 0] == "")
         pieces[apart, 0] = " "
         lengths = texts.lengths.flatten()
-        starts = (lengths.cumsum(0) - lengths)[lengths > 0]
-        pieces[starts.numpy(), 0] = ""
-        strings = written(pieces, lengths)
-        segments = texts.lengths.shape[1]
-        changed = torch.zeros(len(mask), dtype=torch.int64)
-        changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(np.int64))
-        return Written(
-            Tokens(dictionary.pieces(tuple(strings[side::segments] for side in range(segments)))),
-            texts.sums(changed),
-        )
+        pieces[(lengths.cumsum(0) - lengths)[lengths > 0].numpy(), 0] = ""
+        changed, places = torch.zeros(len(mask), dtype=torch.bool), torch.full((len(mask),), CLEAR)
+        changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(bool))
+        places[drawn] = found
+        return DrawnWords(places, changed, pieces, lengths)
 
     def _clear(self, texts: TextMajor) -> dict[str, Tensor]:
         """Of each item how many words leave as they are, by what they are."""
