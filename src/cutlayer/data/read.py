@@ -68,7 +68,7 @@ def read_dataset(
     labels: list[str] = []
     attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
     wanted = [*columns, *([label_column] if label_column else []), *attributes]
-    for number, row in enumerate(_rows_with(source, wanted), start=1):
+    for number, row in enumerate(rows_with(source, wanted), start=1):
         rows.append(tuple(_text(called, row, column, number) for column in columns))
         if label_column:
             labels.append(_value(called, row, label_column, number))
@@ -102,7 +102,7 @@ class TextFile:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         columns = [self.text_column, *([self.text_pair_column] if self.text_pair_column else [])]
-        for number, row in enumerate(_rows_with(self.source, columns), start=1):
+        for number, row in enumerate(rows_with(self.source, columns), start=1):
             texts = tuple(_text(source_name(self.source), row, column, number) for column in columns)
             for text in texts:
                 check_characters(text, f"{self.source}: row {number}")
