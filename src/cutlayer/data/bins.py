@@ -53,7 +53,7 @@ def equal_bins(values: Sequence[float], bins: int, *, column: str) -> tuple[str,
     """
     if bins < 2:
         raise ConfigError([Fault("bins", bins, "must be at least 2")])
-    counts = Counter(values)
+    counts = Counter(map(float, values))
     different = sorted(counts)
     if len(different) < bins:
         raise ConfigError(
