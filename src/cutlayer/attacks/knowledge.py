@@ -127,10 +127,12 @@ class PublicText:
         source: Where it is from, for a report.
         alike: How many of the first ones are of the same kind as those under attack: what an attack chooses by trying
             it out is tried on these.
+        texts: As they read, for who reads something else in them than tokens.
     """
 
-    def __init__(self, tokens: Tokens, *, source: str, alike: int = 0) -> None:
+    def __init__(self, tokens: Tokens, *, source: str, alike: int = 0, texts: tuple[str, ...] = ()) -> None:
         self.tokens = tokens
+        self.texts = texts
         self.source = source
         self.alike = alike
         self._fitted: dict[Hashable, Any] = {}

@@ -230,13 +230,16 @@ def _show(output: Output, result: FinetuneResult | LanguageResult, *, again: Pat
     else:
         own = language_rows(result)
     claim = result.guarantee
+    words = result.spec.privacy.mechanism == "words"
+    clear = ", ".join(f"{kind} {count}" for kind, count in result.clear_words.items())
     rows: list[tuple[str, object]] = [
         ("adapter", result.adapter_id),
         *own,
         ("empirical privacy", _share(result.ep, result.ep_standard_error, result.ep_n)),
-        ("tokens replaced", percent(result.replaced)),
+        ("words replaced" if words else "tokens replaced", percent(result.replaced)),
+        *([("words in clear", clear or "none")] if words else []),
         ("guarantee", claim),
-        ("tokens released", result.tokens_released),
+        ("words released" if words else "tokens released", result.tokens_released),
         ("sent", ", ".join(f"{name} {size}" for name, size in result.uplink_bytes.items()) + " bytes"),
         ("received", f"{result.downlink_bytes} bytes"),
         ("epochs", f"{result.epochs}, the best was {result.best_epoch}"),

@@ -121,6 +121,9 @@ def show_summary(output: Output, summary: LedgerSummary) -> None:
                 ("unit of eta", *(line.unit for line in lines)),
             ],
         )
+    if summary.clear:
+        output.table("Words that left as they are", ("kind", "words"), list(summary.clear.items()))
+        output.show("By the mechanism's own rule: no noise was added to these, and nothing is promised of them.")
     if summary.looks:
         output.table(
             "Draws of one text, at most",

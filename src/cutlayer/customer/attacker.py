@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
+
+from pydantic import model_validator
 
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
@@ -32,5 +34,18 @@ class AttackerSpec(SettingsSpec):
         help="A column with a private attribute that the attacker tries to infer, for example the author's gender.",
         shown=Shown(ATTACKER, flags=("--secret-column",), metavar="NAME"),
     )
+    bins: int | None = setting(
+        None,
+        help="Put the numbers of a private attribute, for example the author's age, into so many bins of about equally "
+        "many texts, which the attacker tells apart. Attributes that are words stay as they are.",
+        shown=Shown(ATTACKER, metavar="N", default="each value is a class"),
+        ge=2,
+    )
     seed: int = 0
     """Which records it knows."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.bins is not None and not self.secret:
+            raise ValueError("bins need a column with a private attribute (--secret-column)")
+        return self

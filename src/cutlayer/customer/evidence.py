@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from cutlayer.attacks import (
     LabelTruth,
     LengthTruth,
     Noise,
+    PublicText,
     Question,
     RowTruth,
     SignalSource,
@@ -36,13 +37,19 @@ from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import prepare
 from cutlayer.customer.recorded import RecordedRun, Stream
+from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run, check_version
 from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
-from cutlayer.data import Dataset
+from cutlayer.data import UNCUT, Dataset, tokenise
 from cutlayer.models import Archive
 from cutlayer.privacy import UtilityImportance
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_OF_WORDS = (Question.WORDS, Question.LENGTH)
+"""What is asked of words, and of texts as so many words."""
 _BY_STEP = (SignalSource.GRADIENTS, SignalSource.NEIGHBOURS, SignalSource.REPORTS)
 """Where training shows labels, step by step."""
 
@@ -60,6 +67,34 @@ class Joined:
     transcript: Transcript
     tokens: TokenTruth
     noises: Mapping[str, Noise]
+
+
+@dataclass(frozen=True)
+class WordEvidence:
+    """What attacks on words read where words were drawn.
+
+    Attributes:
+        numbers: Of words.
+        transcript: What was released, word by word.
+        knowledge: Of words in the place of tokens.
+        known: Words of the records that the attacker knows, as single texts.
+    """
+
+    numbers: WordNumbers
+    transcript: Transcript
+    knowledge: Knowledge
+    known: Tokens
+
+    def with_public(self, public: PublicText | None) -> WordEvidence:
+        """The same to an attacker that has this text, and the words of the records that it knows."""
+        own = self.known.segments[0]
+        found = None if not len(own.values) else PublicText(self.known, source="records", alike=len(own))
+        if public is not None:
+            texts = Dataset(tuple((text,) for text in public.texts))
+            further = PublicText(self.numbers.read(texts, max_content=UNCUT), source=public.source)
+            found = further if found is None else found.followed_by(further)
+        # words of theirs that were not met before have numbers now
+        return replace(self, knowledge=replace(self.numbers.knowledge(self.knowledge), public=found))
 
 
 @dataclass(frozen=True)
@@ -89,6 +124,7 @@ class Evidence:
             their numbers.
         archive: What the vendor handed out.
         result: What the run found.
+        words: Where words were drawn: numbers of words, and what crossed, word by word.
         targets: Of an encoder-decoder what crossed of its target texts, which gradients and answers are about.
         joined: What several runs of this customer showed together; `None` where there is one run.
     """
@@ -111,8 +147,27 @@ class Evidence:
     rows: tuple[int, ...]
     archive: Archive
     result: RunResult
+    words: WordEvidence | None = None
     targets: Stream | None = None
     joined: Joined | None = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | WordNumbers:
+        """What makes texts of what attacks on words guess, and tells where each of it stands."""
+        return self.archive.tokenizer if self.words is None else self.words.numbers
+
+    def granted(self, public: PublicText | None, model: PreTrainedModel | None) -> Evidence:
+        """The same to an attacker that has this text, beside the records that it knows, and this model."""
+        known = None
+        if self.known.total:
+            source = f"{self.known_records} records that it knows"
+            known = PublicText(self.known, source=source, alike=len(self.known))
+        own = public if known is None else known if public is None else known.followed_by(public)
+        return replace(
+            self,
+            knowledge=replace(self.knowledge, public=own, model=model),
+            words=None if self.words is None else self.words.with_public(public),
+        )
 
     @property
     def unlabelled(self) -> bool:
@@ -140,12 +195,16 @@ class Evidence:
         """What an attack reads: of several runs all, if it can."""
         if self.targets is not None and _of_targets(attack):
             return self.targets.transcript
+        if self.words is not None and attack.question in _OF_WORDS:
+            return self.words.transcript
         return self.joined.transcript if attack.joint and self.joined else self.transcript
 
     def known_to(self, attack: Attack) -> Knowledge:
         """What it is granted beside that."""
         if self.targets is not None and _of_targets(attack):
             return self.targets.knowledge
+        if self.words is not None and attack.question in _OF_WORDS:
+            return self.words.knowledge
         return replace(self.knowledge, noises=self.joined.noises) if attack.joint and self.joined else self.knowledge
 
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
@@ -210,7 +269,7 @@ class Evidence:
         data = prepare(rows, spec, archive, home, vocab_size=archive.manifest.vocab_size)
         recorded = RecordedRun(run, rows, data, archive, home)
         knowledge, labels = recorded.released.knowledge, recorded.labels
-        truth = replace(recorded.words, search=knowledge.search)
+        truth = replace(recorded.words, search=recorded.in_words.knowledge.search)
         texts = equal_texts(data.tokens)
         known = _known(rows.train, texts, attacker)
         # who knows a text has read every equal one
@@ -245,7 +304,13 @@ class Evidence:
         if spec.train_bottom is TrainBottom.RESAMPLE:
             links = {(f"job/{job}", step): texts for (job, step), texts in recorded.released.steps.items()}
             knowledge = replace(knowledge, links=links)
-        released = recorded.released.tokens
+        released = recorded.released.tokens if recorded.numbers is None else truth.tokens
+        words = None
+        if recorded.numbers is not None:
+            own = _singles(released.select(known.nonzero()[:, 0]))
+            words = WordEvidence(recorded.numbers, recorded.in_words.transcript, recorded.in_words.knowledge, known=own)
+            content = archive.template.max_content(rows.train.segments, spec.training.max_length)
+            released = tokenise(rows.train, archive.tokenizer, max_content=content)
         return cls(
             spec=spec,
             transcript=recorded.released.transcript,
@@ -256,7 +321,7 @@ class Evidence:
             labels=labels,
             classes=classes,
             attributes=attributes,
-            lengths=LengthTruth(torch.stack([side.lengths for side in released.segments]).sum(0), **where),
+            lengths=LengthTruth(torch.stack([side.lengths for side in truth.tokens.segments]).sum(0), **where),
             listed=listed,
             known=_singles(released.select(known.nonzero()[:, 0])),
             known_records=int(known.sum()),
@@ -265,6 +330,7 @@ class Evidence:
             rows=places,
             archive=archive,
             result=run.result(),
+            words=words,
             targets=recorded.predicted if spec.objective is Objective.SEQ2SEQ else None,
         )
 

@@ -188,6 +188,10 @@ class Gate:
         """What this run sent and received so far, over all its tries."""
         return self._ledger.spent(self._terms.run)
 
+    def clear(self) -> dict[str, int]:
+        """By kind, how many words this run released as they are, over all its tries."""
+        return self._ledger.clear(self._terms.run)
+
     def looks(self) -> int:
         """The largest number of draws of one text that this run sent so far, over all its tries."""
         return self._ledger.looks(self._terms.run)

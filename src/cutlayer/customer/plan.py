@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
 
-from cutlayer.core import Cut
+from cutlayer.core import Cut, CutlayerWarning
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, dropout_seed, label_response, noise_secret, run_order
 from cutlayer.customer.forecast import Forecast
@@ -27,6 +28,7 @@ from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy
+from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, RecordSetSpec
 
@@ -176,6 +178,7 @@ def plan(
     )
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
+    _warn_of_clear_words(data)
     forecast = Forecast(home, spec, data, session, width=offer.model.width)
     forecast.check_noise()
     for examples in (data.train, data.public):
@@ -190,6 +193,19 @@ def plan(
         session=session,
         forecast=forecast,
     )
+
+
+def _warn_of_clear_words(data: Prepared) -> None:
+    """Tells, before anything leaves, of words that the mechanism's own rule leaves as they are and that identify."""
+    clear = data.privatizing.privatizer.clear(data.tokens)
+    told = [f"{clear[kind]} of the kind {kind}" for kind in IDENTIFYING if clear.get(kind)]
+    if told:
+        warnings.warn(
+            f"Of {data.tokens.total} words of train {sum(clear.values())} leave as they are, {', '.join(told)} among "
+            "them. --words all draws every word; numeral, other and the like add categories.",
+            CutlayerWarning,
+            stacklevel=2,
+        )
 
 
 def build_session(

@@ -86,6 +86,7 @@ def publish(
             "adapter_id": info.adapter,
             "adapter_sha256": info.sha256,
             "replaced": _replaced(plan, trainer, uploaded),
+            "clear_words": gate.clear(),
             "n_train": len(data.train),
             "n_dev": len(data.dev),
             "n_test": 0 if data.test is None else len(data.test),

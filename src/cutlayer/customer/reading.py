@@ -17,6 +17,7 @@ from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokeni
 from cutlayer.data.tokenise import kept_lengths
 from cutlayer.models import Archive, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
+from cutlayer.privacy.words import folded
 
 
 class Reading(ABC):
@@ -83,6 +84,15 @@ class WordReading(Reading):
         names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tagged.tags))
         return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each word of a text begins and ends, by character."""
+        tagged = self._tagger.tag([text])
+        spans, at = [], len(tagged.before[0])
+        for word, after in zip(tagged.words, tagged.after, strict=True):
+            spans.append((at, at + len(word)))
+            at += len(word) + len(after)
+        return spans
+
     def text(self, ids: Tensor) -> str:
         """See `Reading.text`: with blanks as they are released."""
         words = [self.dictionary.lexicon.word(name) for name in ids.tolist()]
@@ -126,11 +136,16 @@ def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
     archive = local_archive(Home(home), privacy.space, Cut(bottom=0))
     grouping = Grouping.of(privacy.chosen, constrained=privacy.candidates == "category")
     counts = load_word_counts(privacy.vocabulary)
+    members: list[set[str]] = [set() for _ in (grouping.names if grouping.constrained else ("all",))]
+    for word, tag in zip(counts.words, counts.tags, strict=True):
+        group = grouping.of_tag.get(tag) if grouping.constrained else 0
+        if group is not None:
+            members[group].add(folded(word))
     if archive.table is None:
         raise TypeError("an archive with bottom 0 has a table")
     table = archive.table.detach()
     return WordSpace(
-        [counts.of(tags) for tags in grouping.tags] if grouping.constrained else [counts.of(None)],
+        [sorted(own) for own in members],
         grouping,
         embed=lambda words: word_vectors(words, table, archive.tokenizer),
         fingerprint=f"{table_fingerprint(table)} {tagger} {grouping}",

@@ -6,7 +6,7 @@ spared that work, and is given which ids make which word. So its guesses are abo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -55,6 +55,20 @@ class WordNumbers:
         members = [self._dictionary.member(name) for name in distinct.tolist()]
         numbers = [self._numbers.setdefault(member, len(self._numbers)) for member in members]
         return torch.tensor(numbers, dtype=torch.int64)[place]
+
+    def decode(self, numbers: Sequence[int] | Tensor, **_: object) -> str:
+        """The words of some numbers with blanks between them, as a tokenizer's `decode`."""
+        words = [word for word, _ in self._numbers]
+        return " ".join(words[number] for number in map(int, numbers))
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[tuple[int, int]]]:
+        """Where the words of a text stand, as a tokenizer tells it (`offset_mapping`)."""
+        return {"offset_mapping": self._reading.spans(text)}
+
+    @property
+    def all_special_ids(self) -> tuple[int, ...]:
+        """Numbers of no word: none, as of tokenizers that have no special tokens."""
+        return ()
 
     def clear(self, numbers: Tensor) -> Tensor:
         """`[n]` bool: which of these words leave as they are."""

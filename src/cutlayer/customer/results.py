@@ -25,7 +25,8 @@ class RunResult(BaseModel):
         ep_n: How many tokens.
         ep_standard_error: Its standard error, clustered by text.
         ep_note: What the number covers, or why there is none.
-        replaced: Share of tokens that the text-to-text draw replaced; `None` for rows of noise.
+        replaced: Share of tokens, or words, that the draw replaced; `None` for rows of noise.
+        clear_words: By kind, how many words left as they are by the mechanism's own rule; see `LedgerSummary`.
         n_train: Texts (of a language model: blocks) to train on.
         n_dev: To stop on.
         n_test: To measure on.
@@ -61,6 +62,7 @@ class RunResult(BaseModel):
     ep_standard_error: float | None
     ep_note: str
     replaced: float | None
+    clear_words: dict[str, int] = {}
     n_train: int
     n_dev: int
     n_test: int

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from cutlayer.data.bins import bin_columns
     from cutlayer.data.dataset import Dataset
     from cutlayer.data.labels import LabelNames
     from cutlayer.data.read import TextFile, has_column, read_dataset
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from cutlayer.data.tagger import UNIVERSAL_TAGS, TaggedTexts, Tagger, load_tagger
     from cutlayer.data.tokenise import UNCUT, tokenise
     from cutlayer.data.vocabulary import WordCounts, load_word_counts
+    from cutlayer.data.webnlg import Facts, read_webnlg
     from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
@@ -20,17 +22,20 @@ __all__ = [
     "UNCUT",
     "UNIVERSAL_TAGS",
     "Dataset",
+    "Facts",
     "LabelNames",
     "Table",
     "TaggedTexts",
     "Tagger",
     "TextFile",
     "WordCounts",
+    "bin_columns",
     "has_column",
     "is_table",
     "load_tagger",
     "load_word_counts",
     "read_dataset",
+    "read_webnlg",
     "sample_path",
     "tokenise",
     "tokenise_words",

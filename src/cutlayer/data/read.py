@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from cutlayer.core import DataError
 from cutlayer.core.extras import require
@@ -29,6 +29,7 @@ _HUB_SYNTAX = "hub:OWNER/NAME:SPLIT, or hub:OWNER/NAME/CONFIGURATION:SPLIT, for 
 
 _LONGEST_NAME = 255
 
+T = TypeVar("T")
 Reader = Callable[[Path, IO[bytes]], Iterator[Row]]
 
 
@@ -67,7 +68,7 @@ def read_dataset(
     labels: list[str] = []
     attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
     wanted = [*columns, *([label_column] if label_column else []), *attributes]
-    for number, row in enumerate(_rows_with(source, wanted), start=1):
+    for number, row in enumerate(rows_with(source, wanted), start=1):
         rows.append(tuple(_text(called, row, column, number) for column in columns))
         if label_column:
             labels.append(_value(called, row, label_column, number))
@@ -101,7 +102,7 @@ class TextFile:
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         columns = [self.text_column, *([self.text_pair_column] if self.text_pair_column else [])]
-        for number, row in enumerate(_rows_with(self.source, columns), start=1):
+        for number, row in enumerate(rows_with(self.source, columns), start=1):
             texts = tuple(_text(source_name(self.source), row, column, number) for column in columns)
             for text in texts:
                 check_characters(text, f"{self.source}: row {number}")
@@ -138,8 +139,16 @@ def has_column(source: str | Path | Table, column: str) -> bool:
     return column in next(iter(_rows(source)), {})
 
 
-def _rows_with(source: str | Path | Table, columns: Iterable[str]) -> Iterator[Row]:
-    """Rows that have these columns, one at least."""
+def rows_with(source: str | Path | Table, columns: Iterable[str]) -> Iterator[Row]:
+    """Rows that have these columns, one row at least, as they are.
+
+    Args:
+        source: As for `read_dataset`.
+        columns: Their names.
+
+    Raises:
+        DataError: The file is missing, empty, of another kind or damaged, or has no such column.
+    """
     empty = True
     for row in _rows(source):
         if empty:
@@ -199,7 +208,19 @@ def _unshown(source: str | Path) -> str:
     return f"The text given as a file's name ({len(str(source))} characters)"
 
 
-def _read_file(path: Path, reader: Reader) -> Iterator[Row]:
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, each with its end; one ending in `.gz` is unpacked.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: It cannot be read, is no complete gzip file where its name says so, or is not UTF-8.
+    """
+    return _read_file(path, _decoded)
+
+
+def _read_file(path: Path, reader: Callable[[Path, IO[bytes]], Iterator[T]]) -> Iterator[T]:
     try:
         with path.open("rb") as file:
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -95,11 +96,8 @@ class TaggedTexts:
         if len(chosen) != len(self.words):
             raise DataError(f"{len(chosen)} words were given for {len(self.words)} places.")
         pieces = list(map(str.__add__, chosen, self.after))
-        ends = self.lengths.cumsum(0).tolist()
-        starts = [0, *ends[:-1]]
-        return [
-            before + "".join(pieces[start:end]) for before, start, end in zip(self.before, starts, ends, strict=True)
-        ]
+        places = pairwise([0, *self.lengths.cumsum(0).tolist()])
+        return [before + "".join(pieces[start:end]) for before, (start, end) in zip(self.before, places, strict=True)]
 
 
 class Tagger:

@@ -90,6 +90,8 @@ _MARKS: Final = (
     ("e-mail address", re.compile(r".@.")),
     ("number", re.compile(r"\d")),
 )
+IDENTIFYING: Final = tuple(kind for kind, _ in _MARKS)
+"""Kinds of words in clear that tell who or what is meant, more often than others."""
 _CATEGORY_OF: Final = {tag: name for name, tags in CATEGORIES.items() for tag in tags}
 
 
@@ -120,11 +122,6 @@ class Grouping:
         """Groups by their names: categories, or tags of Universal Dependencies."""
         tags = [CATEGORIES.get(name, (name.upper(),)) for name in chosen]
         return cls(tuple(chosen), {tag: group for group, own in enumerate(tags) for tag in own}, constrained)
-
-    @property
-    def tags(self) -> tuple[tuple[str, ...], ...]:
-        """Tags of each group."""
-        return tuple(tuple(tag for tag, own in self.of_tag.items() if own == group) for group in range(len(self.names)))
 
     @property
     def all_tags(self) -> bool:

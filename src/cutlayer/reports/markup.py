@@ -19,6 +19,8 @@ from cutlayer.data import Dataset
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from cutlayer.customer.recorded_words import WordNumbers
+
 NAMES, NUMBERS, RARE, OTHER, MARKS = "names", "numbers", "rare words", "other words", "punctuation"
 CLASSES = (NAMES, NUMBERS, RARE, OTHER, MARKS)
 """Kinds of tokens, in the order in which a report lists them."""
@@ -68,7 +70,9 @@ class Markup:
     guessed: Tensor
 
 
-def mark_up(texts: Dataset, reading: Reading, tokenizer: PreTrainedTokenizerBase, *, public: Tensor | None) -> Markup:
+def mark_up(
+    texts: Dataset, reading: Reading, tokenizer: PreTrainedTokenizerBase | WordNumbers, *, public: Tensor | None
+) -> Markup:
     """Tells what stands where.
 
     *Sentences* end with a full stop, a question or an exclamation mark before a blank, with such a mark of Chinese or
@@ -254,7 +258,7 @@ def _rare(public: Tensor | None, *, size: int) -> Tensor:
     return torch.bincount(public, minlength=size) < RARE_SHARE * len(public)
 
 
-def _guessed(reading: Reading, kinds: Tensor, tokenizer: PreTrainedTokenizerBase, rare: Tensor) -> Tensor:
+def _guessed(reading: Reading, kinds: Tensor, tokenizer: PreTrainedTokenizerBase | WordNumbers, rare: Tensor) -> Tensor:
     """`[items]` int64: the kinds of what was read; see `mark_up`."""
     true, read = _flat(reading.tokens), _flat(reading.read)
     counts = torch.zeros(len(rare), len(CLASSES), dtype=torch.int64)

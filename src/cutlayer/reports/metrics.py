@@ -22,6 +22,8 @@ from cutlayer.reports.schema import Interval, Metric, TokenClass
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from cutlayer.customer.recorded_words import WordNumbers
+
 WHOLE_NAMES = "whole names"
 """A row beside kinds of tokens: names as they are written, each of one token or more."""
 MOST_TEXTS = 1_000
@@ -73,7 +75,7 @@ def _read_whole(reading: Reading, parts: Tensor) -> tuple[Tensor, Tensor]:
     return none.index_add(0, owner, (missed == 0).long()), none.index_add(0, owner, torch.ones_like(owner))
 
 
-def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metric, ...]:
+def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase | WordNumbers) -> tuple[Metric, ...]:
     """How close read texts are to the true ones as texts, whatever stands at which place: ROUGE-L and BLEU.
 
     Means over texts, of the first `MOST_TEXTS` of which anything was looked at; tokens that were not read are left out.
@@ -116,7 +118,7 @@ def likeness(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> tuple[Metr
     )
 
 
-def _words(tokens: Tokens, row: int, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+def _words(tokens: Tokens, row: int, tokenizer: PreTrainedTokenizerBase | WordNumbers) -> list[str]:
     ids = torch.cat([side[row] for side in tokens.segments])
     text = str(tokenizer.decode(ids[ids != UNREAD].tolist(), clean_up_tokenization_spaces=False))
     return [word.lower() for word in WORD.findall(text)]

@@ -5,6 +5,7 @@ Text of records stands in `examples` alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -380,6 +381,7 @@ class AuditSettings(Part):
         texts: How many.
         tokens: Of all of them.
         replaced: Share of tokens that the noise replaced; `None` for rows.
+        clear_words: By kind, how many words left as they are by the mechanism's own rule.
         looks: Most releases of one text.
         largest_distance: No two rows of the table are farther apart; eta times this is the worst case of a look.
         public_text: Where the attacker's own text is from, and how much.
@@ -405,6 +407,7 @@ class AuditSettings(Part):
     texts: int
     tokens: int
     replaced: float | None
+    clear_words: Mapping[str, int] = {}
     looks: int
     largest_distance: float | None
     public_text: str

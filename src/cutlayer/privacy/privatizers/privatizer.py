@@ -6,7 +6,7 @@ import hashlib
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -167,6 +167,10 @@ class Privatizer(ABC):
         return self.mechanism.guarantee(eta=self.spec.eta, space=space, per="token" if at_tokens else "row")
 
     # ------------------------------------------------------------ the two places
+
+    def clear(self, tokens: Tokens) -> Mapping[str, int]:
+        """By kind, how many words the rule of the mechanism leaves as they are."""
+        return {}
 
     def shape(self, tokens: Tokens) -> Tokens:
         """As many tokens as these leave as, whatever they are: their lengths are known before they leave."""

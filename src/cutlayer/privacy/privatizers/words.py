@@ -213,6 +213,10 @@ class WordsPrivatizer(Privatizer):
         """Words in clear are charged nothing: no budget is about them."""
         return torch.where(self._distinct(texts.values).drawn, self.spec.eta, 0.0).double()
 
+    def clear(self, tokens: Tokens) -> dict[str, int]:
+        """See `Privatizer.clear`."""
+        return {kind: int(counts.sum()) for kind, counts in self._clear(TextMajor.of(tokens)).items()}
+
     def shape(self, tokens: Tokens) -> Tokens:
         """See `Privatizer.shape`: that of what they are drawn as."""
         lengths = torch.stack([segment.lengths for segment in tokens.segments]).sum(0)

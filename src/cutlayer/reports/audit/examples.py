@@ -13,6 +13,7 @@ from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.evaluation.scoring import UNREAD
 from cutlayer.core import Tokens
 from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.reports.schema import Example, Piece, Strongest
 
 _LONGEST = 120
@@ -49,7 +50,7 @@ def examples(
         for row in [row for row in rows if row not in chosen][: -(-count // 2)]:
             chosen[row] = why
     released = _released(evidence)
-    tokenizer = evidence.archive.tokenizer
+    tokenizer = evidence.tokenizer
     found = []
     for row, why in list(chosen.items())[:count]:
         true, read = (_row(tokens, row) for tokens in (reading.tokens, reading.read))
@@ -68,10 +69,11 @@ def examples(
 
 def _released(evidence: Evidence) -> Reading | None:
     """The ids that left for each text, where ids did; of several looks the first."""
-    payloads = [release for release in evidence.transcript.releases() if isinstance(release.payload, Tokens)]
+    seen = evidence if evidence.words is None else evidence.words
+    payloads = [release for release in seen.transcript.releases() if isinstance(release.payload, Tokens)]
     if not payloads:
         return None
-    guesses = [(each.source, each.number, content_tokens(each.payload, evidence.knowledge)) for each in payloads]
+    guesses = [(each.source, each.number, content_tokens(each.payload, seen.knowledge)) for each in payloads]
     return evidence.tokens.read(guesses)
 
 
@@ -79,7 +81,7 @@ def _row(tokens: Tokens, row: int) -> Tensor:
     return torch.cat([side[row] for side in tokens.segments])[:_LONGEST]
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Tensor, true: Tensor) -> tuple[Piece, ...]:
+def _pieces(tokenizer: PreTrainedTokenizerBase | WordNumbers, ids: Tensor, true: Tensor) -> tuple[Piece, ...]:
     """Tokens as they read one behind the other: what each adds to the text."""
     pieces = []
     before = ""

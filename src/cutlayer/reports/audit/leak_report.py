@@ -33,7 +33,7 @@ from cutlayer.customer.progress import Shows, shown
 from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.customer.sources import read_source
 from cutlayer.customer.validate import choose_privacy
-from cutlayer.data import Dataset, has_column, is_table
+from cutlayer.data import Dataset, bin_columns, has_column, is_table
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
 from cutlayer.reports.audit.blocks import copy_blocks, unasked
 from cutlayer.reports.audit.frontier import HELD_OUT, beside, evaluate_beside, quick_attacks
@@ -193,6 +193,8 @@ def audit(
         return read_source(source, DataSpec(**columns), objective, labelled=labelled, attributes=tuple(named))
 
     corpora = [cast(Dataset, read(source)) for source in sources]
+    if attacker.bins is not None:
+        corpora = [bin_columns(each, attacker.secret, attacker.bins) for each in corpora]
     customer = Home(home)
     with shown(progress) as bars, tempfile.TemporaryDirectory(prefix="cutlayer-audit-") as folder:
         if folders:

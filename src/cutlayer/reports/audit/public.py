@@ -64,7 +64,9 @@ def public_text(
     tokens = tokenise(single, tokenizer, max_content=max_content)
     if not tokens.total:
         raise DataError("The attacker's text is empty.", remedy="Give texts with --public, or leave it out.")
-    return PublicText(tokens, source=f"{name} {tokens.total} tokens{short}")
+    return PublicText(
+        tokens, source=f"{name} {tokens.total} tokens{short}", texts=tuple(text for (text,) in single.texts)
+    )
 
 
 def _written(kept: Path, progress: Progress, seconds: float) -> Dataset:

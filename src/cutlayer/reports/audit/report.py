@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -90,8 +90,7 @@ def audit(
     """
     evidence, source = attacked.evidence, attacked.source
     model = load_model(source, head=Head.LANGUAGE if evidence.spec.objective.generates else Head.CLASSIFICATION)
-    knowledge = replace(evidence.knowledge, public=_with_known(evidence, public), model=model)
-    evidence = replace(evidence, knowledge=knowledge)
+    evidence = evidence.granted(public, model)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
     ran, traded = run_attacks(
         evidence, names, budget=budget, began=attacked.began, by_name=only is not None, progress=progress
@@ -137,16 +136,6 @@ def _label_guarantee(evidence: Evidence) -> Guarantee | None:
     return result.label_guarantee if isinstance(result, FinetuneResult) and not evidence.unlabelled else None
 
 
-def _with_known(evidence: Evidence, public: PublicText | None) -> PublicText | None:
-    """The attacker's own text, behind the texts of the records that it knows."""
-    if not evidence.known.total:
-        return public
-    known = PublicText(
-        evidence.known, source=f"{evidence.known_records} records that it knows", alike=len(evidence.known)
-    )
-    return known if public is None else known.followed_by(public)
-
-
 def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[AttackRun]:
     """Attacks on labels, where texts have none."""
     if not evidence.unlabelled:
@@ -176,11 +165,11 @@ def _markup(evidence: Evidence, reading: Reading) -> Markup | None:
     """What stands where in the texts of a reading; `None` for blocks of joined texts."""
     if evidence.texts is None:
         return None
-    public = evidence.knowledge.public
+    public = (evidence.knowledge if evidence.words is None else evidence.words.knowledge).public
     return mark_up(
         evidence.texts.select(reading.texts.tolist()),
         reading,
-        evidence.archive.tokenizer,
+        evidence.tokenizer,
         public=None if public is None else torch.cat([side.values for side in public.tokens.segments]),
     )
 
@@ -230,7 +219,7 @@ def _finding(run: AttackRun, above: bool | None, evidence: Evidence) -> Finding:
     if reading is not None:
         markup = _markup(evidence, reading)
         sentences = () if markup is None else (exact_sentences(reading, markup),)
-        further = (exact_texts(reading), *sentences, *likeness(reading, evidence.archive.tokenizer), *further)
+        further = (exact_texts(reading), *sentences, *likeness(reading, evidence.tokenizer), *further)
         classes = () if markup is None else by_class(reading, markup)
     return Finding(
         status="measured",
@@ -277,6 +266,7 @@ def _settings(
         texts=len(evidence.lengths.lengths),
         tokens=int(evidence.lengths.lengths.sum()),
         replaced=evidence.result.replaced,
+        clear_words=evidence.result.clear_words,
         looks=looks,
         largest_distance=evidence.result.largest_distance,
         public_text="none" if public is None else public.source,

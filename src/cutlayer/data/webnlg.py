@@ -1,0 +1,76 @@
+"""Facts and sentences that state them: the data-to-text task of WebNLG (Gardent et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cutlayer.core import DataError
+from cutlayer.data.dataset import check_characters
+from cutlayer.data.read import rows_with, source_name
+from cutlayer.data.tables import Table
+
+Triple = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is to be said, and how people said it.
+
+    Attributes:
+        triples: Subject, property and object of each fact, one at least.
+        references: Texts that state all of them, one at least.
+        category: What they are about, such as "Airport".
+    """
+
+    triples: tuple[Triple, ...]
+    references: tuple[str, ...]
+    category: str
+
+    @property
+    def source(self) -> str:
+        """The facts as one text, " | subject : property : object" each."""
+        return "".join(f" | {' : '.join(triple)}" for triple in self.triples)
+
+
+def read_webnlg(source: str | Path | Table) -> tuple[Facts, ...]:
+    """Reads facts with all their references.
+
+    Args:
+        source: As of `read_dataset`: rows with `triples` (a list of lists of subject, property and object),
+            `references` (a list of texts) and `category`; of files, JSON lines and Parquet hold lists.
+
+    Raises:
+        DataError: The file cannot be read, a column is missing, or a row holds something else.
+    """
+    return tuple(_facts(source))
+
+
+def _facts(source: str | Path | Table) -> Iterator[Facts]:
+    for number, row in enumerate(rows_with(source, ("triples", "references", "category")), start=1):
+        place = f"{source_name(source)}: row {number}"
+        triples, references, category = row["triples"], row["references"], row["category"]
+        if not _is_list(triples) or not all(_are_texts(triple) and len(triple) == 3 for triple in triples):
+            raise DataError(
+                f"{place} has no list of facts in column 'triples'.",
+                remedy="Put a list of lists there, each of a subject, a property and an object.",
+            )
+        if not _are_texts(references):
+            raise DataError(
+                f"{place} has no list of texts in column 'references'.", remedy="Put one text there at least."
+            )
+        if not isinstance(category, str):
+            raise DataError(f"{place} has no text in column 'category'.", remedy="Put a name there.")
+        for text in (*(part for triple in triples for part in triple), *references):
+            check_characters(text, place)
+        yield Facts(tuple((triple[0], triple[1], triple[2]) for triple in triples), tuple(references), category)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0
+
+
+def _are_texts(value: Any) -> bool:
+    return _is_list(value) and all(isinstance(text, str) for text in value)
