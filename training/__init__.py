@@ -1,1 +1,1 @@
-"""How embedded data were made: see --help of `training.decoder` and of `training.sample_corpus`. Not installed."""
+"""How embedded data were made: see --help of `decoder`, `sample_corpus`, `tagger` and `words`. Not installed."""

@@ -146,7 +146,7 @@ class Tagger:
         tags: list[str] = []
         after: list[str] = []
         before = [""] * len(texts)
-        lengths = torch.zeros(len(texts), dtype=torch.int64)
+        lengths = [0] * len(texts)
         with self._lock:
             for place, tokens in self._tokens(texts):
                 for word, blanks, tag in tokens:
@@ -159,7 +159,9 @@ class Tagger:
                         after[-1] += blanks
                     else:
                         before[place] += blanks
-        return TaggedTexts(tuple(words), tuple(tags), tuple(after), tuple(before), lengths)
+        return TaggedTexts(
+            tuple(words), tuple(tags), tuple(after), tuple(before), torch.tensor(lengths, dtype=torch.int64)
+        )
 
     def _tokens(self, texts: Sequence[str]) -> Iterator[tuple[int, list[tuple[str, str, str]]]]:
         """For each piece its text's place, and (word, blanks behind it, tag) of its tokens; no word for blanks."""
@@ -173,7 +175,7 @@ class Tagger:
                             f"The tokenizer of the pipeline {_title(self._pipeline)} does not keep texts as they are.",
                             remedy="Name a pipeline whose tokens join to the text again, as spaCy's own do.",
                         )
-                    yield place, [_token(token) for token in document]
+                    yield place, _tokens(document, piece)
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
         """Pieces of texts that are tagged together, each with its text's place."""
@@ -228,18 +230,24 @@ def load_tagger(name: str | None = None) -> Tagger:
     try:
         # what a word is called or refers to decides no part of speech
         return Tagger(spacy.load(BUNDLED if name is None else name, exclude=["ner", "entity_linker", "lemmatizer"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(
             f"{called} cannot be loaded as a spaCy pipeline ({type(error).__name__}).",
             remedy=f"Check that it is complete, and made for spaCy {__version__}.",
         ) from error
 
 
-def _token(token: Any) -> tuple[str, str, str]:
-    """(word, blanks behind it, tag); a token of blanks has no word."""
-    if token.text.isspace():
-        return "", token.text_with_ws, ""
-    return token.text, token.whitespace_, token.pos_ if token.pos_ in UNIVERSAL_TAGS else NO_PART_OF_SPEECH
+def _tokens(document: Any, text: str) -> list[tuple[str, str, str]]:
+    """(word, blanks behind it, tag) of each token of a text; a token of blanks has no word."""
+    tokens = []
+    for start, length, spaced, pos in document.to_array(["IDX", "LENGTH", "SPACY", "POS"]).tolist():
+        word, blank = text[start : start + length], " " * spaced
+        if word.isspace():
+            tokens.append(("", word + blank, ""))
+        else:
+            tag = document.vocab.strings[pos]
+            tokens.append((word, blank, tag if tag in UNIVERSAL_TAGS else NO_PART_OF_SPEECH))
+    return tokens
 
 
 def _pieces(text: str, limit: int) -> Iterator[str]:

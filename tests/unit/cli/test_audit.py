@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,57 @@ def test_labels_that_are_there_are_asked_for(
     assert "no labels" not in done.err
     (labels,) = [each for each in done.result["attacks"] if each["name"] == "output-gradient"]
     assert labels["value"] == 1
+
+
+# ---------------------------------------------------------------- private attributes that are numbers
+
+
+def aged(path: Path, ages: Sequence[object]) -> Path:
+    texts = [text for (text,) in corpus(len(ages), seed=5).texts]
+    path.write_text(
+        "text,age,sex\n"
+        + "".join(f"{text},{age},{'fm'[len(text) % 2]}\n" for text, age in zip(texts, ages, strict=True))
+    )
+    return path
+
+
+def test_ages_become_bins_of_equally_many_texts(run: Run, tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
+    texts = aged(tmp_path / "texts.csv", [20 + n % 40 for n in range(120)])
+    asked = ("--secret-column", "age", "--secret-column", "sex", "--bins", 4, "--attack", "attribute-lengths")
+    done = audit(run, texts, tiny_model, tmp_path, "--eta", 60, *asked)
+    assert done.code == 0, done.err
+    majority = {
+        each["question"]: metric["value"]
+        for each in done.result["attacks"]
+        for metric in each["further"]
+        if metric["name"] == "majority"
+    }
+    # of the texts that the attacker does not know about a quarter are of the most frequent bin, not a fortieth
+    assert 0.2 < majority["attribute:age"] < 0.4
+    assert majority["attribute:sex"] >= 0.5
+
+
+@pytest.mark.usefixtures("nothing_is_run")
+@pytest.mark.parametrize(
+    ("ages", "options", "code", "message"),
+    [
+        ((20, 30, 40), ("--secret-column", "age", "--bins", 1), 3, "at least 2"),
+        ((20, 30, 40), ("--secret-column", "age", "--bins", 4), 3, "column 'age' has 3 different values"),
+        ((20, 30, 40), ("--bins", 2), 3, "--secret-column"),
+        ((20, 30, 40), ("--secret-column", "sex", "--bins", 2), 3, "none of the columns sex holds numbers"),
+        ((20, "wombat", 40), ("--secret-column", "age", "--bins", 2), 4, "Row 2 has no number in column 'age'"),
+    ],
+)
+def test_bins_that_cannot_be_are_refused(
+    run: Run, tmp_path: Path, ages: Sequence[object], options: tuple[object, ...], code: int, message: str
+) -> None:
+    done = audit(run, aged(tmp_path / "texts.csv", ages), tmp_path / "none", tmp_path, "--eta", 60, *options)
+    assert done.code == code
+    assert message in done.err
+    assert "wombat" not in done.err
+
+
+# ---------------------------------------------------------------- columns
 
 
 @pytest.mark.usefixtures("nothing_is_run")

@@ -199,6 +199,9 @@ def test_a_damaged_pipeline_is_a_model_error(tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tagger(str(tmp_path / "broken"))
+    (tmp_path / "broken/morphologizer/cfg").unlink()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_tagger(str(tmp_path / "broken"))
     (tmp_path / "broken/config.cfg").write_text("nonsense")
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tagger(str(tmp_path / "broken"))
