@@ -72,7 +72,7 @@ GRANTS = {
     Need.ROWS: ("listed",),
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
-    Need.MODEL: ("model",),
+    Need.MODEL: ("model", "specials"),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -235,6 +235,7 @@ class Knowledge:
         annotated: The same with entities marked.
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
+        specials: `[vocab, width]`, where tokens are words: the model's table, which has the rows of special tokens.
     """
 
     cut: Cut
@@ -256,6 +257,7 @@ class Knowledge:
     annotated: AnnotatedText | None = None
     labelled: Labelled | None = None
     model: PreTrainedModel | None = None
+    specials: Tensor | None = None
 
     @property
     def key(self) -> Hashable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -85,8 +85,8 @@ class WordEvidence:
     knowledge: Knowledge
     known: Tokens
 
-    def with_public(self, public: PublicText | None) -> WordEvidence:
-        """The same to an attacker that has this text, and the words of the records that it knows."""
+    def granted(self, public: PublicText | None, model: PreTrainedModel | None) -> WordEvidence:
+        """The same to an attacker that has this text, the words of the records that it knows, and this model."""
         own = self.known.segments[0]
         found = None if not len(own.values) else PublicText(self.known, source="records", alike=len(own))
         if public is not None:
@@ -94,7 +94,11 @@ class WordEvidence:
             further = PublicText(self.numbers.read(texts, max_content=UNCUT), source=public.source)
             found = further if found is None else found.followed_by(further)
         # words of theirs that were not met before have numbers now
-        return replace(self, knowledge=replace(self.numbers.knowledge(self.knowledge), public=found))
+        knowledge = self.numbers.knowledge(self.knowledge)
+        rows = None if model is None else cast(Tensor, model.get_input_embeddings().weight).detach()
+        if rows is not None and (knowledge.table is None or knowledge.table.shape[1] != rows.shape[1]):
+            rows = None
+        return replace(self, knowledge=replace(knowledge, public=found, model=model, specials=rows))
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Evidence:
         return replace(
             self,
             knowledge=replace(self.knowledge, public=own, model=model),
-            words=None if self.words is None else self.words.with_public(public),
+            words=None if self.words is None else self.words.granted(public, model),
         )
 
     @property

@@ -91,9 +91,7 @@ class WordNumbers:
             table=self._dictionary.vocabulary.vectors(list(words)),
             candidates=candidates,
             groups=torch.tensor(groups),
-            template=None,
             bottom=None,
-            model=None,
         )
 
     def true(self, tokens: Tokens, archive: Archive) -> tuple[Tokens, Tokens]:

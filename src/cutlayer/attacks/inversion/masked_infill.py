@@ -155,6 +155,8 @@ class MaskedInfill:
                 "The model is no encoder: its states know nothing of what stands behind a masked token. "
                 "maximum-posterior asks the tokens before and behind."
             )
+        if knowledge.groups is not None and knowledge.specials is None:
+            raise Inapplicable("Words have vectors of another width than the model's tokens: it cannot read them.")
         posterior = MaximumPosterior(self.spec.posterior).reader(knowledge, rows=rows)
         own = posterior.own
         if own is None or posterior.tuned.as_released == 1 or public is None:
@@ -279,6 +281,7 @@ class _MaskedLanguageModel(nn.Module):
             raise TypeError("what released ids was granted a table")
         self._knowledge, self._template = knowledge, knowledge.template
         self._table = knowledge.table.detach().float()
+        self._specials = self._table if knowledge.specials is None else knowledge.specials
         # at this cut blocks take rows in the place of tokens
         self._blocks = tune_whole(reading_blocks(replace(knowledge, cut=Cut(bottom=0)), share=share, tuned=True))
         self._unigram = prior.unigram
@@ -300,7 +303,7 @@ class _MaskedLanguageModel(nn.Module):
         likely, best = (candidates.scores + self._unigram[candidates.ids]).softmax(1).float().max(1, keepdim=True)
         rows = likely * self._table[candidates.ids.gather(1, best)[:, 0]] + (1 - likely) * self._mask
         texts = Tokens((Ragged(rows, lengths),))
-        inputs = self._template.assemble(texts, table=self._table)
+        inputs = self._template.assemble(texts, table=self._specials)
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16_serves()):
             states = self._blocks(inputs, inputs.inputs_embeds)
         content, _ = content_rows(self._template.unpad(states.float(), texts), self._knowledge)
