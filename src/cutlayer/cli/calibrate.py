@@ -20,6 +20,7 @@ from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec, Training
+from cutlayer.privacy.spec import Words
 from cutlayer.reports.audit_spec import PublicText
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ SEARCH = "The search"
 SEED = 0
 LOCAL: Final = {"training.epochs": "", "training.learning_rate": "", "seed": f"{SEED}"}
 """What of a run can be set, and what it is by default where that is another than a run's."""
-MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector"], Place]]] = {
+WORDS: Final = ("words", "candidates", "space", "tagger", "vocabulary")
+"""What can be said of words that are drawn."""
+MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector", "words"], Place]]] = {
     "text-to-text": ("text-to-text", Place.TOKENS),
     "vector": ("vector", Place.TOKENS),
     "activations": ("vector", Place.ACTIVATIONS),
+    "words": ("words", Place.TOKENS),
 }
 """What may be chosen, each by its mechanism and where noise is added."""
 
@@ -54,9 +58,9 @@ class Search(SettingsSpec):
     bottoms: tuple[Annotated[int, Field(ge=0)], ...] = setting(
         (0,), help="Blocks at the customer.", shown=Shown(SEARCH, unit="blocks", flags=("--bottom",))
     )
-    mechanisms: tuple[Literal["text-to-text", "vector", "activations"], ...] = setting(
+    mechanisms: tuple[Literal["text-to-text", "vector", "activations", "words"], ...] = setting(
         ("text-to-text",),
-        help="Release tokens, rows of noise, or noise on the bottom's output.",
+        help="Release tokens, rows of noise, noise on the bottom's output, or words.",
         shown=Shown(SEARCH, flags=("--mechanism",)),
     )
     cti: Literal["no", "yes", "both"] = setting(
@@ -72,6 +76,7 @@ def calibrate(
     searched: Search,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column", "label_column"))],
     local: LocalModel,
+    words: Annotated[dict[str, Any], Part(Words, WORDS)],
     attacker: Annotated[dict[str, Any], Part(AttackerSpec, ("auxiliary_fraction",))],
     public: PublicText,
     settings: Annotated[dict[str, Any], Part(FinetuneSpec, tuple(LOCAL), tuple(LOCAL.items()))],
@@ -96,7 +101,7 @@ def calibrate(
     from cutlayer.reports.calibrate import calibrate as search
     from cutlayer.reports.wording import per_cent
 
-    arms = _arms(searched)
+    arms = _arms(searched, words)
     seed = settings.get("seed", SEED)
     given = settings["training"].model_dump(exclude_unset=True) if "training" in settings else {}
     training = Training(**{"dev_share": HELD_OUT} | given)
@@ -157,14 +162,18 @@ def calibrate(
 def command(setting: Setting, data: str, where: DataSpec, training: Training) -> str:
     """The `finetune` command line of a setting; the vendor and the key are the environment's."""
     arm = setting.arm
-    words = ["cutlayer", "finetune", "--train", data]
-    words += ["--text-column", where.text_column, "--label-column", where.label_column]
-    words += ["--eta", f"{setting.eta:g}", "--bottom", "text" if arm.bottom is None else str(arm.bottom)]
-    words += ["--mechanism", arm.mechanism]
-    words += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
-    words += [] if training.epochs is None else ["--epochs", str(training.epochs)]
-    words += [] if training.learning_rate is None else ["--learning-rate", f"{training.learning_rate:g}"]
-    return shlex.join(words)
+    line = ["cutlayer", "finetune", "--train", data]
+    line += ["--text-column", where.text_column, "--label-column", where.label_column]
+    line += ["--eta", f"{setting.eta:g}", "--bottom", "text" if arm.bottom is None else str(arm.bottom)]
+    line += ["--mechanism", arm.mechanism]
+    line += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
+    for name, value in (
+        {} if arm.words is None else arm.words.model_dump(include={*WORDS}, exclude_unset=True)
+    ).items():
+        line += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
+    line += [] if training.epochs is None else ["--epochs", str(training.epochs)]
+    line += [] if training.learning_rate is None else ["--learning-rate", f"{training.learning_rate:g}"]
+    return shlex.join(line)
 
 
 def register(app: typer.Typer) -> None:
@@ -188,12 +197,22 @@ def _target(given: str) -> float:
     return target
 
 
-def _arms(searched: Search) -> tuple[Arm, ...]:
+def _arms(searched: Search, words: Mapping[str, Any]) -> tuple[Arm, ...]:
     from cutlayer.reports.calibrate import Arm
+
+    if words and "words" not in searched.mechanisms:
+        raise typer.BadParameter("means nothing without --mechanism words", param_hint=f"--{next(iter(words))}")
+    drawn = Words(eta=1.0, **words) if "words" in searched.mechanisms else None
 
     steered = {"no": (False,), "yes": (True,), "both": (False, True)}[searched.cti]
     arms = (
-        Arm(mechanism=MECHANISMS[name][0], place=MECHANISMS[name][1], cti=each, bottom=depth)
+        Arm(
+            mechanism=MECHANISMS[name][0],
+            place=MECHANISMS[name][1],
+            cti=each,
+            bottom=depth,
+            words=drawn if name == "words" else None,
+        )
         for name in searched.mechanisms
         for depth in searched.bottoms
         for each in steered

@@ -303,7 +303,7 @@ class Words(_Noise):
         ("noun", "verb", "pronoun", "preposition"),
         help="Which words are replaced: categories, or tags of Universal Dependencies, with commas between them; or "
         "all. Other words leave as they are.",
-        shown=Shown(PRIVACY, source="RAPT §IV", metavar="CATEGORY,…|all"),
+        shown=Shown(PRIVACY, source="RAPT §IV", metavar="CATEGORY,…|all", default="noun,verb,pronoun,preposition"),
     )
     candidates: Literal["category", "all"] = setting(
         "category",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cutlayer.core import ConfigError, Fault, Place, Spec
-from cutlayer.privacy import CtiSpec, PrivacySpec, TextToText, Vector
+from cutlayer.privacy import CtiSpec, PrivacySpec, TextToText, Vector, Words
 from cutlayer.reports.audit import Evaluation
 
 _FINE = 1.05
@@ -24,16 +24,18 @@ class Arm(Spec):
     """What is tried over eta.
 
     Attributes:
-        mechanism: `text-to-text` or `vector`.
+        mechanism: `text-to-text`, `vector` or `words`.
         place: Where noise acts.
         cti: Whether eta depends on the token.
         bottom: Blocks at the customer; `None` is the text cut.
+        words: With `words`, which are drawn and how; of it all but eta counts.
     """
 
-    mechanism: Literal["text-to-text", "vector"] = "text-to-text"
+    mechanism: Literal["text-to-text", "vector", "words"] = "text-to-text"
     place: Place = Place.TOKENS
     cti: bool = False
     bottom: int | None = 0
+    words: Words | None = None
 
     @property
     def label(self) -> str:
@@ -57,6 +59,10 @@ class Setting(Spec):
     @property
     def privacy(self) -> PrivacySpec:
         """How texts are privatized."""
+        if self.arm.words is not None:
+            if self.arm.cti:
+                raise ConfigError([Fault("cti", True, "means nothing with mechanism words: leave it out")])
+            return self.arm.words.model_copy(update={"eta": self.eta})
         cti = CtiSpec() if self.arm.cti else None
         if self.arm.mechanism == "vector":
             return Vector(eta=self.eta, place=self.arm.place, cti=cti)
