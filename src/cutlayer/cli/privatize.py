@@ -71,7 +71,7 @@ def privatize(
     """Show what would leave at an eta, side by side with the original. Nothing is sent, nor charged without --charge.
 
     The draw of a text is the one that `finetune` and `predict` release at the same eta with the same --noise, --model
-    and --max-length. It is not what they release with CTI, with `--mechanism vector` or with `--train-bottom resample`.
+    and --max-length. It is not what they release with CTI or with `--train-bottom resample`.
     """
     check_kind(files.output)
     where = DataSpec(**columns)
@@ -84,6 +84,8 @@ def privatize(
 
     output = Output(as_json=as_json)
     privacy, seed = settings["privacy"], settings.get("unsafe_noise_seed")
+    if privacy.mechanism == "vector":
+        raise typer.BadParameter("rows of numbers leave, and no text that could be shown", param_hint="--mechanism")
     warn_unprotected(output, eta=privacy.eta, noise=privacy.noise, unsafe_noise_seed=seed)
     executor = work.executor()
     texts = TextFile(files.input, where.text_column, where.text_pair_column)
@@ -121,8 +123,9 @@ def privatize(
         )
     elif not as_json:
         output.show("The first texts are shown on a terminal only.")
+    units = "words" if privacy.mechanism == "words" else "tokens"
     output.show(
-        f"{shown.replaced:.1%} of {shown.tokens} tokens replaced at eta {privacy.eta:g}; all texts: {files.output}"
+        f"{shown.replaced:.1%} of {shown.tokens} {units} replaced at eta {privacy.eta:g}; all texts: {files.output}"
     )
     output.show(f"- Texts cut, because the model or --max-length takes no more: {shown.cut_texts} of {len(shown)}")
     if shown.largest_distance is not None:
