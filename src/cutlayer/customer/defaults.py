@@ -123,7 +123,7 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     """
     if tuning.train_bottom is not None:
         return tuning.train_bottom
-    if not objective.generates:
+    if not objective.generates or tuning.at_vendor:
         return TrainBottom.FROZEN
     blocks = cut.bottom or (cut.target if objective is Objective.SEQ2SEQ else cut.bottom)
     if blocks and privacy.mechanism != "vector":
