@@ -40,6 +40,11 @@ class MethodSpec(Spec):
         """Virtual positions that the method puts before each text."""
         return 0
 
+    @property
+    def rows(self) -> int:
+        """How many of them are computed with the text's; those of a prefix are attended to alone."""
+        return 0
+
 
 class LoraSpec(MethodSpec):
     """Low-rank adapters on each party's blocks, by PEFT's names.
@@ -95,6 +100,11 @@ class PromptSpec(MethodSpec):
     @property
     def positions(self) -> int:
         """Virtual positions that the method puts before each text."""
+        return self.prompt_length
+
+    @property
+    def rows(self) -> int:
+        """All of them are computed with the text's."""
         return self.prompt_length
 
 

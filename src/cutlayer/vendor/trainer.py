@@ -38,9 +38,9 @@ from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
 from cutlayer.vendor.steps import Backward, Due, Forward
 from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
-_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32, "virtual": 26}
+_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32, "virtual": 22}
 """Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA, with its
-own weights trained, or with a prompt or a prefix: then no more than with LoRA on two maps, which takes the same way.
+own weights trained, or behind a prompt or a prefix (20 at most, GPT-2 with a prompt).
 
 Counted with `saved_tensors_hooks`, LoRA's dropout on: 12 (MiniLM, BERT), 16 (Qwen3), 26 (GPT-2) and 29, 32 and 40
 of them; where the block's own weights are trained, 14 (OPT), 21 (Llama), 24 (Qwen3) and 30 (GPT-2). On MiniLM the
@@ -312,7 +312,7 @@ def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest:
     """
     config, method = part.model.config, spec.tuning
     kind = method.target_modules if isinstance(method, LoraSpec) else "whole" if method.method == "full" else "virtual"
-    longest, seen = longest + method.positions, seen + method.positions
+    longest, seen = longest + method.rows, seen + method.positions
     floats = _WIDTHS[kind] * int(config.hidden_size)
     if spec.dropout:
         floats += _SCORES * int(config.num_attention_heads) * seen

@@ -159,9 +159,8 @@ def test_an_adapter_s_file_is_another(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     top = parts_of("gpt2", Cut(bottom=1, tail=1)).top.requires_grad_(False)
-    with pytest.raises(ModelError, match="has no adapter") as error:
+    with pytest.raises(ModelError, match="has no adapter"):
         adapter_state(top)
-    assert "tune_whole" in error.value.remedy
     tuned = tune_whole(top)
     state = {name: value.detach().clone() for name, value in adapter_state(tuned).items()}
     first = next(iter(state))

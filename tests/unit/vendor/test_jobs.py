@@ -19,6 +19,7 @@ from transformers import BertForSequenceClassification
 
 from cutlayer import vendor
 from cutlayer.core import Cut, Rows, VendorError
+from cutlayer.core.tuning import LoraSpec
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, seed_dropout, set_dropout, split
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.vendor.log import FrameLog
@@ -29,7 +30,6 @@ from cutlayer.wire.messages import (
     AdapterList,
     JobInfo,
     JobState,
-    LoraSpec,
     OptimiserSpec,
     RecordSetSpec,
     SnapshotRequest,
@@ -396,7 +396,7 @@ def test_training_that_diverges_is_said_so(transport: LocalTransport) -> None:
     customer = Customer(transport)
     spec = customer.spec(first_model(transport))
     wild = spec.model_copy(
-        update={"optimiser": OptimiserSpec(learning_rate=1e6, total_steps=10), "lora": LoraSpec(alpha=1e6)}
+        update={"optimiser": OptimiserSpec(learning_rate=1e6, total_steps=10), "tuning": LoraSpec(lora_alpha=1e6)}
     )
     customer.spec = lambda _: wild  # type: ignore[method-assign, assignment]
     customer.upload()
@@ -578,7 +578,7 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
             422,
             r"weight_decay = 10000000.0: must be at most 1e\+06",
         ),
-        ({"lora": LoraSpec(alpha=1e7)}, 422, r"lora.alpha = 10000000.0: must be at most 1e\+06"),
+        ({"tuning": LoraSpec(lora_alpha=1e7)}, 422, r"tuning.lora_alpha = 10000000.0: must be at most 1e\+06"),
         (
             {"optimiser": OptimiserSpec(learning_rate=1e-60, total_steps=4)},
             422,
@@ -907,13 +907,17 @@ def test_large_adapters_are_refused_before_they_are_made(
     def made(*_: object, **__: object) -> None:
         raise AssertionError("the adapter was allocated")
 
-    monkeypatch.setattr("cutlayer.vendor.trainer.attach_lora", made)
+    monkeypatch.setattr("cutlayer.vendor.trainer.attach", made)
     transport = open_vendor()
     customer = Customer(transport)
     customer.upload()
     spec = customer.spec(first_model(transport))
     largest = spec.model_copy(
-        update={"num_labels": 4096, "lora": LoraSpec(rank=1024, targets="all-linear"), "record_sets": (customer.job,)}
+        update={
+            "num_labels": 4096,
+            "tuning": LoraSpec(r=1024, target_modules="all-linear"),
+            "record_sets": (customer.job,),
+        }
     )
     change_settings(data_dir, limits={"max_adapter_parameters": 300_000})
     transport.close()
