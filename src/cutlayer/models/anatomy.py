@@ -88,8 +88,8 @@ class Family:
         token_types: Whether the model takes `token_type_ids`.
         aliases: Modules of the model with its head that are further names of the table.
         fan_in_fan_out: Whether linear maps store their weights transposed (`Conv1D`).
-        prefixes: Whether blocks attend to keys and values that stand before a text. DistilBERT's ignore them without
-            a word, as T5's encoder does; of encoder-decoders this is the decoder's.
+        prefixes: Whether blocks can attend to keys and values that stand before a text: DistilBERT's take none. Of
+            encoder-decoders the decoder's do; T5's encoder takes some and ignores them without a word.
     """
 
     kind: Kind

@@ -133,10 +133,10 @@ class Part(nn.Module):
             return hidden[:, before:]
         if self.family.kind is Kind.DECODER and classifies:
             score = self.model.get_submodule(self.family.classifier_output)
-            hidden = self.runner(**arguments).last_hidden_state[:, before:]
+            hidden = self.runner(**arguments).last_hidden_state
             if self.pooling == "mean":
-                return cast(Tensor, score(_mean(hidden, inputs)))
-            return _pool_last(score(hidden), inputs)
+                return cast(Tensor, score(_mean(hidden[:, before:], inputs)))
+            return _pool_last(score(hidden)[:, before:], inputs)
         if classifies and self.pooling != "sequence":
             with self._read(inputs, before):
                 return cast(Tensor, self.model(**arguments).logits)

@@ -165,7 +165,7 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(name: str, tuning: 
             continue  # its dropout cannot be switched off, or on, in a part
         estimate = trainer.estimate(payload)
         assert estimate == step_bytes(split(model, cut).top, spec, StepSize(texts=3, positions=30))
-        assert estimate / (8 if tuning.positions else 6) < kept_bytes(trainer, payload) < estimate
+        assert estimate / (9 if tuning.positions else 6) < kept_bytes(trainer, payload) < estimate
         assert trainer.graph_bytes == estimate
         trainer.forget_graph()
         assert trainer.graph_bytes == 0

@@ -81,7 +81,7 @@ class Prefix(Method[PrefixSpec]):
 
     def ignored_by(self, family: str) -> str:
         """Why a family's blocks do not look at a prefix."""
-        return "" if FAMILIES[family].prefixes else "its blocks attend to no keys and values but the text's"
+        return "" if FAMILIES[family].prefixes else "its blocks attend to the text's own keys and values alone"
 
 
 METHODS.add("prompt")(Prompt())
