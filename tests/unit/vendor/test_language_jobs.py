@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, Rows, VendorError
-from cutlayer.core.tuning import FullSpec, LoraSpec
+from cutlayer.core.tuning import FullSpec, LoraSpec, MethodSpec, OptimiserKind, PrefixSpec, PromptSpec
 from cutlayer.models import load_model, split
 from cutlayer.vendor.catalogue import read_card
 from cutlayer.vendor.trainer import Trainer
@@ -176,7 +176,7 @@ MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cut": Cut(bottom=1)}, r"num_labels = None: must be null where the customer holds a tail, and a number else"),
     ({"cut": Cut(bottom=1, tail=2)}, r"cut\.tail = 2: tails of tiny are handed out up to depth 1"),
     ({"cut": Cut(bottom=3, tail=0)}, r"cut\.bottom = 3: .* down to depth 2"),
-    ({"shared_weights": True}, r"shared_weights = True: must be false of an adapter"),
+    ({"shared_weights": True}, r"shared_weights = True: must be false but of method full"),
     ({"shared_weights": True, "tuning": FullSpec()}, r"shared_weights = True: must be false but of method full"),
     ({"trainable_bottom": False}, r"record_sets = '0 sets': must be empty with a trainable bottom, and not empty"),
     ({"record_sets": ("a" * 32,)}, r"record_sets = '1 sets': must be empty"),
@@ -516,13 +516,28 @@ STEPS = {"steps": 5, "accumulation": 2}
 
 
 @pytest.mark.parametrize(
-    ("lora", "gone", "checkpoint_every"), [(True, drop, 2), (True, leave, 50), (False, drop, 50), (False, leave, 2)]
+    ("tuning", "optimiser", "gone", "checkpoint_every"),
+    [
+        (LoraSpec(lora_dropout=0.1), "adamw", drop, 2),
+        (LoraSpec(lora_dropout=0.1), "adafactor", leave, 50),
+        (FullSpec(), "adafactor", drop, 50),
+        (FullSpec(), "adamw", leave, 2),
+        (PromptSpec(prompt_length=3), "adam", drop, 50),
+        (PrefixSpec(prefix_length=3), "adafactor", leave, 2),
+    ],
+    ids=lambda value: getattr(value, "method", getattr(value, "__name__", str(value))),
 )
 def test_a_job_comes_back_between_any_two_frames(
-    transport: LocalTransport, lora: bool, gone: Callable[[LocalTransport], None], checkpoint_every: int
+    transport: LocalTransport,
+    tuning: MethodSpec,
+    optimiser: OptimiserKind,
+    gone: Callable[[LocalTransport], None],
+    checkpoint_every: int,
 ) -> None:
     """In the middle of an accumulation, while a norm is missing, and with a graph that waits: the same bits."""
-    changes: dict[str, Any] = {} if lora else {"tuning": FullSpec()}
+    schedule = Author(transport, **STEPS).spec(first_model(transport)).optimiser
+    told = schedule.model_copy(update={"kind": optimiser, "schedule": "constant"})
+    changes: dict[str, Any] = {"tuning": tuning, "optimiser": told}
     author = Author(transport, changes, **STEPS)
     author.start()
     author.run()
