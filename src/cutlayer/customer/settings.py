@@ -194,8 +194,9 @@ class Training(SettingsSpec):
             TRAINING,
             source="SAP §5.1; Yao & Li, §3.3.1",
             common=True,
-            default="of a classifier 3e-4 · 1024 / hidden size; of language models and encoder-decoders 2e-4, where "
-            "all weights are tuned 5e-6",
+            default="of a classifier 3e-4 · 1024 / hidden size, 4e-5 · 1024 / hidden size where all weights are tuned; "
+            "of language models and encoder-decoders 2e-4, where all weights are tuned 5e-6; of a prompt or a prefix "
+            "0.03, of language models and encoder-decoders 0.01",
         ),
         gt=0,
         allow_inf_nan=False,

@@ -27,6 +27,7 @@ from cutlayer.models.anatomy import Family, Kind, Positions, Stack, family_of
 from cutlayer.models.heads import Head
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.neutral import REPLACEMENTS, Withheld
+from cutlayer.models.pooling import mean_of_text, pool_last, reading
 from cutlayer.models.twin import twin
 from cutlayer.models.virtual import Entering, Virtual
 
@@ -135,28 +136,13 @@ class Part(nn.Module):
             score = self.model.get_submodule(self.family.classifier_output)
             hidden = self.runner(**arguments).last_hidden_state
             if self.pooling == "mean":
-                return cast(Tensor, score(_mean(hidden[:, before:], inputs)))
-            return _pool_last(score(hidden)[:, before:], inputs)
+                return cast(Tensor, score(mean_of_text(hidden[:, before:], inputs)))
+            return pool_last(score(hidden)[:, before:], inputs)
         if classifies and self.pooling != "sequence":
-            with self._read(inputs, before):
+            with reading(list(block_list(self.model, self.stack))[-1], inputs, before, self.pooling):
                 return cast(Tensor, self.model(**arguments).logits)
         logits: Tensor = self.model(**arguments).logits
         return logits if classifies else logits[:, before:]
-
-    @contextmanager
-    def _read(self, inputs: Inputs, before: int) -> Iterator[None]:
-        """Has an encoder's head read the text's positions, or their mean, in place of the whole sequence."""
-
-        def hand_on(_: nn.Module, __: object, hidden: Tensor) -> Tensor:
-            text = hidden[:, before:]
-            return _mean(text, inputs)[:, None] if self.pooling == "mean" else text
-
-        *_, last = block_list(self.model, self.stack)
-        hook = last.register_forward_hook(hand_on)
-        try:
-            yield
-        finally:
-            hook.remove()
 
     def _position_ids(self, inputs: Inputs) -> Tensor:
         if self.family.positions is Positions.FROM_ZERO:
@@ -509,20 +495,3 @@ def _configured(model: PreTrainedModel, runner: nn.Module) -> Iterable[Any]:
     """Modules whose configuration describes this stack; that of the whole model does where it is the only stack."""
     scope = runner if len(family_of(model.config).stacks) > 1 else model
     return (module for module in scope.modules() if hasattr(module, "config"))
-
-
-def _mean(hidden: Tensor, inputs: Inputs) -> Tensor:
-    """The mean over each text's positions, `[batch, width]`, of hidden states `[batch, seq, width]` (RAPT eq. 9)."""
-    real = inputs.attention_mask[:, -hidden.shape[1] :, None].to(hidden)
-    return (hidden * real).sum(1) / real.sum(1)
-
-
-def _pool_last(scores: Tensor, inputs: Inputs) -> Tensor:
-    """The score at each text's last real position, `[batch, labels]`.
-
-    Hugging Face's own heads look for padding in the ids; without ids they take the last column,
-    padding or not.
-    """
-    real = inputs.attention_mask[:, -scores.shape[1] :]
-    last = (torch.arange(scores.shape[1], device=real.device) * real).argmax(-1)
-    return scores[torch.arange(len(scores), device=scores.device), last]
