@@ -36,7 +36,7 @@ from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
 from cutlayer.recipes.reference.classifier import Batches
-from cutlayer.recipes.reference.fit import order_without_privacy, ordinary_peft
+from cutlayer.recipes.reference.fit import order_without_privacy, tuned_whole
 from cutlayer.vendor.process import VendorProcess
 from cutlayer.wire import routes
 
@@ -66,7 +66,7 @@ class Whole:
         settings = settle_training(Training(), Objective.CLASSIFICATION, Lora())
         whole = load_model("starter", head=Head.CLASSIFICATION, num_labels=2)
         device = choose_device("auto")  # as the split run's parties do
-        self._model = ordinary_peft(whole, Lora(), bottom=frozen_blocks, num_labels=2, seed=1).to(device)
+        self._model = tuned_whole(whole, Lora(), bottom=frozen_blocks, num_labels=2, seed=1).to(device)
         self._model.train()
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimiser = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)

@@ -6,7 +6,7 @@ from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from cutlayer.core import Cut
-    from cutlayer.customer import Client, FullTuning, Lora, Sampling, Training
+    from cutlayer.customer import Client, FullTuning, Lora, Prefix, Prompt, Sampling, Training
     from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector
     from cutlayer.reports.audit.leak_report import audit
 
@@ -17,6 +17,8 @@ __all__ = [
     "FullTuning",
     "Lora",
     "NoPrivacy",
+    "Prefix",
+    "Prompt",
     "Sampling",
     "TextToText",
     "Training",

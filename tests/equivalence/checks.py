@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel, TaskType, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedModel
 
 from cutlayer.core import Cut
+from cutlayer.core.tuning import LoraSpec, MethodSpec
 from cutlayer.models import (
     Head,
     Inputs,
@@ -20,7 +23,9 @@ from cutlayer.models import (
     Parts,
     Seq2SeqParts,
     adapter_state,
-    attach_lora,
+    attach,
+    load_adapter,
+    save_adapter,
     split,
     split_seq2seq,
 )
@@ -28,6 +33,7 @@ from tests.equivalence.zoo import PAD, SEQ2SEQ, VOCAB
 
 FP32 = 1e-5
 FP64 = 1e-6
+LORA = LoraSpec(r=2, lora_alpha=4, target_modules="all-linear")
 
 AnyParts = Parts | Seq2SeqParts
 Fault = Callable[[Any], None]
@@ -199,14 +205,17 @@ def compare_training(
     }
 
 
-def compare_lora(model: PreTrainedModel, case: Case, *, steps: int = 20, rate: float = 3e-4) -> dict[str, float]:
-    """Trains a low-rank adapter on the whole model and one on each part, and compares adapters."""
+def compare_adapters(
+    model: PreTrainedModel, case: Case, spec: MethodSpec = LORA, *, steps: int = 20, rate: float = 3e-4
+) -> dict[str, float]:
+    """Trains an adapter on the whole model and one on each part that the method tunes, and compares adapters."""
     labels = 3 if case.head is Head.CLASSIFICATION else None
     model = copy.deepcopy(model).requires_grad_(False)
     whole = cut_up(model, Cut(bottom=None), case.name)
-    whole_top = adapted(whole.top, labels)
+    whole_top = adapted(whole.top, labels, spec)
     parts = cut_up(model, case.cut, case.name)
-    parts = replace(parts, **{name: adapted(getattr(parts, name), labels) for name in ("bottom", "top", "tail")})
+    tuned = ("top",) if spec.at_vendor else ("bottom", "top", "tail")
+    parts = replace(parts, **{name: adapted(getattr(parts, name), labels, spec) for name in tuned})
     expected = _train(
         _trainable(whole_top), lambda batch: split_logits(replace(whole, top=whole_top), batch), case, steps=steps,
         rate=rate,
@@ -226,17 +235,102 @@ def compare_lora(model: PreTrainedModel, case: Case, *, steps: int = 20, rate: f
     }
 
 
-def adapted(part: Part | None, labels: int | None) -> Part | None:
-    """The part with an adapter, if it has anything to adapt."""
+def adapted(part: Part | None, labels: int | None, spec: MethodSpec = LORA) -> Part | None:
+    """The part with what a method trains, if it has anything to adapt."""
     if part is None or not any(True for _ in part.block_parameters()):
         return part
-    return attach_lora(
-        part, rank=2, alpha=4, dropout=0.0, targets="all-linear", num_labels=labels if part.has_head else None, seed=7
-    )
+    return attach(part, spec, num_labels=labels if part.has_head else None, seed=7)
 
 
 def _trainable(part: nn.Module) -> list[nn.Parameter]:
     return [value for value in part.parameters() if value.requires_grad]
+
+
+# ---------------------------------------------------------------- PEFT itself
+
+
+def compare_with_peft(
+    model: PreTrainedModel, case: Case, spec: MethodSpec, folder: Path, *, element: torch.dtype = torch.float32
+) -> dict[str, float]:
+    """Prompt or prefix: a tuned top beside PEFT's own forward pass, and beside itself saved and loaded.
+
+    Of a top that begins with the embeddings PEFT wraps the whole model, and reads the files that were saved. Of another
+    one it wraps the top's own Hugging Face model, which takes the boundary's rows: that is what the method means there.
+    """
+    model = copy.deepcopy(model).requires_grad_(False).to(element)
+    parts = cut_up(model, case.cut, case.name)
+    top = parts.top
+    tuned = adapted(top, 3 if case.head is Head.CLASSIFICATION and top.has_head else None, spec)
+    assert tuned is not None
+    tuned = tuned.to(element)
+    batch = make_batch(case)
+    upper, boundary = _through(replace(parts, top=tuned), batch)
+    save_adapter(tuned, folder, {})
+    again = load_adapter(top, folder).to(element)
+    reloaded, _ = _through(replace(parts, top=again), batch)
+    whole = not case.cut.bottom and tuned.has_head
+    base = model if whole else top.model if tuned.has_head else top.runner
+    wrapped = _by_peft(base, tuned).to(element)
+    given = boundary if case.cut.bottom else {}
+    expected = _peft_output(wrapped, case, batch, given)
+    if whole:
+        read = PeftModel.from_pretrained(copy.deepcopy(model), str(folder)).to(element).eval()
+        assert torch.equal(_peft_output(read, case, batch, given), expected)
+    expected = expected[:, -upper.shape[1] :] if upper.dim() == 3 else expected
+    shown = (batch.target or batch.inputs).attention_mask.bool() if upper.dim() == 3 else ...
+    trained = [_trainable(module) for module in (tuned, wrapped)]
+    mine, theirs = (
+        torch.autograd.grad(output[shown].square().sum(), values)
+        for output, values in zip((upper, expected), trained, strict=True)
+    )
+    return {
+        "output": (upper - expected)[shown].abs().max().item(),
+        "gradients": max((left - right).abs().max().item() for left, right in zip(mine, theirs, strict=True)),
+        "reloaded": (upper - reloaded)[shown].abs().max().item(),
+    }
+
+
+def _through(parts: AnyParts, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """What comes out of a top, and the boundaries that go in, by the names under which PEFT takes them."""
+    inputs = batch.inputs
+    if isinstance(parts, Seq2SeqParts):
+        assert batch.target is not None
+        if parts.bottom is None:
+            encoded = parts.top.encode(inputs)
+            return parts.top.decode(encoded, inputs, batch.target), {}
+        source = parts.bottom.encode(inputs)
+        encoded = parts.top.encode(inputs, source)
+        target = parts.bottom.decode(encoded, inputs, batch.target)
+        output = parts.top.decode(encoded, inputs, batch.target, target)
+        return output, {"inputs_embeds": source, "decoder_inputs_embeds": target}
+    if parts.bottom is None:
+        return parts.top(inputs), {}
+    rows = parts.bottom(inputs)
+    return parts.top(inputs, rows), {"inputs_embeds": rows}
+
+
+def _by_peft(base: PreTrainedModel, tuned: Part) -> PeftModel:
+    """PEFT's own class around a model, with what was tuned."""
+    assert isinstance(tuned.module, PeftModel)
+    config = copy.deepcopy(tuned.module.peft_config["default"])
+    if not tuned.has_head:
+        config.task_type = TaskType.FEATURE_EXTRACTION
+    wrapped = get_peft_model(copy.deepcopy(base), config)
+    set_peft_model_state_dict(wrapped, adapter_state(tuned))
+    return wrapped.eval()
+
+
+def _peft_output(wrapped: PeftModel, case: Case, batch: Batch, boundary: Mapping[str, Tensor]) -> Tensor:
+    source: dict[str, Any] = dict(boundary) or {"input_ids": batch.inputs.input_ids}
+    if batch.target is not None:
+        source["decoder_attention_mask"] = batch.target.attention_mask
+        if not boundary:
+            source["decoder_input_ids"] = batch.target.input_ids
+    elif not boundary and case.name.startswith("bert"):
+        source["token_type_ids"] = batch.inputs.token_type_ids
+    output = wrapped(attention_mask=batch.inputs.attention_mask, **source)
+    found: Tensor = output.logits if hasattr(output, "logits") else output.last_hidden_state
+    return found
 
 
 def _train(
@@ -303,14 +397,38 @@ def generate_split(
     parts = cut_up(model, case.cut, case.name)
     if fault is not None:
         fault(parts)
+    return generate_parts(parts, case, tokens=tokens)
+
+
+@torch.no_grad()
+def generate_parts(parts: AnyParts, case: Case, *, tokens: int, forced: Tensor | None = None) -> Tensor:
+    """The same of parts that are cut already; the texts go on with `forced` `[n, tokens]` where that is given."""
     batch = make_batch(case)
-    with torch.no_grad():
-        if isinstance(parts, Seq2SeqParts):
-            return _generate_seq2seq(parts, batch.inputs, tokens)
-        return _generate(parts, batch.inputs, tokens)
+    if isinstance(parts, Seq2SeqParts):
+        return _generate_seq2seq(parts, batch.inputs, tokens, forced)
+    return _generate(parts, batch.inputs, tokens, forced)
 
 
-def _generate(parts: Parts, inputs: Inputs, tokens: int) -> Tensor:
+@torch.no_grad()
+def generate_again(parts: AnyParts, case: Case, grown: Tensor) -> Tensor:
+    """The likeliest tokens where `grown` `[n, tokens]` stands, all at once and without a cache."""
+    inputs, tokens = make_batch(case).inputs, grown.shape[1]
+    if isinstance(parts, Seq2SeqParts):
+        ids = torch.cat([torch.full((len(grown), 1), PAD), grown[:, :-1]], 1)
+        target = Inputs(torch.ones_like(ids), torch.arange(tokens).expand_as(ids), ids)
+        logits = split_logits(parts, Batch(inputs, target, ids))
+        return logits.argmax(-1)
+    assert inputs.input_ids is not None
+    columns = inputs.input_ids.shape[1]
+    mask = torch.cat([inputs.attention_mask, torch.ones_like(grown)], 1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    whole = Inputs(mask, positions, torch.cat([inputs.input_ids, grown], 1))
+    found = split_logits(parts, Batch(whole, None, grown)).argmax(-1)
+    last = (inputs.attention_mask * torch.arange(columns)).argmax(1)
+    return torch.cat([found[torch.arange(len(last)), last][:, None], found[:, columns:-1]], 1)
+
+
+def _generate(parts: Parts, inputs: Inputs, tokens: int, forced: Tensor | None) -> Tensor:
     caches = [None if part is None else part.new_cache() for part in (parts.bottom, parts.top, parts.tail)]
 
     def forward(inputs: Inputs) -> Tensor:
@@ -318,18 +436,19 @@ def _generate(parts: Parts, inputs: Inputs, tokens: int) -> Tensor:
         result = parts.top(inputs, up, caches[1])
         return result if parts.tail is None else parts.tail(result, inputs, caches[2])
 
-    return _grow(forward, inputs, tokens)
+    return _grow(forward, inputs, tokens, forced)
 
 
-def _grow(forward: Callable[[Inputs], Tensor], inputs: Inputs, tokens: int) -> Tensor:
+def _grow(forward: Callable[[Inputs], Tensor], inputs: Inputs, tokens: int, forced: Tensor | None = None) -> Tensor:
     """The likeliest tokens behind each prompt's last real position."""
     places = torch.arange(inputs.attention_mask.shape[1])
     last = (inputs.attention_mask * places).argmax(1)
     positions = inputs.attention_mask.sum(1, keepdim=True)
     produced: list[Tensor] = []
-    for _ in range(tokens):
+    for step in range(tokens):
         newest = forward(inputs)[torch.arange(len(last)), last].argmax(-1, keepdim=True)
         produced.append(newest)
+        newest = newest if forced is None else forced[:, step : step + 1]
         last = torch.zeros_like(last)
         inputs = Inputs(
             attention_mask=torch.cat([inputs.attention_mask, torch.ones_like(newest)], 1),
@@ -340,7 +459,7 @@ def _grow(forward: Callable[[Inputs], Tensor], inputs: Inputs, tokens: int) -> T
     return torch.cat(produced, 1)
 
 
-def _generate_seq2seq(parts: Seq2SeqParts, inputs: Inputs, tokens: int) -> Tensor:
+def _generate_seq2seq(parts: Seq2SeqParts, inputs: Inputs, tokens: int, forced: Tensor | None) -> Tensor:
     newest = torch.full((len(inputs.attention_mask), 1), PAD)
     caches = [None if part is None else part.new_cache() for part in (parts.bottom, parts.top, parts.tail)]
     produced: list[Tensor] = []
@@ -353,4 +472,5 @@ def _generate_seq2seq(parts: Seq2SeqParts, inputs: Inputs, tokens: int) -> Tenso
         logits = result if parts.tail is None else parts.tail.decode(encoded, inputs, target, result, caches[2])
         newest = logits[:, -1].argmax(-1, keepdim=True)
         produced.append(newest)
+        newest = newest if forced is None else forced[:, step : step + 1]
     return torch.cat(produced, 1)

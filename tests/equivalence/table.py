@@ -13,7 +13,14 @@ import torch
 
 from cutlayer.core import Cut
 from cutlayer.models import Head
-from tests.equivalence.checks import Case, compare_lora, compare_step, compare_training, generate_split, generate_whole
+from tests.equivalence.checks import (
+    Case,
+    compare_adapters,
+    compare_step,
+    compare_training,
+    generate_split,
+    generate_whole,
+)
 from tests.equivalence.test_step import heads
 from tests.equivalence.zoo import ATTENTION, CONFIGURATIONS, ENCODERS, make_model, shared_model
 
@@ -37,7 +44,7 @@ def row(name: str) -> dict[str, str]:
     for head, cut in product(heads(name), TRAINING_CUTS):
         model = make_model(name, head)
         full = compare_training(model, Case(name, head, cut))
-        lora = compare_lora(model, Case(name, head, cut))
+        lora = compare_adapters(model, Case(name, head, cut))
         note({"loss, 20 steps": max(full["loss"], lora["loss"]), "weights, 20 steps": full["parameters"]})
         note({"LoRA, 20 steps": lora["parameters"]})
     cells = {key: f"{value:.0e}" if value else "0" for key, value in worst.items()}

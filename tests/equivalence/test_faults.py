@@ -18,7 +18,7 @@ from tests.equivalence.checks import (
     FP32,
     Case,
     check_step,
-    compare_lora,
+    compare_adapters,
     compare_training,
     generate_split,
     generate_whole,
@@ -191,7 +191,7 @@ def test_a_broken_tie_is_seen_within_twenty_steps() -> None:
 def test_adapters_drawn_from_one_stream_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("llama", Head.CLASSIFICATION, Cut(bottom=1))
     model = make_model(case.name, case.head)
-    assert max(compare_lora(model, case, steps=3).values()) <= FP32
+    assert max(compare_adapters(model, case, steps=3).values()) <= FP32
     stream = copy.deepcopy(torch.default_generator)
     monkeypatch.setattr(lora, "seeded", lambda seed, name: stream)
-    assert max(compare_lora(model, case, steps=3).values()) > FP32
+    assert max(compare_adapters(model, case, steps=3).values()) > FP32

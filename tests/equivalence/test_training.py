@@ -6,7 +6,7 @@ import pytest
 
 from cutlayer.core import Cut
 from cutlayer.models import Head
-from tests.equivalence.checks import FP32, Case, compare_lora, compare_training
+from tests.equivalence.checks import FP32, Case, compare_adapters, compare_training
 from tests.equivalence.test_step import heads
 from tests.equivalence.zoo import CONFIGURATIONS, families_first, make_model
 
@@ -25,7 +25,7 @@ def test_twenty_steps_of_all_weights(name: str) -> None:
 @pytest.mark.parametrize("name", families_first(CONFIGURATIONS))
 def test_twenty_steps_of_adapters(name: str) -> None:
     for head, cut in zip(heads(name) * 2, CUTS[1:4:2], strict=False):
-        found = compare_lora(make_model(name, head), Case(name, head, cut))
+        found = compare_adapters(make_model(name, head), Case(name, head, cut))
         assert max(found.values()) <= FP32, (cut, found)
 
 
@@ -38,5 +38,5 @@ def test_twenty_steps_for_every_head_and_cut(name: str, cut: Cut) -> None:
         assert max(found.values()) <= FP32, (head, found)
         if cut.tail == 0 and head is Head.CLASSIFICATION:
             continue  # a tail without blocks has no low-rank adapter, so its head would stay as it is
-        found = compare_lora(make_model(name, head), Case(name, head, cut))
+        found = compare_adapters(make_model(name, head), Case(name, head, cut))
         assert max(found.values()) <= FP32, (head, found)

@@ -33,7 +33,6 @@ from cutlayer.wire import Form, Message, Route, WireType, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,
     JobSpec,
-    LoraSpec,
     OptimiserSpec,
     RecordSetSpec,
     SealRequest,
@@ -571,11 +570,7 @@ class Script:
             shared_weights=self.pairs
             and isinstance(tuning, FullTuning)
             and self.spec.train_bottom is not TrainBottom.FROZEN,
-            lora=None
-            if isinstance(tuning, FullTuning)
-            else LoraSpec(
-                rank=tuning.r, alpha=tuning.lora_alpha, dropout=tuning.lora_dropout, targets=tuning.target_modules
-            ),
+            tuning=tuning.told,
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens
+from cutlayer.core.tuning import LoraSpec
 from cutlayer.wire import Form, Frame, Reply, Transport, WireType, pack, routes, smallest_index
 from cutlayer.wire.messages import (
     AdapterInfo,
     JobInfo,
     JobSpec,
-    LoraSpec,
     ModelInfo,
     ModelList,
     OptimiserSpec,
@@ -108,7 +108,7 @@ class Customer:
             record_sets=() if self.trainable else (self.job,),
             num_labels=3,
             trainable_bottom=self.trainable,
-            lora=LoraSpec(dropout=self.dropout),
+            tuning=LoraSpec(lora_dropout=self.dropout),
             optimiser=OptimiserSpec(learning_rate=1e-2, total_steps=self.steps, warmup_steps=2),
             seed=self.seed,
             checkpoint_every=self.checkpoint_every,

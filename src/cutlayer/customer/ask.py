@@ -168,7 +168,7 @@ def continue_texts(
         profile.adapter,
         tokens,
         sampling,
-        limit=query.offer.model.max_length,
+        limit=query.offer.model.max_length - profile.spec.tuning.positions,
         on_text=(lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None),
     )
     written = dict(zip(order, found, strict=True))

@@ -29,7 +29,29 @@ _UPDATES: Final = 600
 _PATIENCE: Final = 2
 _PATIENT_UPDATES: Final = 300
 _WARMUP: Final = 0.06
-_RATE: Final = 3e-4
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of a method.
+
+    Attributes:
+        classifier: Of classifiers; of one as wide as SAP's where `by_width`.
+        language: Of language models and encoder-decoders.
+        by_width: Whether a classifier's rate grows as the model gets narrower.
+    """
+
+    classifier: float
+    language: float
+    by_width: bool = True
+
+
+_RATES: Final[Mapping[str, Rates]] = {
+    "lora": Rates(3e-4, 2e-4),
+    "full": Rates(4e-5, 5e-6),
+    "prompt": Rates(3e-2, 1e-2, by_width=False),
+    "prefix": Rates(3e-2, 1e-2, by_width=False),
+}
 
 _CUTS: Final = {
     Objective.CLASSIFICATION: Cut(bottom=0),
@@ -62,7 +84,8 @@ def settle_training(
 
     Ref: Yao & Li, §3.3.1: AdamW at 5e-6 for the whole model and 2e-4 with LoRA, batches of 4, blocks of 1,024. Of a
     classifier see `benchmarks/defaults.py`; SAP's rate (§5.1) is that of a model as wide as SAP's, and Adam's best rate
-    falls as 1 / width (Yang et al., Tensor Programs V, 2022).
+    falls as 1 / width (Yang et al., Tensor Programs V, 2022), but that of vectors that are trained themselves, as
+    prompts and prefixes are, does not.
 
     Args:
         training: What was said of it.
@@ -72,9 +95,9 @@ def settle_training(
     """
     said = {name: value for name, value in training.model_dump().items() if value is not None}
     if not objective.generates:
-        return TrainSpec(**_classifier_training(said, learner, looks=tuning.train_bottom is TrainBottom.RESAMPLE))
-    rate = 5e-6 if isinstance(tuning, FullTuning) else 2e-4
-    open_ = {"epochs": 5, "patience": 2, "learning_rate": rate, "warmup_steps": 0}
+        looks = tuning.train_bottom is TrainBottom.RESAMPLE
+        return TrainSpec(**_classifier_training(said, learner, _RATES[tuning.method], looks=looks))
+    open_ = {"epochs": 5, "patience": 2, "learning_rate": _RATES[tuning.method].language, "warmup_steps": 0}
     if objective is Objective.LM:
         open_ |= {"batch_size": 4, "packing": True, "dropout": True}
     else:  # a cut T5 cannot drop out in its parts as the whole one does
@@ -82,11 +105,12 @@ def settle_training(
     return TrainSpec(**(open_ | said))
 
 
-def _classifier_training(said: Mapping[str, Any], learner: Learner, *, looks: bool) -> dict[str, Any]:
+def _classifier_training(said: Mapping[str, Any], learner: Learner, rates: Rates, *, looks: bool) -> dict[str, Any]:
     """A classifier's training. A head that begins with nothing takes a number of updates, however few the texts are."""
+    scale = PAPERS.width / learner.width if rates.by_width else 1
     open_ = {
         "batch_size": 32,
-        "learning_rate": float(f"{_RATE * PAPERS.width / learner.width:.1g}"),
+        "learning_rate": float(f"{rates.classifier * scale:.1g}"),
         "warmup_steps": _WARMUP,
         "packing": False,
         "dropout": True,
@@ -123,7 +147,7 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     """
     if tuning.train_bottom is not None:
         return tuning.train_bottom
-    if not objective.generates:
+    if not objective.generates or tuning.at_vendor:
         return TrainBottom.FROZEN
     blocks = cut.bottom or (cut.target if objective is Objective.SEQ2SEQ else cut.bottom)
     if blocks and privacy.mechanism != "vector":

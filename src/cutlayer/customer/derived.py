@@ -76,7 +76,7 @@ class Privatizing:
 
 def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
     """How a run reads its texts; see `reading_of`."""
-    return reading_of(spec.privacy, archive, home, max_length=spec.training.max_length)
+    return reading_of(spec.privacy, archive, home, max_length=spec.training.max_length, positions=spec.tuning.positions)
 
 
 def run_privatizing(

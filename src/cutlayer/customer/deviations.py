@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cutlayer.core import Deviation
 from cutlayer.customer.defaults import BLOCK_LENGTH
-from cutlayer.customer.settings import Lora, RunSpec, TrainBottom
+from cutlayer.customer.settings import FullTuning, Lora, RunSpec, TrainBottom
 from cutlayer.models import Family
 
 
@@ -29,15 +29,25 @@ def deviations(spec: RunSpec, family: Family) -> tuple[Deviation, ...]:
     return (*found, *_of_bottom(spec))
 
 
-_STATED_FOR_CLASSIFIERS: Mapping[str, tuple[str, str]] = {"learning rate": ("3e-4 (RoBERTa-large)", "0.0003")}
+_STATED: Mapping[str, tuple[str, str]] = {
+    "optimiser": ("AdamW", "adamw"),
+    "schedule of the learning rate": ("linear", "linear"),
+    "tuning method": ("LoRA", ""),
+}
+_STATED_FOR_CLASSIFIERS: Mapping[str, tuple[str, str]] = {
+    **_STATED,
+    "learning rate": ("3e-4 (RoBERTa-large)", "0.0003"),
+}
 
 
 def _settings(spec: RunSpec, family: Family) -> dict[str, str]:
     training, better = spec.training, "perplexity" if spec.objective.generates else "accuracy"
     settings = {
-        **(_lora(spec.tuning, family) if isinstance(spec.tuning, Lora) else {}),
+        **_of_method(spec, family),
         "batch size": f"{training.batch_size}",
         "learning rate": f"{training.learning_rate:g}",
+        "optimiser": training.optim,
+        "schedule of the learning rate": training.lr_scheduler_type,
         "epochs": f"at most {training.epochs}, stopped after {training.patience} without a better dev {better}",
         "weight decay": f"{training.weight_decay:g}",
         "dropout of frozen blocks": "on" if training.dropout else "off",
@@ -61,6 +71,17 @@ def _settings(spec: RunSpec, family: Family) -> dict[str, str]:
     return settings
 
 
+def _of_method(spec: RunSpec, family: Family) -> dict[str, str]:
+    """What is tuned; Yao & Li tune all weights, too."""
+    tuning = spec.tuning
+    if isinstance(tuning, Lora):
+        return _lora(tuning, family)
+    if isinstance(tuning, FullTuning) and spec.objective.generates:
+        return {}
+    told = tuning.told.model_dump(exclude={"method"})
+    return {"tuning method": "".join([tuning.method, *(f", {name} {value}" for name, value in told.items())])}
+
+
 def _lora(lora: Lora, family: Family) -> dict[str, str]:
     every = lora.target_modules == "all-linear"
     maps = "all linear maps of the blocks" if every else ", ".join(family.query_value)
@@ -74,8 +95,9 @@ def _lora(lora: Lora, family: Family) -> dict[str, str]:
 
 def _stated_for_language(spec: RunSpec) -> dict[str, tuple[str, str]]:
     """What Yao & Li print (§3.3.1, §3.3.2; the rank by Table 3's column), as it is told and as it is set here."""
-    rate = "2e-4" if isinstance(spec.tuning, Lora) else "5e-6"
+    rate = "5e-6" if isinstance(spec.tuning, FullTuning) else "2e-4"
     return {
+        **_STATED,
         "LoRA rank": ("8", "8"),
         "batch size": ("4", "4"),
         "learning rate": (rate, f"{float(rate):g}"),

@@ -21,7 +21,7 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import Run
 from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Releasing, Session
-from cutlayer.customer.settings import FullTuning, Lora, Objective, RunSpec, TrainBottom
+from cutlayer.customer.settings import FullTuning, Objective, RunSpec, TrainBottom
 from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
@@ -30,7 +30,7 @@ from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, RecordSetSpec
+from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetSpec
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Plan:
         Args:
             run: Which names its record sets.
         """
-        spec, training, tuning = self.spec, self.spec.training, self.spec.tuning
+        spec, training = self.spec, self.spec.training
         return JobSpec(
             model=self.offer.model.name,
             fingerprint=self.offer.model.fingerprint,
@@ -106,13 +106,11 @@ class Plan:
             record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
             num_labels=len(self.data.label_names) or None,
             trainable_bottom=not spec.stores,
-            lora=LoraSpec(
-                rank=tuning.r, alpha=tuning.lora_alpha, dropout=tuning.lora_dropout, targets=tuning.target_modules
-            )
-            if isinstance(tuning, Lora)
-            else None,
+            tuning=spec.tuning.told,
             shared_weights=trains_shared(spec, FAMILIES[self.offer.model.family]),
             optimiser=OptimiserSpec(
+                kind=training.optim,
+                schedule=training.lr_scheduler_type,
                 learning_rate=training.learning_rate,
                 weight_decay=training.weight_decay,
                 warmup_steps=self.warmup_steps,

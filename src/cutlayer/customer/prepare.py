@@ -151,7 +151,9 @@ class LabelledTexts(Prepared):
         self._cti = spec.privacy.cti
         self.rows = rows
         self.label_names = rows.names.names
-        self.max_content = archive.template.max_content(rows.train.segments, spec.training.max_length)
+        self.max_content = archive.template.behind(spec.tuning.positions).max_content(
+            rows.train.segments, spec.training.max_length
+        )
         self.tokens = reading.read(rows.train, max_content=self.max_content)
         if self._cti is not None:
             self.importance = UtilityImportance.fit(
@@ -247,7 +249,7 @@ class LanguageTexts(SelfLabelled):
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
         self._packing = spec.training.packing
-        self.max_content = _block_length(archive.template, spec.training.max_length)
+        self.max_content = _block_length(archive.template.behind(spec.tuning.positions), spec.training.max_length)
         super().__init__(rows, archive)
 
     def _examples(self, texts: Texts) -> Examples:
@@ -284,8 +286,9 @@ class PairedTexts(SelfLabelled):
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
         settings = spec.training
-        self.max_content = archive.template.max_content(1, settings.max_length)
-        self._max_target = archive.target_template.max_content(1, settings.max_target_length or settings.max_length)
+        source, target = (each.behind(spec.tuning.positions) for each in (archive.template, archive.target_template))
+        self.max_content = source.max_content(1, settings.max_length)
+        self._max_target = target.max_content(1, settings.max_target_length or settings.max_length)
         super().__init__(rows, archive)
 
     def _examples(self, texts: Texts) -> Examples:

@@ -104,7 +104,9 @@ def _blank(after: str) -> str:
     return after and ("\n" if "\n" in after else " ")
 
 
-def reading_of(privacy: PrivacySpec, archive: Archive, home: Home, *, max_length: int | None) -> Reading:
+def reading_of(
+    privacy: PrivacySpec, archive: Archive, home: Home, *, max_length: int | None, positions: int = 0
+) -> Reading:
     """How texts are read for these settings.
 
     Args:
@@ -112,6 +114,7 @@ def reading_of(privacy: PrivacySpec, archive: Archive, home: Home, *, max_length
         archive: What the vendor handed out.
         home: The customer's folder, where the archives of models on this machine are.
         max_length: Tokens of a text as it leaves, special tokens included; `None` for the model's limit.
+        positions: Of the model's, those that stand before each text.
 
     Raises:
         ConfigError: There is no such tagger, or no such vocabulary, or it lacks a category.
@@ -119,7 +122,7 @@ def reading_of(privacy: PrivacySpec, archive: Archive, home: Home, *, max_length
     """
     if not isinstance(privacy, Words):
         return TokenReading(archive)
-    template = archive.template
+    template = archive.template.behind(positions)
 
     def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
         most = template.max_content(len(columns), max_length)

@@ -54,6 +54,8 @@ def restore_optimiser(plan: Plan, run: Run, link: Link) -> Optimiser | None:
     training = plan.spec.training
     optimiser = Optimiser(
         plan.session.trained(),
+        kind=training.optim,
+        schedule=training.lr_scheduler_type,
         learning_rate=training.learning_rate,
         weight_decay=training.weight_decay,
         warmup_steps=plan.warmup_steps,

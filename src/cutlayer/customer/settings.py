@@ -9,22 +9,31 @@ A reviewer compares two runs' `PrivacySpec`s, and whether either resamples its r
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from cutlayer.core.cut import CUT, Cut
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec, SpecFamily
+from cutlayer.core.tuning import (
+    TUNING,
+    AnyMethod,
+    FullSpec,
+    LoraSpec,
+    MethodSpec,
+    OptimiserKind,
+    PrefixSpec,
+    PromptSpec,
+    Schedule,
+)
 from cutlayer.customer import earlier
 from cutlayer.privacy.spec import LARGEST_EPSILON, PRIVACY, PrivacySpec
 from cutlayer.wire.messages import Form, Precision, WireType
 
 TEXTS: Final = "Texts"
-TUNING: Final = "Tuning"
 TRAINING: Final = "Training"
 SAMPLING: Final = "Sampling"
 """Topics of these settings, beside those of privacy and the cut."""
@@ -98,7 +107,7 @@ class DataSpec(SettingsSpec):
     )
 
 
-class TuningSpec(SpecFamily):
+class TuningSpec(MethodSpec, SpecFamily):
     """Which weights are trained: one kind for each method."""
 
     tag = "method"
@@ -110,41 +119,35 @@ class TuningSpec(SpecFamily):
         shown=Shown(TUNING, source="SAP, Appendix A", default="frozen; of language models cached where it can be"),
     )
 
-    if TYPE_CHECKING:
-
-        @property
-        @abstractmethod
-        def method(self) -> str:
-            """The name of the kind."""
+    @property
+    def told(self) -> AnyMethod:
+        """What the vendor is told of it."""
+        return TypeAdapter[AnyMethod](AnyMethod).validate_python(self.model_dump(exclude={"train_bottom"}))
 
 
-class Lora(TuningSpec):
+class Lora(LoraSpec, TuningSpec):
     """Low-rank adapters on each party's blocks, by PEFT's names.
 
     Ref: Hu et al. 2021, arXiv:2106.09685.
     """
 
-    method: Literal["lora"] = "lora"
-    r: int = setting(
-        8,
-        help="LoRA's rank.",
-        shown=Shown(TUNING, source="Yao & Li, Table 3", flags=("--lora-r",)),
-        ge=1,
-        le=1024,
-    )
-    lora_alpha: float = setting(16, help="LoRA's scale, times 1/r.", shown=Shown(TUNING), gt=0, allow_inf_nan=False)
-    lora_dropout: float = setting(
-        0, help="Dropout before LoRA's first matrix.", shown=Shown(TUNING, unit="probability"), ge=0, lt=1
-    )
-    target_modules: Literal["query-value", "all-linear"] = setting(
-        "query-value", help="Which linear maps LoRA adapts.", shown=Shown(TUNING)
-    )
+
+class FullTuning(FullSpec, TuningSpec):
+    """Each party's own weights."""
 
 
-class FullTuning(TuningSpec):
-    """Each party's own weights. Language models and encoder-decoders alone."""
+class Prompt(PromptSpec, TuningSpec):
+    """Trained rows before each text's, where these enter the vendor's blocks.
 
-    method: Literal["full"] = "full"
+    Ref: Lester et al. 2021, arXiv:2104.08691.
+    """
+
+
+class Prefix(PrefixSpec, TuningSpec):
+    """Trained keys and values before each text's, in each of the vendor's blocks.
+
+    Ref: Li & Liang 2021, arXiv:2101.00190.
+    """
 
 
 class Training(SettingsSpec):
@@ -186,16 +189,25 @@ class Training(SettingsSpec):
     )
     learning_rate: float | None = setting(
         None,
-        help="AdamW's largest rate, from which it falls linearly to zero.",
+        help="The largest rate, from which it falls linearly to zero unless lr_scheduler_type is constant.",
         shown=Shown(
             TRAINING,
             source="SAP §5.1; Yao & Li, §3.3.1",
             common=True,
-            default="of a classifier 3e-4 · 1024 / hidden size; of language models and encoder-decoders 2e-4, where "
-            "all weights are tuned 5e-6",
+            default="of a classifier 3e-4 · 1024 / hidden size, 4e-5 · 1024 / hidden size where all weights are tuned; "
+            "of language models and encoder-decoders 2e-4, where all weights are tuned 5e-6; of a prompt or a prefix "
+            "0.03, of language models and encoder-decoders 0.01",
         ),
         gt=0,
         allow_inf_nan=False,
+    )
+    optim: OptimiserKind = setting(
+        "adamw",
+        help="The optimiser, on both sides. adafactor: its steps are relative to the size of what it updates.",
+        shown=Shown(TRAINING, source="SAP §5.1; Yao & Li, §3.3.1"),
+    )
+    lr_scheduler_type: Schedule = setting(
+        "linear", help="Whether the rate falls to zero after the warm-up, or stays.", shown=Shown(TRAINING)
     )
     warmup_steps: float | None = setting(
         None,
@@ -205,7 +217,11 @@ class Training(SettingsSpec):
         allow_inf_nan=False,
     )
     weight_decay: float = setting(
-        0.01, help="AdamW's decoupled weight decay.", shown=Shown(TRAINING), ge=0, allow_inf_nan=False
+        0.01,
+        help="Weight decay; decoupled, but of adam added to the gradients.",
+        shown=Shown(TRAINING),
+        ge=0,
+        allow_inf_nan=False,
     )
     gradient_accumulation_steps: int = setting(
         1,

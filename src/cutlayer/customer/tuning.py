@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from cutlayer.customer.settings import FullTuning, Lora, Objective, RunSpec, TrainBottom
+from cutlayer.customer.settings import FullTuning, Objective, RunSpec, TrainBottom, TuningSpec
 from cutlayer.models import (
     FAMILIES,
     Archive,
@@ -19,7 +19,7 @@ from cutlayer.models import (
     Seq2SeqBottom,
     Seq2SeqTail,
     Tail,
-    attach_lora,
+    attach,
     set_checkpointing,
     set_dropout,
 )
@@ -71,7 +71,8 @@ def put_back(parameters: Mapping[str, nn.Parameter], kept: Mapping[str, Tensor])
 def tune(archive: Archive, spec: RunSpec) -> Tuned:
     """Makes the parts of an archive ready for a run.
 
-    A language model's parts get low-rank adapters, or are trained whole. The token table is trained only
+    A language model's parts get adapters, or are trained whole, unless all that the method trains is the vendor's. The
+    token table is trained only
     where texts leave without noise: distances of a table that private texts have trained would be no
     public metric. A head that is tied to the table is trained when the table is. What all blocks of a stack use
     is trained at both parties or at none (`trains_shared`).
@@ -82,7 +83,7 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
     """
     trains_bottom = spec.train_bottom is not TrainBottom.FROZEN
     bottom, tail = archive.bottom, archive.tail
-    if spec.objective.generates and isinstance(spec.tuning, Lora):
+    if spec.objective.generates and not isinstance(spec.tuning, FullTuning):
         if trains_bottom:
             bottom = cast("AnyBottom | None", _adapted(bottom, spec.tuning, seed=spec.seed))
         tail = cast("AnyTail | None", _adapted(tail, spec.tuning, seed=spec.seed))
@@ -105,17 +106,10 @@ def trains_shared(spec: RunSpec, family: Family) -> bool:
     return family.shares and isinstance(spec.tuning, FullTuning) and not frozen
 
 
-def _adapted(part: P | None, lora: Lora, *, seed: int) -> P | None:
-    if part is None or not any(True for _ in part.block_parameters()):
+def _adapted(part: P | None, tuning: TuningSpec, *, seed: int) -> P | None:
+    if part is None or tuning.at_vendor or not any(True for _ in part.block_parameters()):
         return part
-    return attach_lora(
-        part,
-        rank=lora.r,
-        alpha=lora.lora_alpha,
-        dropout=lora.lora_dropout,
-        targets=lora.target_modules,
-        seed=seed,
-    )
+    return attach(part, tuning, seed=seed)
 
 
 def _own(archive: Archive, spec: RunSpec) -> Iterator[nn.Parameter]:

@@ -14,13 +14,12 @@ from cutlayer.customer.settings import (
     DataSpec,
     FinetuneSpec,
     FullTuning,
-    Lora,
     Objective,
     RunSpec,
     TrainBottom,
 )
 from cutlayer.data import Dataset
-from cutlayer.models import Archive
+from cutlayer.models import Archive, check_method
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
 from cutlayer.wire.messages import ModelInfo
@@ -135,8 +134,6 @@ def _classifier_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("tail", spec.cut.tail, "must be left out: a classifier's head is the vendor's")
     if spec.cut.target:
         yield Fault("target", spec.cut.target, "must be 0: a classifier has one stack of blocks")
-    if isinstance(spec.tuning, FullTuning):
-        yield Fault("method", "full", 'must be "lora": a classifier is tuned with adapters and a head')
     if spec.training.packing:
         yield Fault("packing", True, "must be off: each text has a label of its own")
     if spec.public_iterations:
@@ -160,8 +157,11 @@ def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
             "a private text leaves",
         )
     tables = spec.train_bottom is TrainBottom.RESAMPLE and not spec.cut.bottom and not spec.cut.target
-    if tables and isinstance(spec.tuning, Lora):
+    if tables and not isinstance(spec.tuning, FullTuning):
         yield Fault("train_bottom", "resample", 'trains the table: use `method` "full", or leave the bottom frozen')
+    elif spec.tuning.at_vendor and spec.train_bottom is not TrainBottom.FROZEN:
+        why = f"must be frozen: `method` {spec.tuning.method!r} trains nothing of it"
+        yield Fault("train_bottom", spec.train_bottom, why)
 
 
 def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
@@ -177,6 +177,8 @@ def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
         )
     if spec.training.packing:
         yield Fault("packing", True, "must be off: each source text has a target text of its own")
+    if spec.tuning.method == "prefix" and spec.training.gradient_checkpointing:
+        yield Fault("gradient_checkpointing", True, "must be off with a prefix: a block is computed once with its keys")
     if spec.training.dropout:
         yield Fault("dropout", True, "must be off: a cut encoder-decoder cannot drop out as the whole one does")
 
@@ -264,7 +266,9 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
         model: The vendor's model.
 
     Raises:
-        ModelError: It is an encoder-decoder and the objective is for others, or the other way round.
+        ModelError: It is an encoder-decoder and the objective is for others, or the other way round; or the method
+            trains nothing on it.
+        ConfigError: The method leaves no position for a text.
     """
     pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
     if pairs and not seq2seq:
@@ -274,3 +278,19 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
         )
     if seq2seq and not pairs:
         raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")
+    check_method(spec.tuning, model.family)
+    positions = spec.tuning.positions
+    if positions and positions + _LEAST_POSITIONS > model.max_length:
+        raise ConfigError(
+            [
+                Fault(
+                    f"{spec.tuning.method}_length",
+                    positions,
+                    f"leaves no room for a text: {model.name} has {model.max_length} positions",
+                )
+            ]
+        )
+
+
+_LEAST_POSITIONS: Final = 8
+"""Of a text, special tokens included, below which nothing is worth training on."""

@@ -8,8 +8,12 @@ from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from cutlayer.models.adapters import (
+        METHODS,
+        Method,
         adapter_state,
+        attach,
         attach_lora,
+        check_method,
         load_adapter,
         load_adapter_state,
         save_adapter,
@@ -66,6 +70,7 @@ torch.tanh(torch.ones(4))
 __all__ = [
     "FAMILIES",
     "MANIFEST",
+    "METHODS",
     "STARTER",
     "STARTER_DECODER",
     "Archive",
@@ -78,6 +83,7 @@ __all__ = [
     "Kind",
     "Layout",
     "Manifest",
+    "Method",
     "Optimiser",
     "Part",
     "Parts",
@@ -90,10 +96,12 @@ __all__ = [
     "Top",
     "WeightGroup",
     "adapter_state",
+    "attach",
     "attach_lora",
     "block_list",
     "cache_bytes",
     "candidate_tokens",
+    "check_method",
     "cut_up",
     "family_of",
     "fingerprint",

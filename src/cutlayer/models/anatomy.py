@@ -88,6 +88,8 @@ class Family:
         token_types: Whether the model takes `token_type_ids`.
         aliases: Modules of the model with its head that are further names of the table.
         fan_in_fan_out: Whether linear maps store their weights transposed (`Conv1D`).
+        prefixes: Whether blocks can attend to keys and values that stand before a text: DistilBERT's take none. Of
+            encoder-decoders the decoder's do; T5's encoder takes some and ignores them without a word.
     """
 
     kind: Kind
@@ -100,6 +102,7 @@ class Family:
     token_types: bool = False
     aliases: tuple[str, ...] = ()
     fan_in_fan_out: bool = False
+    prefixes: bool = True
 
     @property
     def shares(self) -> bool:
@@ -182,6 +185,7 @@ FAMILIES: Mapping[str, Family] = {
         query_value=("attention.q_lin", "attention.v_lin"),
         classifier=("pre_classifier", "classifier"),
         classifier_output="classifier",
+        prefixes=False,
     ),
     "gpt2": Family(
         kind=Kind.DECODER,

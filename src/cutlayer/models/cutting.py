@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,11 +22,14 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from cutlayer.core import Cut, ModelError, UnsupportedArchitectureError
+from cutlayer.core.tuning import Pooling
 from cutlayer.models.anatomy import Family, Kind, Positions, Stack, family_of
 from cutlayer.models.heads import Head
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.neutral import REPLACEMENTS, Withheld
+from cutlayer.models.pooling import mean_of_text, pool_last, reading
 from cutlayer.models.twin import twin
+from cutlayer.models.virtual import Entering, Virtual
 
 
 class Part(nn.Module):
@@ -43,6 +46,7 @@ class Part(nn.Module):
         self.has_head = head
         self.family: Family = family_of(self.model.config)
         self.own_dropout = self.family.kind is not Kind.ENCODER_DECODER
+        self.pooling: Pooling = "sequence"
         self.train(module.training)
 
     @property
@@ -100,23 +104,45 @@ class Part(nn.Module):
                     adapter_dropout.train()
         return self
 
+    @property
+    def virtual(self) -> Virtual | None:
+        """Virtual positions that stand before each text; `None` of a part that is not tuned with any."""
+        return Virtual.of(self.module)
+
+    def _enter(self, inputs: Inputs, cache: Cache | None, source: Mapping[str, Tensor | None]) -> Entering:
+        virtual = self.virtual
+        if virtual is None:
+            return Entering(inputs, source, cache)
+        return virtual.enter(inputs, source, cache, self.runner.get_submodule(self.stack.table))
+
     def _run(self, inputs: Inputs, cache: Cache | None, **source: Tensor | None) -> Tensor:
-        """Hidden states `[batch, seq, width]`, or logits where the part ends in the head."""
-        arguments: dict[str, Any] = {**source, "attention_mask": inputs.attention_mask}
+        """Hidden states `[batch, seq, width]` of the text, or logits where the part ends in the head."""
+        entering = self._enter(inputs, cache, source)
+        arguments: dict[str, Any] = {**entering.source, "attention_mask": entering.inputs.attention_mask}
         if self.family.positions is not Positions.NONE:
-            arguments["position_ids"] = self._position_ids(inputs)
-        if self.family.token_types and self.model.config.type_vocab_size > 1 and inputs.token_type_ids is not None:
-            arguments["token_type_ids"] = inputs.token_type_ids
+            arguments["position_ids"] = self._position_ids(entering.inputs)
+        types = entering.inputs.token_type_ids
+        if self.family.token_types and self.model.config.type_vocab_size > 1 and types is not None:
+            arguments["token_type_ids"] = types
         if self.family.kind is Kind.DECODER:
-            arguments |= {"past_key_values": cache, "use_cache": cache is not None}
+            arguments["use_cache"] = entering.cache is not None
+        if self.family.kind is Kind.DECODER or entering.cache is not None:
+            arguments["past_key_values"] = entering.cache
+        before, classifies = entering.before, Head.of(self.model) is Head.CLASSIFICATION
         if not self.has_head:
             hidden: Tensor = self.runner(**arguments).last_hidden_state
-            return hidden
-        if self.family.kind is Kind.DECODER and Head.of(self.model) is Head.CLASSIFICATION:
+            return hidden[:, before:]
+        if self.family.kind is Kind.DECODER and classifies:
             score = self.model.get_submodule(self.family.classifier_output)
-            return _pool_last(score(self.runner(**arguments).last_hidden_state), inputs)
+            hidden = self.runner(**arguments).last_hidden_state
+            if self.pooling == "mean":
+                return cast(Tensor, score(mean_of_text(hidden[:, before:], inputs)))
+            return pool_last(score(hidden)[:, before:], inputs)
+        if classifies and self.pooling != "sequence":
+            with reading(list(block_list(self.model, self.stack))[-1], inputs, before, self.pooling):
+                return cast(Tensor, self.model(**arguments).logits)
         logits: Tensor = self.model(**arguments).logits
-        return logits
+        return logits if classifies else logits[:, before:]
 
     def _position_ids(self, inputs: Inputs) -> Tensor:
         if self.family.positions is Positions.FROM_ZERO:
@@ -469,14 +495,3 @@ def _configured(model: PreTrainedModel, runner: nn.Module) -> Iterable[Any]:
     """Modules whose configuration describes this stack; that of the whole model does where it is the only stack."""
     scope = runner if len(family_of(model.config).stacks) > 1 else model
     return (module for module in scope.modules() if hasattr(module, "config"))
-
-
-def _pool_last(scores: Tensor, inputs: Inputs) -> Tensor:
-    """The score at each text's last real position, `[batch, labels]`.
-
-    Hugging Face's own heads look for padding in the ids; without ids they take the last column,
-    padding or not.
-    """
-    real = inputs.attention_mask[:, -scores.shape[1] :]
-    last = (torch.arange(scores.shape[1], device=real.device) * real).argmax(-1)
-    return scores[torch.arange(len(scores), device=scores.device), last]

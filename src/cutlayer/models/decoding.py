@@ -95,9 +95,14 @@ def cache_bytes(part: Part, *, sequences: int, positions: int, source_positions:
         positions: Of each, at most.
         source_positions: Of each source text, to which an encoder-decoder's decoder blocks attend, too.
     """
+    heads, width = key_value_shape(part)
+    blocks = len(block_list(part.model, part.family.stacks[-1]))
+    return 2 * 4 * blocks * heads * width * sequences * (positions + source_positions)
+
+
+def key_value_shape(part: Part) -> tuple[int, int]:
+    """How many heads of keys and values a part's blocks have, and the width of one."""
     config = part.model.config
     heads = int(config.num_attention_heads)
     width = int(getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // heads)
-    kept = int(getattr(config, "num_key_value_heads", None) or heads)
-    blocks = len(block_list(part.model, part.family.stacks[-1]))
-    return 2 * 4 * blocks * kept * width * sequences * (positions + source_positions)
+    return int(getattr(config, "num_key_value_heads", None) or heads), width

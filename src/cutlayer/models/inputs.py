@@ -143,6 +143,10 @@ class Template(BaseModel):
         pair = Layout(specials=((special,), (), ()), special_types=((0,), (), ()), segment_types=(0, 0))
         return cls(single=single, pair=pair, typed=False, max_length=max_length)
 
+    def behind(self, positions: int) -> Template:
+        """The same for texts behind so many virtual positions, which count among those that the model takes."""
+        return self.model_copy(update={"max_length": None if self.max_length is None else self.max_length - positions})
+
     def layout(self, segments: int) -> Layout:
         """The layout of single texts (1) or pairs (2)."""
         return self.single if segments == 1 else self.pair

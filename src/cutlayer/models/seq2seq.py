@@ -55,27 +55,39 @@ class Seq2SeqPart(Part):
         return cast(PreTrainedModel, self.model.get_submodule(self.family.stacks[1].path))
 
     def _encode(self, inputs: Inputs, **source: Tensor | None) -> Tensor:
-        hidden: Tensor = self.runner(**source, attention_mask=inputs.attention_mask).last_hidden_state
+        """The encoder's output; a prompt's positions, if there is one, stand before the text's."""
+        virtual, mask = self.virtual, inputs.attention_mask
+        if virtual is not None and not virtual.is_prefix:
+            entering = self._enter(inputs, None, source)
+            source, mask = {**entering.source}, entering.inputs.attention_mask
+        hidden: Tensor = self.runner(**source, attention_mask=mask).last_hidden_state
         return hidden
 
     def _decode(
         self, encoded: Tensor, inputs: Inputs, target: Inputs, cache: Cache | None, **source: Tensor | None
     ) -> Tensor:
         """The decoder's hidden states, or logits where the part ends in the head."""
-        caching: dict[str, Any] = {"past_key_values": cache, "use_cache": cache is not None}
+        virtual, using = self.virtual, cache is not None
+        seen, mask = inputs.attention_mask, target.attention_mask
+        if encoded.shape[1] > seen.shape[1]:  # virtual positions of the encoder's stand before the text's
+            seen = torch.cat([seen.new_ones(len(seen), encoded.shape[1] - seen.shape[1]), seen], 1)
+        if virtual is not None and virtual.is_prefix:
+            entering = self._enter(target, cache, source)
+            mask, cache = entering.inputs.attention_mask, entering.cache
+        caching: dict[str, Any] = {"past_key_values": cache, "use_cache": using}
         if self.has_head:
             logits: Tensor = self.model(
                 encoder_outputs=(encoded,),
-                attention_mask=inputs.attention_mask,
-                decoder_attention_mask=target.attention_mask,
+                attention_mask=seen,
+                decoder_attention_mask=mask,
                 **{f"decoder_{name}": value for name, value in source.items()},
                 **caching,
             ).logits
             return logits
         hidden: Tensor = self._decoder(
             encoder_hidden_states=encoded,
-            encoder_attention_mask=inputs.attention_mask,
-            attention_mask=target.attention_mask,
+            encoder_attention_mask=seen,
+            attention_mask=mask,
             **source,
             **caching,
         ).last_hidden_state

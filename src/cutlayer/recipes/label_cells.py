@@ -99,9 +99,9 @@ class HeadCell(ClassifierCell):
         return self.attacked(recorded, option)
 
 
-def _into_head(model: PeftModel, seen: list[tuple[SeenStep, Tensor]]) -> Callable[[Tensor], None]:
+def _into_head(model: nn.Module, seen: list[tuple[SeenStep, Tensor]]) -> Callable[[Tensor], None]:
     """Records what goes into a head, and the gradient that comes out of it: steps, and the texts of each."""
-    whole = cast(PreTrainedModel, model.get_base_model())
+    whole = cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
     entered: list[Tensor] = []
 
     def enter(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:

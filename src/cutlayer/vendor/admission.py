@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cutlayer.core import ConfigError, Fault, ModelError
-from cutlayer.models import FAMILIES
+from cutlayer.core.tuning import FullSpec, LoraSpec
+from cutlayer.models import FAMILIES, Kind, check_method
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.problems import conflict, unacceptable
 from cutlayer.vendor.residents import Residents
@@ -52,7 +55,7 @@ class Admission:
             for path, value in (
                 ("optimiser.learning_rate", spec.optimiser.learning_rate),
                 ("optimiser.weight_decay", spec.optimiser.weight_decay),
-                ("lora.alpha", 0 if spec.lora is None else spec.lora.alpha),
+                ("tuning.lora_alpha", spec.tuning.lora_alpha if isinstance(spec.tuning, LoraSpec) else 0),
             )
             if not value <= _LARGEST
         ]
@@ -63,17 +66,7 @@ class Admission:
             faults.append(
                 Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
             )
-        if spec.lora is None and spec.num_labels is not None:
-            faults.append(Fault("lora", None, "must be set where the top has a head: heads are tuned with an adapter"))
-        family = FAMILIES[self._catalogue.card(spec.model).info.family]
-        if spec.shared_weights and (spec.lora is not None or not family.shares):
-            faults.append(
-                Fault(
-                    "shared_weights",
-                    True,
-                    "must be false of an adapter (lora), and of a model whose blocks share nothing",
-                )
-            )
+        faults += self._tuning_faults(spec)
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
@@ -93,6 +86,26 @@ class Admission:
             )
         if faults:
             raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
+
+    def _tuning_faults(self, spec: JobSpec) -> Iterator[Fault]:
+        """What does not go with what is tuned."""
+        info, tuning = self._catalogue.card(spec.model).info, spec.tuning
+        family = FAMILIES[info.family]
+        try:
+            check_method(tuning, info.family)
+        except ModelError as error:
+            yield Fault("tuning.method", tuning.method, error.message)
+        if spec.shared_weights and not (isinstance(tuning, FullSpec) and family.shares):
+            yield Fault("shared_weights", True, "must be false but of method full on blocks that share weights")
+        if tuning.method == "prefix" and spec.gradient_checkpointing and family.kind is Kind.ENCODER_DECODER:
+            yield Fault("gradient_checkpointing", True, "must be false of an encoder-decoder with a prefix")
+        longest = max((max(size.positions, size.target_positions) for size in spec.largest_steps), default=1)
+        if tuning.positions and tuning.positions + longest > info.max_length:
+            yield Fault(
+                "tuning",
+                f"{tuning.positions} virtual positions",
+                f"leave no room for texts of {longest}: {info.name} has {info.max_length} positions",
+            )
 
     def check_weights(self, spec: JobSpec) -> None:
         """Checks that a model still is the one that a job was made for; a resumed job would go on with another.
@@ -126,7 +139,7 @@ class Admission:
                 f"num_labels = {spec.num_labels}; this vendor takes {labels}.",
                 remedy="Use fewer labels. Was a column of numbers or of texts given as the label's?",
             )
-        if spec.lora is None:
+        if isinstance(spec.tuning, FullSpec):
             self._check_untied(spec)
         top = self._catalogue.top(spec.model, spec.cut)
         count = adapter_parameters(top, spec)
@@ -136,8 +149,8 @@ class Admission:
                 "adapter-too-large",
                 f"{_what_is_trained(spec)} {count} parameters; this vendor takes {limit}.",
                 remedy="Use a deeper bottom or tail, or an adapter (lora)."
-                if spec.lora is None
-                else "Lower the rank, adapt query and value only, or use fewer labels.",
+                if isinstance(spec.tuning, FullSpec)
+                else "Lower the rank, adapt query and value only, use fewer virtual positions, or fewer labels.",
             )
         for largest in spec.largest_steps:
             if (size := step_bytes(top, spec, largest)) > graph_limit:
@@ -149,11 +162,10 @@ class Admission:
         try:
             self._catalogue.check_trainable(spec.model, spec.cut)
         except ModelError as error:
-            raise unacceptable("tied-weights", f"lora = null: {error.message}", remedy=error.remedy) from error
+            raise unacceptable("tied-weights", f"tuning.method = full: {error.message}", remedy=error.remedy) from error
 
 
 def _what_is_trained(spec: JobSpec) -> str:
-    if spec.lora is None:
-        return "lora = null trains the top itself,"
     labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
-    return f"lora.rank = {spec.lora.rank} with targets = {spec.lora.targets}{labels} makes an adapter of"
+    told = spec.tuning.model_dump(exclude={"method"})
+    return f"Method {spec.tuning.method}{''.join(f', {name} = {value}' for name, value in told.items())}{labels} trains"

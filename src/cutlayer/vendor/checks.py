@@ -130,10 +130,25 @@ def _check_each(card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], tem
             "A text holds nothing and this model adds no special tokens.",
             remedy="Leave empty texts out.",
         )
-    if int(totals.max()) > card.info.max_length:
+    check_longest(card, int(totals.max()), spec.virtual_positions)
+
+
+def check_longest(card: ModelCard, longest: int, virtual: int) -> None:
+    """Checks that a model has the positions that a text takes.
+
+    Args:
+        card: The model.
+        longest: Positions of the longest text, special tokens included.
+        virtual: Positions that a method puts before each text.
+
+    Raises:
+        Refusal: It has fewer.
+    """
+    if longest + virtual > card.info.max_length:
+        before = f" behind {virtual} virtual ones" if virtual else ""
         raise unacceptable(
             "text-too-long",
-            f"A text takes {int(totals.max())} positions; {card.info.name} has {card.info.max_length}.",
+            f"A text takes {longest} positions{before}; {card.info.name} has {card.info.max_length}.",
             remedy="Truncate before privatizing.",
         )
 

@@ -122,11 +122,12 @@ class Generations:
                 remedy="Ask it for labels, or name a language model's adapter.",
             )
         card = self._catalogue.card(adapter.model)
-        self._check(tenant, spec, card)
-        sizes = {"positions": spec.positions, "source_positions": spec.source_positions}
-        size = cache_bytes(part, sequences=spec.sequences, **sizes)
+        virtual = adapter.virtual_positions
+        self._check(tenant, spec, card, virtual=virtual)
+        source = spec.source_positions and virtual + spec.source_positions
+        size = cache_bytes(part, sequences=spec.sequences, positions=virtual + spec.positions, source_positions=source)
         if spec.source_positions:
-            size += 4 * spec.sequences * spec.source_positions * card.info.width
+            size += 4 * spec.sequences * source * card.info.width
         if size > self._limit:
             raise unacceptable(
                 "session-too-large",
@@ -237,12 +238,13 @@ class Generations:
                 )
             self._end(leaving)
 
-    def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard) -> None:
+    def _check(self, tenant: str, spec: GenerationSpec, card: ModelCard, *, virtual: int) -> None:
         for name, count in (("positions", spec.positions), ("source_positions", spec.source_positions)):
-            if count > card.info.max_length:
+            if count and count + virtual > card.info.max_length:
+                before = f", behind {virtual} virtual ones" if virtual else ""
                 raise unacceptable(
                     "text-too-long",
-                    f"{name} = {count}; {card.info.name} has {card.info.max_length}.",
+                    f"{name} = {count}{before}; {card.info.name} has {card.info.max_length}.",
                     remedy="Shorten the text, or ask for fewer new tokens.",
                 )
         if (spec.source_positions > 0) != (card.info.target_blocks is not None):

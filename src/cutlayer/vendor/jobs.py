@@ -15,6 +15,7 @@ from cutlayer.vendor.admission import Admission
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
+from cutlayer.vendor.earlier import read_job_info, read_job_spec
 from cutlayer.vendor.job import LiveJob, Room
 from cutlayer.vendor.journal import roll_back
 from cutlayer.vendor.log import UPDATE
@@ -124,7 +125,7 @@ class Jobs:
         """Where a job stands; `None` where only `resume` tells. May be called from any thread."""
         row = self._existing(tenant, name)
         if row.final is not None:
-            return JobInfo.model_validate_json(row.final)
+            return read_job_info(row.final)
         job = self._stored(row)
         live = self._live.get((tenant, name))
         standing = None if live is None else live.standing
@@ -140,7 +141,7 @@ class Jobs:
         """Reads a job's records through before it is brought back into memory. May be called from any thread."""
         row = self._row(tenant, name)
         if row is not None and row.final is None:
-            self._store.read_ahead(tenant, JobSpec.model_validate_json(row.spec).record_sets)
+            self._store.read_ahead(tenant, read_job_spec(row.spec).record_sets)
 
     def resume(self, tenant: str, name: str) -> Pieces[JobInfo]:
         """Where a job stands, brought back into memory."""
@@ -257,6 +258,7 @@ class Jobs:
             wire_type=spec.wire_type,
             segments=spec.segments,
             num_labels=spec.num_labels,
+            virtual_positions=spec.virtual_positions,
             step=step,
             sha256=hashlib.sha256(content).hexdigest(),
             size=len(content),
@@ -366,7 +368,7 @@ class Jobs:
             live.close()
 
     def _stored(self, row: Job) -> StoredJob:
-        return StoredJob(row.id, JobSpec.model_validate_json(row.spec), row.threads, self._folder(row.tenant, row.id))
+        return StoredJob(row.id, read_job_spec(row.spec), row.threads, self._folder(row.tenant, row.id))
 
     def _folder(self, tenant: str, name: str) -> Path:
         return self._settings.tenant(tenant) / "jobs" / name

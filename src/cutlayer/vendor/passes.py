@@ -84,8 +84,8 @@ class Encoded:
     """Source texts after the encoder.
 
     Attributes:
-        states: `[n, source, width]`.
-        inputs: Their mask.
+        states: `[n, virtual + source, width]`: a prompt's positions, if there is one, stand before the text's.
+        inputs: The text's mask.
     """
 
     states: Tensor
@@ -99,8 +99,9 @@ class Encoded:
 
     @property
     def rows(self) -> Tensor:
-        """`[rows, width]`: the states without padding."""
-        return self.states[self.inputs.attention_mask.bool()]
+        """`[rows, width]`: the text's states, without padding."""
+        mask = self.inputs.attention_mask.bool()
+        return self.states[:, -mask.shape[1] :][mask]
 
 
 def encode(part: Seq2SeqTop, template: Template, source: Rows, device: torch.device) -> Encoded:

@@ -167,7 +167,8 @@ class Seq2SeqTrainer(Trainer):
         if encoded is None or attended is None or boundary is None:
             raise RuntimeError("no encoder's output waits for a gradient")
         own = _gradient(attended)
-        own[encoded.inputs.attention_mask.bool()] += gradient.to(own)
+        mask = encoded.inputs.attention_mask.bool()
+        own[:, -mask.shape[1] :][mask] += gradient.to(own)
         self._source_boundary = self._encoded = self._attended = None
         torch.autograd.backward(encoded.states, own.to(encoded.states))
         self._take()

@@ -33,6 +33,7 @@ from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
+from cutlayer.vendor.earlier import read_job_spec
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
@@ -108,7 +109,7 @@ class RecordStore:
         with ExitStack() as stack, self._lock, self._database.session() as session:
             row = session.get(RecordSet, (tenant, name))
             for job in session.scalars(select(JobRow).where(JobRow.tenant == tenant, JobRow.final.is_(None))):
-                if row is not None and name in JobSpec.model_validate_json(job.spec).record_sets:
+                if row is not None and name in read_job_spec(job.spec).record_sets:
                     raise conflict(
                         "in-use", f"Job {job.id} uses record set {name}.", remedy="Finish or delete the job first."
                     )

@@ -10,36 +10,37 @@ from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
+from torch import Tensor
 
-from cutlayer.core import Payload, Rows
+from cutlayer.core import ModelError, Payload, Rows
+from cutlayer.core.tuning import LoraSpec
 from cutlayer.models import (
+    METHODS,
     Part,
     Seq2SeqTop,
     Top,
     adapter_state,
-    attach_lora,
+    attach,
     load_adapter_state,
     seed_dropout,
     set_checkpointing,
     set_dropout,
-    tune_whole,
 )
+from cutlayer.models.adapters.methods import output_parameters, trained_parameters
 from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import block_list
-from cutlayer.models.heads import head_modules
 from cutlayer.models.inputs import Template
 from cutlayer.models.joint import JointGradients, joint_stacks
-from cutlayer.models.optimiser import Optimiser, is_update, updates_in
+from cutlayer.models.optimiser import STATE_NUMBERS, Optimiser, is_update, updates_in
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
 from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
 from cutlayer.vendor.steps import Backward, Due, Forward
 from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
-_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32}
-"""Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA.
+_WIDTHS = {"query-value": 26, "all-linear": 42, "whole": 32, "virtual": 22}
+"""Floats that a block keeps for the backward pass at each position, in widths of the model, with that LoRA, with its
+own weights trained, or behind a prompt or a prefix (20 at most, GPT-2 with a prompt).
 
 Counted with `saved_tensors_hooks`, LoRA's dropout on: 12 (MiniLM, BERT), 16 (Qwen3), 26 (GPT-2) and 29, 32 and 40
 of them; where the block's own weights are trained, 14 (OPT), 21 (Llama), 24 (Qwen3) and 30 (GPT-2). On MiniLM the
@@ -53,8 +54,6 @@ _DECODER = 1.5
 """What a block of an encoder-decoder's decoder keeps, in what an encoder block keeps: it attends twice."""
 
 _FP32 = 4
-_TRAINED_BYTES = 4 * _FP32
-"""Of a parameter that is trained: itself, its gradient and two moments."""
 
 
 class Trainer:
@@ -82,19 +81,9 @@ class Trainer:
         self._templates: tuple[Template, ...] = (template,)
         self._spec = spec
         self._device = device
-        self.part: Top | Seq2SeqTop
-        if spec.lora is None:
-            self.part = tune_whole(top, shared=spec.shared_weights)
-        else:
-            self.part = attach_lora(
-                top,
-                rank=spec.lora.rank,
-                alpha=spec.lora.alpha,
-                dropout=spec.lora.dropout,
-                targets=spec.lora.targets,
-                num_labels=spec.num_labels,
-                seed=spec.seed,
-            )
+        self.part: Top | Seq2SeqTop = attach(
+            top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights, seed=spec.seed
+        )
         set_dropout(self.part, spec.dropout)
         set_checkpointing(self.part, spec.gradient_checkpointing)
         self.part.train()
@@ -105,6 +94,8 @@ class Trainer:
         self._gradients = JointGradients(trained.values(), copies)
         self._optimiser = Optimiser(
             trained,
+            kind=spec.optimiser.kind,
+            schedule=spec.optimiser.schedule,
             learning_rate=spec.optimiser.learning_rate,
             weight_decay=spec.optimiser.weight_decay,
             warmup_steps=spec.optimiser.warmup_steps,
@@ -257,7 +248,12 @@ class Trainer:
         """One optimiser step, checked: an adapter that silently never trains is split training's classic failure."""
         without = [name for name, parameter in self._trained.items() if parameter.grad is None]
         if without:
-            raise RuntimeError(f"{len(without)} adapter tensors got no gradient, the first is {without[0]}")
+            method, family = self._spec.tuning.method, self.part.model.config.model_type
+            raise ModelError(
+                f"Method {method} does not train this {family} model: {len(without)} of its tensors got no gradient, "
+                f"the first is {without[0]}.",
+                remedy="Use another method, or a model of another family.",
+            )
         before = {name: parameter.detach().clone() for name, parameter in self._trained.items()}
         expected = self._optimiser.rate(self._optimiser.steps) > 0 and any(
             parameter.grad is not None and bool(parameter.grad.any()) for parameter in self._trained.values()
@@ -314,9 +310,10 @@ def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest:
         longest: Positions of the longest.
         seen: Positions that one attends to at most.
     """
-    config = part.model.config
-    tuned = "whole" if spec.lora is None else spec.lora.targets
-    floats = _WIDTHS[tuned] * int(config.hidden_size)
+    config, method = part.model.config, spec.tuning
+    kind = method.target_modules if isinstance(method, LoraSpec) else "whole" if method.method == "full" else "virtual"
+    longest, seen = longest + method.rows, seen + method.positions
+    floats = _WIDTHS[kind] * int(config.hidden_size)
     if spec.dropout:
         floats += _SCORES * int(config.num_attention_heads) * seen
     # Embeddings and head count as one block more.
@@ -345,53 +342,21 @@ def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
 
 
 def adapter_parameters(top: Part, spec: JobSpec) -> int:
-    """How many parameters a job trains, counted before any is made.
-
-    LoRA adds rank · (inputs + outputs) to each linear map that it adapts; the head is trained whole.
-    """
-    if spec.lora is None:
-        return _count(top) - sum(parameter.numel() for parameter in _kept(top, spec))
-    model, family = top.model, top.family
-    sides = 0
-    for stack in family.stacks:
-        for block in block_list(model, stack):
-            for name, module in block.named_modules():
-                named = any(f".{name}".endswith(f".{target}") for target in family.query_value)
-                if isinstance(module, nn.Linear | Conv1D) and (named or spec.lora.targets == "all-linear"):
-                    sides += sum(module.weight.shape)
-    if spec.num_labels is None:
-        return spec.lora.rank * sides
-    head = sum(_count(model.get_submodule(path)) for path in head_modules(model))
-    output = _count(model.get_submodule(family.classifier_output))
-    return spec.lora.rank * sides + head - output + _output_parameters(top, spec.num_labels)
+    """How many parameters a job trains, counted before any is made; the head is trained whole."""
+    return trained_parameters(top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights)
 
 
 def job_bytes(top: Part, spec: JobSpec) -> int:
     """Bytes that a job's tensors take between two frames, counted before any is made.
 
-    What it trains, its gradients and two moments; and what it copies of the top and does not train: what blocks
-    share, or the head that stands beside the trained one.
+    What it trains, its gradients and what its optimiser keeps; and what it copies of the top and does not train: what
+    blocks share, or the head that stands beside the trained one.
     """
-    trained = _TRAINED_BYTES * adapter_parameters(top, spec)
-    if spec.lora is None:
-        untrained = [*_kept(top, spec), *top.buffers()]
-        return trained + sum(tensor.nbytes for tensor in untrained)
-    return trained if spec.num_labels is None else trained + _FP32 * _output_parameters(top, spec.num_labels)
-
-
-def _kept(top: Part, spec: JobSpec) -> list[Tensor]:
-    """What a job that trains the top itself leaves as it is."""
-    return [] if spec.shared_weights else [*top.shared_parameters().values()]
-
-
-def _output_parameters(top: Part, num_labels: int) -> int:
-    """Parameters of the head's last linear map, made for so many labels."""
-    output = top.model.get_submodule(top.family.classifier_output)
-    return num_labels * (_count(output) // int(output.get_parameter("weight").shape[0]))
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    untrained = METHODS[spec.tuning.method].untrained_bytes(top, shared=spec.shared_weights)
+    if spec.num_labels is not None and spec.tuning.method != "full":
+        untrained += _FP32 * output_parameters(top, spec.num_labels)
+    numbers = 2 + STATE_NUMBERS[spec.optimiser.kind]  # itself, its gradient, and what the optimiser keeps
+    return untrained + _FP32 * numbers * adapter_parameters(top, spec)
 
 
 def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,8 +13,9 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints
 
 from cutlayer.core import Cut
+from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of this protocol; a customer refuses a vendor that speaks another."""
 
 MAX_CONTROL_BYTES = 2**14
@@ -169,6 +170,11 @@ class RecordSetSpec(Message):
     segments: int = Field(ge=1, le=2)
     wire_type: WireType = WireType.BF16
 
+    @property
+    def virtual_positions(self) -> int:
+        """Of stored texts none are known: jobs that read them have some, or none."""
+        return 0
+
 
 class ShardInfo(Message):
     """A stored shard."""
@@ -199,18 +205,11 @@ class SealRequest(Message):
 # ---------------------------------------------------------------- jobs
 
 
-class LoraSpec(Message):
-    """Low-rank adaptation of a part (Hu et al. 2021). Defaults: `Deviation`s of recipe `sap`."""
-
-    rank: int = Field(default=8, ge=1, le=1024)
-    alpha: float = Field(default=16, gt=0)
-    dropout: float = Field(default=0, ge=0, lt=1)
-    targets: Literal["query-value", "all-linear"] = "query-value"
-
-
 class OptimiserSpec(Message):
-    """AdamW with a linear schedule to zero over `total_steps` (SAP §5.1)."""
+    """How weights are updated: by default AdamW, with a linear schedule to zero over `total_steps` (SAP §5.1)."""
 
+    kind: OptimiserKind = "adamw"
+    schedule: Schedule = "linear"
     learning_rate: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     warmup_steps: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
@@ -247,8 +246,8 @@ class JobSpec(Message):
     """Outputs of the top's classification head; null where the customer holds the tail, head included."""
     trainable_bottom: bool = False
     """Each step carries its own release and gets the boundary's gradient back."""
-    lora: LoraSpec | None = LoraSpec()
-    """Null trains the top's own weights, all of them, in a copy of this job's."""
+    tuning: AnyMethod = LoraSpec()
+    """What is trained of the top; `full` trains its own weights, all of them, in a copy of this job's."""
     shared_weights: bool = False
     """Whether what all blocks of a stack use (T5's relative position biases) is trained with the rest. Where the
     customer holds a copy, both take the same updates: each tells the other the gradient of its own copy, and an update
@@ -266,6 +265,11 @@ class JobSpec(Message):
     largest_steps: Annotated[tuple[StepSize, ...], Field(max_length=8)] = ()
     """One for each set of texts. Told so that a vendor that has no memory for one says so before any text leaves; each
     step is checked all the same."""
+
+    @property
+    def virtual_positions(self) -> int:
+        """Positions that the job's method puts before each text."""
+        return self.tuning.positions
 
 
 class JobState(StrEnum):
@@ -315,6 +319,8 @@ class AdapterInfo(Message):
     wire_type: WireType
     segments: Count
     num_labels: Count | None
+    virtual_positions: Count = 0
+    """Positions that the adapter puts before each text, which count among those that the model takes."""
     step: Count
     sha256: Digest
     size: Count

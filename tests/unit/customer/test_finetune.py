@@ -27,7 +27,7 @@ from cutlayer.core import (
     Stopped,
     VendorError,
 )
-from cutlayer.customer import Client, Gate, Silent, TrainBottom, trainer
+from cutlayer.customer import Client, Gate, Lora, Silent, TrainBottom, trainer
 from cutlayer.customer.advice import classifier_advice
 from cutlayer.customer.corpora import Corpora, Labelled
 from cutlayer.customer.derived import run_privatizer, split_order
@@ -147,7 +147,7 @@ def test_a_finished_run_is_shown_again_and_nothing_leaves(client: Client, tmp_pa
     ("refused", "kind", "said"),
     [
         ({"bottom": 99}, ModelError, "not 99"),
-        ({"r": 1024, "target_modules": "all-linear"}, VendorError, "rank = 1024"),
+        ({"r": 1024, "target_modules": "all-linear"}, VendorError, "r = 1024"),
         ({"training": TRAINING.model_copy(update={"batch_size": 40})}, ConfigError, "batch_size = 32"),
         (
             {"eta": 7.0, "train_bottom": TrainBottom.RESAMPLE, "privacy_budget": 13.0},
@@ -272,7 +272,7 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
     assert archive.template.special_count(1) == 0
     texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
-    spec: Any = SimpleNamespace(training=TRAINING, privacy=TextToText(eta=6), seed=1)
+    spec: Any = SimpleNamespace(training=TRAINING, tuning=Lora(), privacy=TextToText(eta=6), seed=1)
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
         prepared = LabelledTexts(

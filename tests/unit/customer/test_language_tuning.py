@@ -235,7 +235,6 @@ def test_language_settings_without_meaning_are_refused_together(changes: dict[st
     ("changes", "named"),
     [
         ({"tail": 0}, r"tail = 0: must be left out: a classifier's head is the vendor's"),
-        ({"method": "full"}, r"method = 'full': must be \"lora\""),
         ({"packing": True}, r"packing = True: must be off: each text has a label of its own"),
         ({"public_iterations": 3}, r"public_iterations = 3: must be 0: a classifier needs labels"),
     ],

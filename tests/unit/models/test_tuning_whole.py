@@ -30,7 +30,7 @@ from cutlayer.models import (
     tune_whole,
     weights_file,
 )
-from cutlayer.models.adapters.store import LORA_WEIGHTS, WHOLE_WEIGHTS
+from cutlayer.models.adapters.store import ADAPTER_WEIGHTS, WHOLE_WEIGHTS
 from cutlayer.models.optimiser import is_update, updates_in
 from tests.equivalence import zoo
 
@@ -154,14 +154,13 @@ def test_a_tied_part_is_saved_once_and_comes_back_tied(tmp_path: Path) -> None:
 def test_an_adapter_s_file_is_another(tmp_path: Path) -> None:
     top = parts_of("gpt2", Cut(bottom=1, tail=1)).top
     save_adapter(attach_lora(top, rank=2, alpha=4, dropout=0, seed=1), tmp_path, {})
-    assert weights_file(tmp_path).name == LORA_WEIGHTS
+    assert weights_file(tmp_path).name == ADAPTER_WEIGHTS
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     top = parts_of("gpt2", Cut(bottom=1, tail=1)).top.requires_grad_(False)
-    with pytest.raises(ModelError, match="has no adapter") as error:
+    with pytest.raises(ModelError, match="has no adapter"):
         adapter_state(top)
-    assert "tune_whole" in error.value.remedy
     tuned = tune_whole(top)
     state = {name: value.detach().clone() for name, value in adapter_state(tuned).items()}
     first = next(iter(state))

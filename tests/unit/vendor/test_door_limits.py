@@ -123,12 +123,12 @@ def test_of_a_list_one_fault_is_told(transport: LocalTransport, elements: str, t
 def test_names_that_a_customer_makes_up_are_not_repeated(transport: LocalTransport) -> None:
     spec = Customer(transport).spec(first_model(transport)).model_dump(mode="json")
     spec["the patient was seen on Monday"] = 0
-    spec["lora"]["the patient was seen on Tuesday"] = 0
+    spec["tuning"]["the patient was seen on Tuesday"] = 0
     status, detail = put(transport, json.dumps(spec).encode())
     assert status == 422
     assert sorted(detail.split("; ")) == [
         "body: Extra inputs are not permitted",
-        "lora: Extra inputs are not permitted",
+        "tuning.lora: Extra inputs are not permitted",
     ]
 
 
@@ -138,7 +138,7 @@ def test_only_so_many_faults_are_told(transport: LocalTransport) -> None:
     status, detail = put(transport, json.dumps(wrong).encode())
     assert status == 422
     assert "model: Input should be a valid string" in detail
-    faults = 500 + len(spec) - 2  # null is a value of num_labels and of lora
+    faults = 500 + len(spec) - 1  # null is a value of num_labels
     assert detail.endswith(f"and {faults - 20} more")
     assert len(detail) < 2000
     assert "patient" not in detail

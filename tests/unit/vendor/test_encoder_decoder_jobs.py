@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Cut
+from cutlayer.core.tuning import FullSpec
 from cutlayer.models import Head
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
 from cutlayer.vendor.trainer import step_bytes
@@ -103,7 +104,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-ALL: dict[str, Any] = CHANGES | {"lora": None}
+ALL: dict[str, Any] = CHANGES | {"tuning": FullSpec()}
 
 
 @pytest.mark.parametrize("changes", [CHANGES, ALL, ALL | {"shared_weights": True}], ids=["lora", "all", "shared too"])

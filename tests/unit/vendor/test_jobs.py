@@ -19,6 +19,7 @@ from transformers import BertForSequenceClassification
 
 from cutlayer import vendor
 from cutlayer.core import Cut, Rows, VendorError
+from cutlayer.core.tuning import LoraSpec
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, seed_dropout, set_dropout, split
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.vendor.log import FrameLog
@@ -29,7 +30,6 @@ from cutlayer.wire.messages import (
     AdapterList,
     JobInfo,
     JobState,
-    LoraSpec,
     OptimiserSpec,
     RecordSetSpec,
     SnapshotRequest,
@@ -396,7 +396,7 @@ def test_training_that_diverges_is_said_so(transport: LocalTransport) -> None:
     customer = Customer(transport)
     spec = customer.spec(first_model(transport))
     wild = spec.model_copy(
-        update={"optimiser": OptimiserSpec(learning_rate=1e6, total_steps=10), "lora": LoraSpec(alpha=1e6)}
+        update={"optimiser": OptimiserSpec(learning_rate=1e6, total_steps=10), "tuning": LoraSpec(lora_alpha=1e6)}
     )
     customer.spec = lambda _: wild  # type: ignore[method-assign, assignment]
     customer.upload()
@@ -503,7 +503,7 @@ def test_an_adapter_that_gets_no_gradient_is_noticed(
     customer = Customer(transport)
     customer.upload()
     customer.start()
-    with pytest.raises(VendorError, match="made a mistake"):
+    with pytest.raises(VendorError, match=r"Method lora does not train this bert model: \d+ of its tensors"):
         customer.take(2, customer.take(1, None))
     assert info(customer).step == 1
 
@@ -578,7 +578,7 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
             422,
             r"weight_decay = 10000000.0: must be at most 1e\+06",
         ),
-        ({"lora": LoraSpec(alpha=1e7)}, 422, r"lora.alpha = 10000000.0: must be at most 1e\+06"),
+        ({"tuning": LoraSpec(lora_alpha=1e7)}, 422, r"tuning.lora_alpha = 10000000.0: must be at most 1e\+06"),
         (
             {"optimiser": OptimiserSpec(learning_rate=1e-60, total_steps=4)},
             422,
@@ -596,7 +596,7 @@ def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "alpha"])
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "lora_alpha"])
 def test_numbers_that_overflow_are_refused_by_name(transport: LocalTransport, name: str) -> None:
     """`1e999` is good JSON and an infinite float, which our own messages cannot hold."""
     customer = Customer(transport)
@@ -704,7 +704,7 @@ def test_a_job_is_put_before_its_records(open_vendor: Open, data_dir: Path, rest
         ({}, {"fingerprint": "0" * 64}, "fingerprint of tiny is"),
         ({}, {"cut": Cut(bottom=3), "form": Form.ROWS}, "down to depth 2"),
         ({}, {"num_labels": 4097}, "num_labels = 4097; this vendor takes 4096"),
-        ({"max_adapter_parameters": 1000}, {}, "makes an adapter of"),
+        ({"max_adapter_parameters": 1000}, {}, "Method lora, .* trains"),
         ({"jobs_per_tenant": 0}, {}, "0 unfinished jobs already"),
         ({"stored_bytes_per_tenant": 1000}, {}, "of 1000 used"),
     ],
@@ -907,18 +907,22 @@ def test_large_adapters_are_refused_before_they_are_made(
     def made(*_: object, **__: object) -> None:
         raise AssertionError("the adapter was allocated")
 
-    monkeypatch.setattr("cutlayer.vendor.trainer.attach_lora", made)
+    monkeypatch.setattr("cutlayer.vendor.trainer.attach", made)
     transport = open_vendor()
     customer = Customer(transport)
     customer.upload()
     spec = customer.spec(first_model(transport))
     largest = spec.model_copy(
-        update={"num_labels": 4096, "lora": LoraSpec(rank=1024, targets="all-linear"), "record_sets": (customer.job,)}
+        update={
+            "num_labels": 4096,
+            "tuning": LoraSpec(r=1024, target_modules="all-linear"),
+            "record_sets": (customer.job,),
+        }
     )
     change_settings(data_dir, limits={"max_adapter_parameters": 300_000})
     transport.close()
     transport = open_vendor()
-    refused = r"rank = 1024 with targets = all-linear and num_labels = 4096 .* of (\d+) parameters.* takes 300000"
+    refused = r"r = 1024, .* = all-linear and num_labels = 4096 trains (\d+) parameters.* takes 300000"
     with pytest.raises(VendorError, match=refused) as caught:
         ask(transport, routes.JOB_PUT, largest, job=customer.job)
     assert caught.value.status == 422

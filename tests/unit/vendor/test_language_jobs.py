@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, Rows, VendorError
+from cutlayer.core.tuning import FullSpec, LoraSpec, MethodSpec, OptimiserKind, PrefixSpec, PromptSpec
 from cutlayer.models import load_model, split
 from cutlayer.vendor.catalogue import read_card
 from cutlayer.vendor.trainer import Trainer
@@ -23,7 +24,6 @@ from cutlayer.wire.messages import (
     AdapterInfo,
     JobInfo,
     JobSpec,
-    LoraSpec,
     ModelInfo,
     OptimiserSpec,
     SnapshotRequest,
@@ -84,7 +84,7 @@ class Author:
             "wire_type": WireType.FP32,
             "segments": 1,
             "trainable_bottom": True,
-            "lora": LoraSpec(dropout=0.1),
+            "tuning": LoraSpec(lora_dropout=0.1),
             "optimiser": OptimiserSpec(
                 learning_rate=1e-2, total_steps=self.steps, accumulation=self.accumulation, clip_norm=self.clip_norm
             ),
@@ -174,11 +174,10 @@ def refused(status: int, match: str) -> Any:
 MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"num_labels": 3}, r"num_labels = 3: must be null where the customer holds a tail"),
     ({"cut": Cut(bottom=1)}, r"num_labels = None: must be null where the customer holds a tail, and a number else"),
-    ({"cut": Cut(bottom=1), "num_labels": 3, "lora": None}, r"lora = None: must be set where the top has a head"),
     ({"cut": Cut(bottom=1, tail=2)}, r"cut\.tail = 2: tails of tiny are handed out up to depth 1"),
     ({"cut": Cut(bottom=3, tail=0)}, r"cut\.bottom = 3: .* down to depth 2"),
-    ({"shared_weights": True}, r"shared_weights = True: must be false of an adapter"),
-    ({"shared_weights": True, "lora": None}, r"shared_weights = True: .* of a model whose blocks share nothing"),
+    ({"shared_weights": True}, r"shared_weights = True: must be false but of method full"),
+    ({"shared_weights": True, "tuning": FullSpec()}, r"shared_weights = True: must be false but of method full"),
     ({"trainable_bottom": False}, r"record_sets = '0 sets': must be empty with a trainable bottom, and not empty"),
     ({"record_sets": ("a" * 32,)}, r"record_sets = '1 sets': must be empty"),
     ({"cut": Cut(bottom=None, tail=0), "form": Form.IDS}, r"trainable_bottom = True: needs a bottom"),
@@ -197,8 +196,8 @@ def test_jobs_that_have_no_meaning_are_refused(transport: LocalTransport) -> Non
 
 def test_a_top_with_a_weight_that_the_customer_holds_too_is_not_trained_itself(transport: LocalTransport) -> None:
     above_ids = {"cut": Cut(bottom=None, tail=0), "form": Form.IDS, "trainable_bottom": False}
-    author = Author(transport, above_ids | {"lora": None, "record_sets": ("a" * 32,)})
-    with refused(422, r"lora = null: Both parties hold transformer\.wte\.weight \(cut text-t0\)"):
+    author = Author(transport, above_ids | {"tuning": FullSpec(), "record_sets": ("a" * 32,)})
+    with refused(422, r"tuning.method = full: Both parties hold transformer\.wte\.weight \(cut text-t0\)"):
         author.start()
     with refused(404, "no job"):
         _ = author.info
@@ -232,15 +231,15 @@ def test_full_tuning_is_limited_by_what_the_top_holds(
     transport = open_vendor()
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "__init__", lambda *_: pytest.fail("the copy was made"))
-        with refused(422, f"lora = null trains the top itself, {held} parameters; this vendor takes {held - 1}"):
-            Author(transport, {"lora": None}).start()
+        with refused(422, f"Method full trains {held} parameters; this vendor takes {held - 1}"):
+            Author(transport, {"tuning": FullSpec()}).start()
     transport.close()
     change_settings(data_dir, limits={"max_adapter_parameters": held})
-    Author(open_vendor(), {"lora": None}).start()
+    Author(open_vendor(), {"tuning": FullSpec()}).start()
 
 
 def test_full_tuning_leaves_the_shared_top_as_it_is(transport: LocalTransport) -> None:
-    author = Author(transport, {"lora": None})
+    author = Author(transport, {"tuning": FullSpec()})
     author.start()
     top = vendor_of(transport).catalogue.top("tiny", Cut(bottom=1, tail=1))
     before = {name: value.clone() for name, value in top.named_parameters()}
@@ -296,7 +295,7 @@ def test_an_encoder_s_customer_asks_for_a_tail(tmp_path: Path, blank_decoder_ven
 
 
 def test_an_update_is_taken_with_the_norm_and_not_before(transport: LocalTransport) -> None:
-    author = Author(transport, {"lora": LoraSpec()}, accumulation=2, steps=4)
+    author = Author(transport, {"tuning": LoraSpec()}, accumulation=2, steps=4)
     author.start()
     trainer = vendor_of(transport).jobs._live["clinic", JOB]._trainer
     taken = []
@@ -517,13 +516,28 @@ STEPS = {"steps": 5, "accumulation": 2}
 
 
 @pytest.mark.parametrize(
-    ("lora", "gone", "checkpoint_every"), [(True, drop, 2), (True, leave, 50), (False, drop, 50), (False, leave, 2)]
+    ("tuning", "optimiser", "gone", "checkpoint_every"),
+    [
+        (LoraSpec(lora_dropout=0.1), "adamw", drop, 2),
+        (LoraSpec(lora_dropout=0.1), "adafactor", leave, 50),
+        (FullSpec(), "adafactor", drop, 50),
+        (FullSpec(), "adamw", leave, 2),
+        (PromptSpec(prompt_length=3), "adam", drop, 50),
+        (PrefixSpec(prefix_length=3), "adafactor", leave, 2),
+    ],
+    ids=lambda value: getattr(value, "method", getattr(value, "__name__", str(value))),
 )
 def test_a_job_comes_back_between_any_two_frames(
-    transport: LocalTransport, lora: bool, gone: Callable[[LocalTransport], None], checkpoint_every: int
+    transport: LocalTransport,
+    tuning: MethodSpec,
+    optimiser: OptimiserKind,
+    gone: Callable[[LocalTransport], None],
+    checkpoint_every: int,
 ) -> None:
     """In the middle of an accumulation, while a norm is missing, and with a graph that waits: the same bits."""
-    changes: dict[str, Any] = {} if lora else {"lora": None}
+    schedule = Author(transport, **STEPS).spec(first_model(transport)).optimiser
+    told = schedule.model_copy(update={"kind": optimiser, "schedule": "constant"})
+    changes: dict[str, Any] = {"tuning": tuning, "optimiser": told}
     author = Author(transport, changes, **STEPS)
     author.start()
     author.run()

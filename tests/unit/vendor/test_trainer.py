@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, Ragged, Rows, Tokens, UnsupportedArchitectureError
-from cutlayer.models import Head, Template, adapter_state, attach_lora, cut_up, own_bytes, split, tune_whole
+from cutlayer.core.tuning import FullSpec, LoraSpec, MethodSpec, PrefixSpec, PromptSpec
+from cutlayer.models import Head, Template, adapter_state, attach, cut_up, own_bytes, split, tune_whole
 from cutlayer.models.inputs import Layout
 from cutlayer.vendor.compute import memory
 from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoraSpec, OptimiserSpec, Precision, StepSize
+from cutlayer.wire.messages import JobSpec, OptimiserSpec, Precision, StepSize
 from tests.equivalence.zoo import CONFIGURATIONS, DECODERS, SEQ2SEQ, shared_model
 
 FAMILIES = [name for name in CONFIGURATIONS if name not in SEQ2SEQ]
 
 
-@pytest.mark.parametrize("targets", ["query-value", "all-linear"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_an_adapter_is_counted_before_it_is_made(name: str, targets: Literal["query-value", "all-linear"]) -> None:
+METHODS = [
+    LoraSpec(r=2, target_modules="query-value", lora_dropout=0.1),
+    LoraSpec(r=3, target_modules="all-linear", lora_dropout=0.1),
+    FullSpec(),
+    PromptSpec(prompt_length=5),
+    PrefixSpec(prefix_length=5),
+]
+
+
+def names_and_methods(methods: list[MethodSpec]) -> Iterator[Any]:
+    """Families and what trains on them; a test of the registry shows that the others are refused."""
+    for name, tuning in itertools.product(FAMILIES, methods):
+        if not (name == "distilbert" and tuning.method == "prefix"):
+            targets = getattr(tuning, "target_modules", "")
+            yield pytest.param(name, tuning, id=f"{name}-{tuning.method}{targets and f'-{targets}'}")
+
+
+@pytest.mark.parametrize(("name", "tuning"), names_and_methods(METHODS))
+def test_what_a_method_trains_is_counted_before_it_is_made(name: str, tuning: MethodSpec) -> None:
     model = shared_model(name, Head.CLASSIFICATION)
-    for cut, rank, labels in ((Cut(bottom=None), 3, 2), (Cut(bottom=1), 1, 7)):
+    for cut, labels in ((Cut(bottom=None), 2), (Cut(bottom=0), 3), (Cut(bottom=1), 7)):
         spec = JobSpec(
             model=name,
             fingerprint="0" * 64,
@@ -34,18 +52,20 @@ def test_an_adapter_is_counted_before_it_is_made(name: str, targets: Literal["qu
             form=Form.IDS if cut.is_text else Form.ROWS,
             segments=1,
             num_labels=labels,
-            lora=LoraSpec(rank=rank, targets=targets),
+            tuning=tuning,
             optimiser=OptimiserSpec(total_steps=1),
             seed=0,
         )
         top = split(model, cut).top
         counted = adapter_parameters(top, spec)
-        made = attach_lora(top, rank=rank, alpha=16, dropout=0, targets=targets, num_labels=labels, seed=0)
+        made = attach(top, tuning, num_labels=labels, seed=0)
         assert counted == sum(tensor.numel() for tensor in adapter_state(made).values())
         trained = sum(one.numel() for one in made.parameters() if one.requires_grad)
         assert counted == trained
-        # beside itself, each has a gradient and two moments
-        assert job_bytes(top, spec) == own_bytes(made, top) + 3 * 4 * trained
+        # beside itself, each has a gradient and what the optimiser keeps
+        for kind, numbers in (("adamw", 2), ("adafactor", 1)):
+            asked = spec.model_copy(update={"optimiser": OptimiserSpec(total_steps=1, kind=kind)})
+            assert job_bytes(top, asked) == own_bytes(made, top) + (1 + numbers) * 4 * trained
 
 
 @pytest.mark.parametrize(
@@ -54,7 +74,7 @@ def test_an_adapter_is_counted_before_it_is_made(name: str, targets: Literal["qu
 def test_what_a_copy_takes_is_counted_before_it_is_made(name: str, shared: bool) -> None:
     cut = Cut(bottom=1, target=1 if name in SEQ2SEQ else 0, tail=0)
     top = cut_up(shared_model(name, Head.LANGUAGE), cut).top
-    spec = language_spec(name, cut).model_copy(update={"shared_weights": shared})
+    spec = language_spec(name, cut, FullSpec()).model_copy(update={"shared_weights": shared})
     made = tune_whole(top, shared=shared)
     trained = sum(one.numel() for one in made.parameters() if one.requires_grad)
     assert adapter_parameters(top, spec) == trained
@@ -62,11 +82,11 @@ def test_what_a_copy_takes_is_counted_before_it_is_made(name: str, shared: bool)
     assert own_bytes(made, top) >= 4 * trained
 
 
-@pytest.mark.parametrize("lora", [None, LoraSpec(rank=2)])
-def test_a_job_takes_what_was_counted(lora: LoraSpec | None) -> None:
+@pytest.mark.parametrize("tuning", METHODS[1:], ids=lambda tuning: tuning.method)
+def test_a_job_takes_what_was_counted(tuning: MethodSpec) -> None:
     """After an update, in the middle of an accumulation: weights, gradients and moments are all there."""
     top = split(shared_model("gpt2", Head.LANGUAGE), Cut(bottom=1, tail=0)).top
-    spec = language_spec("gpt2", Cut(bottom=1, tail=0), lora=lora)
+    spec = language_spec("gpt2", Cut(bottom=1, tail=0), tuning)
     trainer = Trainer(top, TEMPLATE, spec, torch.device("cpu"))
     lengths = torch.tensor([3, 1])
     rows = Rows(Ragged(torch.randn(4, top.model.config.hidden_size), lengths), lengths[:, None])
@@ -77,14 +97,14 @@ def test_a_job_takes_what_was_counted(lora: LoraSpec | None) -> None:
     assert own_bytes(trainer.part, top) + gradients + moments == job_bytes(top, spec)
 
 
-def language_spec(name: str, cut: Cut, lora: LoraSpec | None = None) -> JobSpec:
+def language_spec(name: str, cut: Cut, tuning: MethodSpec) -> JobSpec:
     return JobSpec(
         model=name,
         fingerprint="0" * 64,
         cut=cut,
         form=Form.ROWS,
         segments=1,
-        lora=lora,
+        tuning=tuning,
         optimiser=OptimiserSpec(total_steps=4, accumulation=2),
         seed=0,
         trainable_bottom=True,
@@ -118,11 +138,8 @@ def kept_bytes(trainer: Trainer, payload: Tokens | Rows) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-@pytest.mark.parametrize("targets", ["query-value", "all-linear"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_graph_takes_less_than_estimated_and_not_much_less(
-    name: str, targets: Literal["query-value", "all-linear"]
-) -> None:
+@pytest.mark.parametrize(("name", "tuning"), names_and_methods([*METHODS[:2], *METHODS[3:]]))
+def test_a_graph_takes_less_than_estimated_and_not_much_less(name: str, tuning: MethodSpec) -> None:
     model = shared_model(name, Head.CLASSIFICATION)
     ids = Ragged(torch.randint(3, 20, (60,)), torch.tensor([30, 10, 20]))
     rows = Rows(Ragged(torch.randn(60, model.config.hidden_size), ids.lengths), ids.lengths[:, None])
@@ -135,7 +152,7 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(
             form=Form.IDS if cut.is_text else Form.ROWS,
             segments=1,
             num_labels=2,
-            lora=LoraSpec(rank=2, targets=targets, dropout=0.1),
+            tuning=tuning,
             optimiser=OptimiserSpec(total_steps=1),
             seed=0,
             trainable_bottom=not cut.is_text,
@@ -148,7 +165,7 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(
             continue  # its dropout cannot be switched off, or on, in a part
         estimate = trainer.estimate(payload)
         assert estimate == step_bytes(split(model, cut).top, spec, StepSize(texts=3, positions=30))
-        assert estimate / 6 < kept_bytes(trainer, payload) < estimate
+        assert estimate / (9 if tuning.positions else 6) < kept_bytes(trainer, payload) < estimate
         assert trainer.graph_bytes == estimate
         trainer.forget_graph()
         assert trainer.graph_bytes == 0

@@ -6,15 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cutlayer.core import Cut
+from cutlayer.core.tuning import LoraSpec
 from cutlayer.wire.messages import (
     MAX_CONTROL_BYTES,
     Form,
     JobSpec,
-    LoraSpec,
-    Message,
     OptimiserSpec,
     SealRequest,
     SnapshotRequest,
@@ -31,7 +30,7 @@ JOB = JobSpec(
     checkpoint_every=2**53,
     seed=2**63 - 1,
 )
-GOOD: dict[type[Message], dict[str, Any]] = {
+GOOD: dict[type[BaseModel], dict[str, Any]] = {
     LoraSpec: {},
     OptimiserSpec: {"total_steps": 3},
     SnapshotRequest: {"step": 3},
@@ -43,13 +42,13 @@ GOOD: dict[type[Message], dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
     [
-        (LoraSpec, "rank", "0"),
-        (LoraSpec, "rank", "1025"),
-        (LoraSpec, "rank", "1e400"),
-        (LoraSpec, "alpha", "0"),
-        (LoraSpec, "alpha", "Infinity"),
-        (LoraSpec, "dropout", "1"),
-        (LoraSpec, "dropout", "NaN"),
+        (LoraSpec, "r", "0"),
+        (LoraSpec, "r", "1025"),
+        (LoraSpec, "r", "1e400"),
+        (LoraSpec, "lora_alpha", "0"),
+        (LoraSpec, "lora_alpha", "Infinity"),
+        (LoraSpec, "lora_dropout", "1"),
+        (LoraSpec, "lora_dropout", "NaN"),
         (OptimiserSpec, "learning_rate", "0"),
         (OptimiserSpec, "learning_rate", "-0.001"),
         (OptimiserSpec, "learning_rate", "NaN"),
@@ -66,7 +65,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
         (JobSpec, "checkpoint_every", "9007199254740993"),
     ],
 )
-def test_numbers_out_of_bounds_are_refused_by_name(kind: type[Message], field: str, value: str) -> None:
+def test_numbers_out_of_bounds_are_refused_by_name(kind: type[BaseModel], field: str, value: str) -> None:
     good = GOOD[kind]
     kind.model_validate_json(json.dumps(good))
     text = json.dumps({**good, field: "VALUE"}).replace('"VALUE"', value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Iterator
+from typing import TypeVar, cast
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType
@@ -13,18 +14,46 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from cutlayer.core import ModelError
+from cutlayer.core.tuning import LoraSpec, Targets
+from cutlayer.models.adapters.methods import METHODS, Method, draw_heads, fresh_head
+from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import Part, block_list
-from cutlayer.models.heads import Head, draw_head, head_modules, resize_head, seeded
+from cutlayer.models.heads import seeded
 from cutlayer.models.twin import twin
 
-Targets = Literal["query-value", "all-linear"]
 P = TypeVar("P", bound=Part)
 
 # PEFT asks transformers by a name that transformers has deprecated; nothing a user can act on.
 warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
-ADAPTER = "default"
-"""PEFT's own name for the only adapter of a model."""
+
+class Lora(Method[LoraSpec]):
+    """A low-rank adapter on the blocks' linear maps; the base stays frozen and shared."""
+
+    def attach(self, part: P, spec: LoraSpec, *, num_labels: int | None, shared: bool, seed: int) -> P:
+        """A twin with an adapter; see `attach_lora`."""
+        return attach_lora(
+            part,
+            rank=spec.r,
+            alpha=spec.lora_alpha,
+            dropout=spec.lora_dropout,
+            targets=spec.target_modules,
+            num_labels=num_labels,
+            seed=seed,
+        )
+
+    def parameters(self, part: Part, spec: LoraSpec, *, shared: bool) -> int:
+        """Rank · (inputs + outputs) for each linear map that it adapts."""
+        maps = (
+            block.get_submodule(name)
+            for stack in part.family.stacks
+            for block in block_list(part.model, stack)
+            for name in _adapted(block, part.family.query_value, spec.target_modules)
+        )
+        return spec.r * sum(sum(cast(torch.Tensor, module.weight).shape) for module in maps)
+
+
+METHODS.add("lora")(Lora())
 
 
 def attach_lora(
@@ -55,15 +84,8 @@ def attach_lora(
         seed: Seed of the initialisation.
     """
     part = twin(part)
+    heads = fresh_head(part, num_labels)
     model = part.model
-    heads: tuple[str, ...] = ()
-    if part.has_head and Head.of(model) is Head.CLASSIFICATION:
-        if num_labels is None:
-            raise ModelError("A classification head needs the number of labels.", remedy="Pass num_labels.")
-        heads = head_modules(model)
-        resize_head(model, num_labels)
-    elif num_labels is not None:
-        raise ModelError("This part does not end in a classification head.", remedy="Leave num_labels out.")
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS if heads else None,
         r=rank,
@@ -75,42 +97,6 @@ def attach_lora(
     )
     model.requires_grad_(False)
     part.module = PeftModel(model, config)
-    _draw(part, seed=seed, heads=heads)
-    part.train(part.training)
-    return part
-
-
-def _pattern(part: Part, targets: Targets) -> str:
-    """A regular expression for the adapted modules of this part's own blocks, and no others.
-
-    PEFT matches it against names in the whole model too, so blocks below the cut stay bare there.
-    """
-    choices = []
-    for stack in part.family.stacks:
-        blocks = dict(block_list(part.model, stack).named_children())
-        if not blocks:
-            continue
-        names = part.family.query_value
-        if targets == "all-linear":
-            names = tuple(
-                dict.fromkeys(
-                    name
-                    for block in blocks.values()
-                    for name, module in block.named_modules()
-                    if isinstance(module, nn.Linear | Conv1D)
-                )
-            )
-        numbers = "|".join(blocks)
-        endings = "|".join(re.escape(name) for name in names)
-        path = re.escape(f"{stack.path}.{stack.blocks}")
-        choices.append(rf"{path}\.(?:{numbers})\.(?:.*\.)?(?:{endings})")
-    if not choices:
-        raise ModelError("This part has no blocks, so there is nothing to adapt.", remedy="Choose another cut.")
-    return "|".join(choices)
-
-
-def _draw(part: Part, *, seed: int, heads: tuple[str, ...]) -> None:
-    model = part.model
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:
@@ -119,7 +105,40 @@ def _draw(part: Part, *, seed: int, heads: tuple[str, ...]) -> None:
                 parameter.copy_(drawn)
             elif ".lora_B." in name:
                 parameter.zero_()
-    std = getattr(model.config, "initializer_range", 0.02)
-    for path in heads:
-        copies: Any = model.get_submodule(path).modules_to_save
-        draw_head(copies[ADAPTER], seed=seed, name=path, std=std)
+    draw_heads(part, heads, seed=seed)
+    part.train(part.training)
+    return part
+
+
+def _adapted(block: nn.Module, query_value: tuple[str, ...], targets: Targets) -> Iterator[str]:
+    """Paths, below a block, of the linear maps that are adapted."""
+    for name, module in block.named_modules():
+        named = any(f".{name}".endswith(f".{target}") for target in query_value)
+        if isinstance(module, nn.Linear | Conv1D) and (named or targets == "all-linear"):
+            yield name
+
+
+def _pattern(part: Part, targets: Targets) -> str:
+    """A regular expression for the adapted modules of this part's own blocks, and no others.
+
+    PEFT matches it against names in the whole model too, so blocks below the cut stay bare there.
+    """
+    choices = [
+        _choice(stack, blocks, part.family.query_value, targets)
+        for stack in part.family.stacks
+        if (blocks := dict(block_list(part.model, stack).named_children()))
+    ]
+    if not choices:
+        raise ModelError("This part has no blocks, so there is nothing to adapt.", remedy="Choose another cut.")
+    return "|".join(choices)
+
+
+def _choice(stack: Stack, blocks: dict[str, nn.Module], query_value: tuple[str, ...], targets: Targets) -> str:
+    """The part of the expression that matches one stack's maps."""
+    names = query_value
+    if targets == "all-linear":
+        names = tuple(dict.fromkeys(name for block in blocks.values() for name in _adapted(block, (), targets)))
+    numbers = "|".join(blocks)
+    endings = "|".join(re.escape(name) for name in names)
+    path = re.escape(f"{stack.path}.{stack.blocks}")
+    return rf"{path}\.(?:{numbers})\.(?:.*\.)?(?:{endings})"

@@ -1,4 +1,4 @@
-"""What was tuned, as named tensors and as files: a low-rank adapter in PEFT's form, or a part's own weights."""
+"""What was tuned, as named tensors and as files: an adapter in PEFT's form, or a part's own weights."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 
 import safetensors
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from cutlayer.core import ModelError, StorageError
-from cutlayer.models.adapters.lora import ADAPTER
 from cutlayer.models.adapters.whole import tune_whole
 from cutlayer.models.cutting import Part
-from cutlayer.models.heads import resize_head
+from cutlayer.models.heads import Head, resize_head
 from cutlayer.models.twin import twin
+from cutlayer.models.virtual import ADAPTER
 
 P = TypeVar("P", bound=Part)
 
-LORA_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """PEFT's name for an adapter's tensors."""
 WHOLE_WEIGHTS = "weights.safetensors"
 """A tuned part's own weights, by whole-model name."""
@@ -33,8 +33,8 @@ def adapter_state(part: Part) -> dict[str, Tensor]:
     """The trained tensors under whole-model names; those of an adapter are PEFT's.
 
     Returns:
-        Views of the parameters, each in its own shape; of a map that LoRA adapts `[rank, inputs]` and
-        `[outputs, rank]`.
+        Views of the parameters, or copies, each in its own shape: of a map that LoRA adapts `[rank, inputs]` and
+        `[outputs, rank]`, of a prompt `[positions, width]`, of a prefix `[positions, blocks * 2 * width]`.
 
     Raises:
         ModelError: Nothing of this part is trained.
@@ -43,7 +43,7 @@ def adapter_state(part: Part) -> dict[str, Tensor]:
         return dict(get_peft_model_state_dict(part.module, save_embedding_layers=False))
     own: dict[str, Tensor] = dict(part.model.named_parameters())
     if not any(value.requires_grad for value in own.values()):
-        raise ModelError("This part has no adapter.", remedy="Attach one with attach_lora, or use tune_whole.")
+        raise ModelError("This part has no adapter.", remedy="Attach a method.")
     return own
 
 
@@ -78,7 +78,9 @@ def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
     """Writes the adapter as PEFT does, or the part's own weights, with `cutlayer.json` beside it.
 
     Blocks have their whole-model numbers, so `PeftModel.from_pretrained(whole_model, folder)` puts
-    them where they belong, and a part's own weights replace the whole model's of the same names.
+    a low-rank adapter where it belongs, and a part's own weights replace the whole model's of the same names. A prompt
+    or a prefix has no names of blocks: PEFT puts it where it belongs if the part began with the embeddings and ended
+    with the last block; one of another cut needs that cut (`load_adapter`).
 
     Args:
         part: A tuned part.
@@ -88,7 +90,7 @@ def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = WHOLE_WEIGHTS
     if isinstance(part.module, PeftModel):
-        weights = LORA_WEIGHTS
+        weights = ADAPTER_WEIGHTS
         config = part.module.peft_config[ADAPTER]
         inference, config.inference_mode = config.inference_mode, True
         config.save_pretrained(str(folder))
@@ -96,13 +98,14 @@ def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(part).items()}
     # Not `save_file`: where the disk is full, that raises an error of its own that nobody takes for what it is.
     (folder / weights).write_bytes(save(tensors, metadata={"format": "pt"}))
-    (folder / _NOTES).write_text(json.dumps(dict(notes), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    pooling = {} if part.pooling == "sequence" else {"pooling": part.pooling}
+    (folder / _NOTES).write_text(json.dumps({**notes, **pooling}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def weights_file(folder: Path) -> Path:
     """The file with a saved adapter's tensors."""
     whole = folder / WHOLE_WEIGHTS
-    return whole if whole.exists() else folder / LORA_WEIGHTS
+    return whole if whole.exists() else folder / ADAPTER_WEIGHTS
 
 
 def load_adapter(part: P, folder: Path) -> P:
@@ -114,24 +117,29 @@ def load_adapter(part: P, folder: Path) -> P:
     """
     file = weights_file(folder)
     try:
-        config = LoraConfig.from_pretrained(str(folder)) if file.name == LORA_WEIGHTS else None
+        config = PeftConfig.from_pretrained(str(folder)) if file.name == ADAPTER_WEIGHTS else None
         state = load_file(file)
+        notes = folder / _NOTES
+        pooling = json.loads(notes.read_bytes()).get("pooling") if notes.exists() else None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StorageError(f"The adapter in {folder} cannot be read.", remedy="Save it again.") from error
-    if config is None:
-        part = tune_whole(part)
-    else:
-        part = twin(part)
-        model = part.model
-        if config.modules_to_save:
-            weight = f"base_model.model.{part.family.classifier_output}.weight"
-            if weight not in state:
-                raise ModelError(
-                    "The adapter's head does not fit this model.", remedy="Load it on the model it is for."
-                )
-            resize_head(model, len(state[weight]))
-        part.module = PeftModel(model, config)
+    part = tune_whole(part) if config is None else twin(part)
+    if part.has_head and Head.of(part.model) is Head.CLASSIFICATION:
+        resize_head(part.model, _labels(part, state))
+    if config is not None:
+        part.module = PeftModel(part.model, config)
+    if pooling is not None:
+        part.pooling = pooling
     load_adapter_state(part, state)
     part.requires_grad_(False)
     part.eval()
     return part
+
+
+def _labels(part: Part, state: Mapping[str, Tensor]) -> int:
+    """How many labels a saved head is for."""
+    weight = f".{part.family.classifier_output}.weight"
+    for name, tensor in state.items():
+        if f".{name}".endswith(weight):
+            return len(tensor)
+    raise ModelError("The adapter's head does not fit this model.", remedy="Load it on the model it is for.")

@@ -5,9 +5,43 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
+from torch import Tensor
+
+from cutlayer.core.tuning import FullSpec
+from cutlayer.models.adapters.methods import METHODS, Method, count, draw_heads, fresh_head
 from cutlayer.models.cutting import Part
+from cutlayer.models.heads import Head, head_modules
 
 P = TypeVar("P", bound=Part)
+
+
+class Full(Method[FullSpec]):
+    """All weights of a part, in a copy."""
+
+    def attach(self, part: P, spec: FullSpec, *, num_labels: int | None, shared: bool, seed: int) -> P:
+        """A copy; see `tune_whole`."""
+        part = tune_whole(part, shared=shared)
+        heads = fresh_head(part, num_labels)
+        draw_heads(part, heads, seed=seed)
+        return part
+
+    def parameters(self, part: Part, spec: FullSpec, *, shared: bool) -> int:
+        """All that are not shared by blocks, or all, but those of a fresh head."""
+        heads = head_modules(part.model) if part.has_head and Head.of(part.model) is Head.CLASSIFICATION else ()
+        replaced = sum(count(part.model.get_submodule(path)) for path in heads)
+        return count(part) - replaced - sum(tensor.numel() for tensor in _kept(part, shared=shared))
+
+    def untrained_bytes(self, part: Part, *, shared: bool) -> int:
+        """Of its buffers, and of what blocks share where that is not trained."""
+        return sum(tensor.nbytes for tensor in (*_kept(part, shared=shared), *part.buffers()))
+
+
+METHODS.add("full")(Full())
+
+
+def _kept(part: Part, *, shared: bool) -> list[Tensor]:
+    """Weights that stay as they are."""
+    return [] if shared else [*part.shared_parameters().values()]
 
 
 def tune_whole(part: P, *, shared: bool = True) -> P:

@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from cutlayer.core import Proportion
-from cutlayer.customer import Lora, Objective, Progress
+from cutlayer.customer import Objective, Progress
 from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import Head, load_model, load_tokenizer, max_length
-from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, ordinary_peft
+from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, tuned_whole
 
 _EVALUATION_BATCH = 64
 
 
-Watch: TypeAlias = Callable[[PeftModel], Callable[[Tensor], None]]
+Watch: TypeAlias = Callable[[nn.Module], Callable[[Tensor], None]]
 """Is given the model before the first step. What it returns is called after each backward pass, with the numbers of its
 texts `[batch]`. It changes nothing."""
 
@@ -46,7 +45,7 @@ def train_centralised(
     device: str = "auto",
     watch: Watch | None = None,
 ) -> Centralised:
-    """Fine-tunes the whole model with LoRA on texts as they are, blocks below `bottom` without adapter.
+    """Fine-tunes the whole model on texts as they are, blocks below `bottom` as they were.
 
     The device is `cpu`, `cuda`, or `auto` for a GPU if there is one, which is what a split run's two parties take.
 
@@ -63,9 +62,7 @@ def train_centralised(
         # decoders without a padding token: the usual choice, so that the last real token is found
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
-    if not isinstance(run.tuning, Lora):
-        raise TypeError("a classifier is tuned with adapters and a head")
-    adapted = ordinary_peft(whole, run.tuning, seed=run.seed, bottom=bottom, num_labels=len(names))
+    adapted = tuned_whole(whole, run.tuning, seed=run.seed, bottom=bottom, num_labels=len(names))
     adapted.to(place)
     limits = (run.training.max_length, max_length(whole.config), tokenizer.model_max_length)
     batches = Batches(tokenizer, min(limit for limit in limits if limit), place)
@@ -89,7 +86,7 @@ def train_centralised(
 
 @torch.no_grad()
 def _accuracy(
-    model: PeftModel, batches: Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
+    model: nn.Module, batches: Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
 ) -> Proportion:
     model.eval()
     labels = names.encode(dataset.labels or (), source=stage)

@@ -7,23 +7,25 @@ customer's split run with the same seed is the same run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
-from transformers import PreTrainedModel, get_linear_schedule_with_warmup
+from transformers import PreTrainedModel, get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from cutlayer.core import Cut
-from cutlayer.customer import Home, Lora, Progress, TrainSpec, TuningSpec
+from cutlayer.core import Cut, ModelError
+from cutlayer.customer import Home, Progress, TrainSpec, TuningSpec
 from cutlayer.customer.derived import run_order
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
-from cutlayer.models import adapter_state, attach_lora, cut_up, seed_dropout
+from cutlayer.models import adapter_state, attach, cut_up, seed_dropout
+from cutlayer.models.heads import resize_head
 from cutlayer.models.optimiser import warmup_in
+from cutlayer.models.virtual import ADAPTER
 from cutlayer.privacy import NoPrivacy
 from cutlayer.wire import Precision
 
@@ -62,26 +64,33 @@ def order_without_privacy(customer: Path, seed: int) -> Order:
     return run_order(seed, NoPrivacy(), Home(customer).secret)
 
 
-def ordinary_peft(
-    whole: PreTrainedModel, lora: Lora, *, seed: int, bottom: int = 0, num_labels: int | None = None
-) -> PeftModel:
-    """PEFT around the whole model with its head, starting from the values that a split run of this seed starts from.
+def tuned_whole(
+    whole: PreTrainedModel, tuning: TuningSpec, *, seed: int, bottom: int = 0, num_labels: int | None = None
+) -> nn.Module:
+    """The whole model with its head, by PEFT unless all weights are tuned, starting as a split run of this seed.
 
-    `bottom` blocks, counted from below, have no adapter, as at a frozen bottom.
+    `bottom` blocks, counted from below, are not tuned, as at a frozen bottom.
+
+    Raises:
+        ModelError: The method puts virtual positions before each text, and some blocks would not see them.
     """
-    reference = attach_lora(
-        cut_up(whole, Cut(bottom=bottom or None)).top,
-        rank=lora.r,
-        alpha=lora.lora_alpha,
-        dropout=lora.lora_dropout,
-        targets=lora.target_modules,
-        num_labels=num_labels,
-        seed=seed,
-    )
-    config = cast(LoraConfig, cast(PeftModel, reference.module).peft_config["default"])
-    adapted = cast(PeftModel, get_peft_model(whole, config))
-    set_peft_model_state_dict(adapted, adapter_state(reference))
-    return adapted
+    if bottom and tuning.positions:
+        raise ModelError(
+            f"PEFT has no {tuning.method} that begins at block {bottom}.", remedy="Compare a run with bottom 0."
+        )
+    top = cut_up(whole, Cut(bottom=bottom or None)).top
+    reference = attach(top, tuning, num_labels=num_labels, shared=not bottom, seed=seed)
+    state = adapter_state(reference)
+    if isinstance(reference.module, PeftModel):
+        adapted = cast(PeftModel, get_peft_model(whole, reference.module.peft_config[ADAPTER]))
+        set_peft_model_state_dict(adapted, state)
+        return adapted
+    if num_labels is not None:
+        resize_head(whole, num_labels)
+    whole.load_state_dict(state, strict=False)
+    for name, parameter in whole.named_parameters():
+        parameter.requires_grad_(name in state)
+    return whole
 
 
 @dataclass(frozen=True)
@@ -119,11 +128,21 @@ def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callabl
     training, model = run.training, lesson.model
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     place = next(iter(trained.values())).device
-    optimiser = torch.optim.AdamW(trained.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    kinds: Mapping[str, Any] = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "adafactor": torch.optim.Adafactor,
+    }
+    optimiser = kinds[training.optim](trained.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     steps = -(-len(lesson.lengths) // training.batch_size)
     accumulated = training.gradient_accumulation_steps
     updates = -(-steps * training.epochs // accumulated)
-    schedule = get_linear_schedule_with_warmup(optimiser, warmup_in(updates, training.warmup_steps), updates)
+    warmup = warmup_in(updates, training.warmup_steps)
+    schedule = (
+        get_linear_schedule_with_warmup(optimiser, warmup, updates)
+        if training.lr_scheduler_type == "linear"
+        else get_constant_schedule_with_warmup(optimiser, warmup)
+    )
     losses: list[float] = []
     dev: list[float] = []
     best: dict[str, Tensor] = {}

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from cutlayer.core import Perplexity
-from cutlayer.customer import Lora, Objective, Progress, TrainSpec
+from cutlayer.customer import Objective, Progress, TrainSpec
 from cutlayer.customer.connection import choose_device
 from cutlayer.customer.defaults import BLOCK_LENGTH
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Kind, family_of, load_model, load_tokenizer, max_length
-from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, ordinary_peft
+from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, tuned_whole
 
 _EVALUATION_BATCH = 4
 
@@ -46,9 +46,7 @@ def train_centralised_language_model(
     place = choose_device(device)
     started = time.monotonic()
     whole = load_model(run.model, head=Head.LANGUAGE)
-    tuned: nn.Module = whole.requires_grad_(True)
-    if isinstance(run.tuning, Lora):
-        tuned = ordinary_peft(whole, run.tuning, seed=run.seed)
+    tuned = tuned_whole(whole, run.tuning, seed=run.seed)
     tuned.to(place)
     kind = Pairs if family_of(whole.config).kind is Kind.ENCODER_DECODER else Blocks
     corpus = kind(load_tokenizer(run.model), run.training, max_length(whole.config))
