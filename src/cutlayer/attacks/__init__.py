@@ -53,7 +53,16 @@ if TYPE_CHECKING:
     from cutlayer.attacks.inversion.unsplit_run import UnSplitRun, reconstruct
     from cutlayer.attacks.inversion.unsplit_spec import InputTruth, OuterIteration, Reconstruction, UnSplitSpec
     from cutlayer.attacks.inversion.word_selection import WordSelection, WordSelectionSpec
-    from cutlayer.attacks.knowledge import AnnotatedText, Inapplicable, Knowledge, Labelled, Need, Noise, PublicText
+    from cutlayer.attacks.knowledge import (
+        AnnotatedText,
+        Inapplicable,
+        Knowledge,
+        Labelled,
+        Need,
+        Noise,
+        PublicText,
+        WordRows,
+    )
     from cutlayer.attacks.labels.clusters import ActivationClusters, GradientDirection
     from cutlayer.attacks.labels.gradient_norm import GradientNorm
     from cutlayer.attacks.labels.output_gradient import GradientSign, OutputGradient
@@ -158,6 +167,7 @@ __all__ = [
     "UnSplitRun",
     "UnSplitSpec",
     "View",
+    "WordRows",
     "WordSelection",
     "WordSelectionSpec",
     "bootstrap",

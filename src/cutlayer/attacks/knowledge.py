@@ -72,7 +72,7 @@ GRANTS = {
     Need.ROWS: ("listed",),
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
-    Need.MODEL: ("model", "specials"),
+    Need.MODEL: ("model", "rows"),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -207,6 +207,19 @@ class Labelled:
 
 
 @dataclass(frozen=True, eq=False)
+class WordRows:
+    """What a model reads in the places of words, which are no tokens of its own.
+
+    Attributes:
+        words: `[words, width]`, the mean of the rows of each word's pieces, by the model's own tokenizer and table.
+        specials: `[vocab, width]`, that table, which has the rows of special tokens.
+    """
+
+    words: Tensor
+    specials: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Knowledge:
     """What the attacker is granted beside the transcript.
 
@@ -235,7 +248,7 @@ class Knowledge:
         annotated: The same with entities marked.
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
-        specials: `[vocab, width]`, where tokens are words: the model's table, which has the rows of special tokens.
+        rows: Where tokens are words: what the model reads in their places.
     """
 
     cut: Cut
@@ -257,7 +270,7 @@ class Knowledge:
     annotated: AnnotatedText | None = None
     labelled: Labelled | None = None
     model: PreTrainedModel | None = None
-    specials: Tensor | None = None
+    rows: WordRows | None = None
 
     @property
     def key(self) -> Hashable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -85,7 +85,9 @@ class WordEvidence:
     knowledge: Knowledge
     known: Tokens
 
-    def granted(self, public: PublicText | None, model: PreTrainedModel | None) -> WordEvidence:
+    def granted(
+        self, public: PublicText | None, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase
+    ) -> WordEvidence:
         """The same to an attacker that has this text, the words of the records that it knows, and this model."""
         own = self.known.segments[0]
         found = None if not len(own.values) else PublicText(self.known, source="records", alike=len(own))
@@ -95,10 +97,8 @@ class WordEvidence:
             found = further if found is None else found.followed_by(further)
         # words of theirs that were not met before have numbers now
         knowledge = self.numbers.knowledge(self.knowledge)
-        rows = None if model is None else cast(Tensor, model.get_input_embeddings().weight).detach()
-        if rows is not None and (knowledge.table is None or knowledge.table.shape[1] != rows.shape[1]):
-            rows = None
-        return replace(self, knowledge=replace(knowledge, public=found, model=model, specials=rows))
+        rows = None if model is None else self.numbers.rows(model, tokenizer)
+        return replace(self, knowledge=replace(knowledge, public=found, model=model, rows=rows))
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Evidence:
         return replace(
             self,
             knowledge=replace(self.knowledge, public=own, model=model),
-            words=None if self.words is None else self.words.granted(public, model),
+            words=None if self.words is None else self.words.granted(public, model, self.archive.tokenizer),
         )
 
     @property

@@ -15,7 +15,7 @@ from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
 from cutlayer.data.tokenise import kept_lengths
-from cutlayer.models import Archive, word_vectors
+from cutlayer.models import Archive, principal_components, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
 from cutlayer.privacy.words import folded
 
@@ -136,7 +136,8 @@ def reading_of(
 @lru_cache(maxsize=2)
 def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
     """Words and their vectors, which take seconds to make and are the same for all runs of some settings."""
-    archive = local_archive(Home(home), privacy.space, Cut(bottom=0))
+    source, components = privacy.source
+    archive = local_archive(Home(home), source, Cut(bottom=0))
     grouping = Grouping.of(privacy.chosen, constrained=privacy.candidates == "category")
     counts = load_word_counts(privacy.vocabulary)
     members: list[set[str]] = [set() for _ in (grouping.names if grouping.constrained else ("all",))]
@@ -147,9 +148,10 @@ def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
     if archive.table is None:
         raise TypeError("an archive with bottom 0 has a table")
     table = archive.table.detach()
+    space = table if components is None else principal_components(table, components)
     return WordSpace(
         [sorted(own) for own in members],
         grouping,
-        embed=lambda words: word_vectors(words, table, archive.tokenizer),
+        embed=lambda words: word_vectors(words, space, archive.tokenizer),
         fingerprint=f"{table_fingerprint(table)} {tagger} {grouping}",
     )

@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from cutlayer.attacks import Knowledge, SeenFrame, TokenTruth, Transcript
+from cutlayer.attacks import Knowledge, SeenFrame, TokenTruth, Transcript, WordRows
 from cutlayer.core import Cut, DataError, Ragged, Rows, Tokens
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.reading import WordReading
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset
-from cutlayer.models import Archive
+from cutlayer.models import Archive, word_vectors
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.replacement import CLEAR
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class WordNumbers:
@@ -55,6 +59,11 @@ class WordNumbers:
         members = [self._dictionary.member(name) for name in distinct.tolist()]
         numbers = [self._numbers.setdefault(member, len(self._numbers)) for member in members]
         return torch.tensor(numbers, dtype=torch.int64)[place]
+
+    def rows(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> WordRows:
+        """What a model reads in the places of all words that have numbers."""
+        table = cast(Tensor, model.get_input_embeddings().weight).detach()
+        return WordRows(word_vectors([word for word, _ in self._numbers], table, tokenizer), table)
 
     def decode(self, numbers: Sequence[int] | Tensor, **_: object) -> str:
         """The words of some numbers with blanks between them, as a tokenizer's `decode`."""

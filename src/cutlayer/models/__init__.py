@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         target_template,
     )
     from cutlayer.models.twin import own_bytes, share_base, twin
-    from cutlayer.models.word_vectors import word_vectors
+    from cutlayer.models.word_vectors import principal_components, word_vectors
 
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.
@@ -114,6 +114,7 @@ __all__ = [
     "load_tokenizer",
     "max_length",
     "own_bytes",
+    "principal_components",
     "read_archive",
     "read_manifest",
     "save_adapter",

@@ -8,12 +8,41 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
+from cutlayer.core import ConfigError, Fault
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BEFORE: Final = "a "
 """Stands before each word, whose pieces may be others at the beginning of a text than within one."""
 _CHUNK: Final = 10_000
+
+
+def principal_components(table: Tensor, count: int) -> Tensor:
+    """Rows of a table in the space of its first principal components, where they differ most.
+
+    Noise for a word has as many dimensions as the space. In a table's hundreds most of its length is spent on
+    directions in which words hardly differ.
+
+    Args:
+        table: `[vocabulary, width]`, public.
+        count: Of components.
+
+    Returns:
+        `[vocabulary, count]` float32; distances are those of the table's rows after projection.
+
+    Raises:
+        ConfigError: The table has fewer components.
+    """
+    if not 1 <= count <= table.shape[1]:
+        raise ConfigError([Fault("space", count, f"must have 1 to {table.shape[1]} components")])
+    centred = table.double() - table.double().mean(0)
+    _, directions = torch.linalg.eigh(centred.T @ centred)
+    leading = directions.flip(1)[:, :count]
+    # of a direction and its opposite one is taken, whatever the library returns
+    signs = leading.gather(0, leading.abs().argmax(0, keepdim=True)).sign()
+    projected: Tensor = (centred @ (leading * signs)).float()
+    return projected
 
 
 def word_vectors(words: Sequence[str], table: Tensor, tokenizer: PreTrainedTokenizerBase) -> Tensor:

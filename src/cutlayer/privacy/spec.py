@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -313,8 +314,9 @@ class Words(_Noise):
     space: str = setting(
         "starter",
         help="The model on this machine whose token embeddings give words their vectors: `starter`, a folder or a hub "
-        "id. It need not be the vendor's.",
-        shown=Shown(PRIVACY, source="RAPT §V-E1", metavar="SOURCE"),
+        "id. It need not be the vendor's. With `:K` at its end, as in starter:16, distances are measured between the "
+        "first K principal components of its table.",
+        shown=Shown(PRIVACY, source="RAPT §V-E1; :K is ours", metavar="SOURCE[:K]"),
     )
     tagger: str | None = setting(
         None,
@@ -360,6 +362,12 @@ class Words(_Noise):
         if twice := {tag for tag in tags if tags.count(tag) > 1}:
             raise ValueError(f"words name {', '.join(sorted(twice))} twice: once by itself, and once in a category")
         return self
+
+    @property
+    def source(self) -> tuple[str, int | None]:
+        """The model of `space`, and of how many principal components of its table; `None` for the table itself."""
+        found = re.fullmatch(r"(.+):([0-9]{1,6})", self.space)
+        return (self.space, None) if found is None else (found[1], int(found[2]))
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -155,8 +155,6 @@ class MaskedInfill:
                 "The model is no encoder: its states know nothing of what stands behind a masked token. "
                 "maximum-posterior asks the tokens before and behind."
             )
-        if knowledge.groups is not None and knowledge.specials is None:
-            raise Inapplicable("Words have vectors of another width than the model's tokens: it cannot read them.")
         posterior = MaximumPosterior(self.spec.posterior).reader(knowledge, rows=rows)
         own = posterior.own
         if own is None or posterior.tuned.as_released == 1 or public is None:
@@ -280,8 +278,9 @@ class _MaskedLanguageModel(nn.Module):
         if knowledge.table is None or knowledge.template is None:
             raise TypeError("what released ids was granted a table")
         self._knowledge, self._template = knowledge, knowledge.template
-        self._table = knowledge.table.detach().float()
-        self._specials = self._table if knowledge.specials is None else knowledge.specials
+        rows = knowledge.rows
+        self._table = (knowledge.table if rows is None else rows.words).detach().float()
+        self._specials = self._table if rows is None else rows.specials
         # at this cut blocks take rows in the place of tokens
         self._blocks = tune_whole(reading_blocks(replace(knowledge, cut=Cut(bottom=0)), share=share, tuned=True))
         self._unigram = prior.unigram
