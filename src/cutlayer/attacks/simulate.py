@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.content import single_texts
+from cutlayer.attacks.inversion.channel import draw_ids
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Noise
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import Payload, Place, Ragged, Rows, Tokens
@@ -186,6 +187,9 @@ def _replaced(
     search = knowledge.search
     if search is None:
         raise Inapplicable("Tokens are replaced by neighbours, and the attacker was granted no embedding table.")
+    if noise.privacy.exponential:
+        etas = _constant(noise, tokens.total)
+        return tokens.with_values(draw_ids(tokens.values, search, privacy=noise.privacy, etas=etas, rng=rng))
 
     def replaced(ids: Tensor, noise: Float64) -> Tensor:
         released, places = ids.clone(), drawn(ids, search)

@@ -31,7 +31,7 @@ SEARCH = "The search"
 SEED = 0
 LOCAL: Final = {"training.epochs": "", "training.learning_rate": "", "seed": f"{SEED}"}
 """What of a run can be set, and what it is by default where that is another than a run's."""
-WORDS: Final = ("words", "candidates", "space", "tagger", "vocabulary")
+WORDS: Final = ("words", "candidates", "draw", "space", "tagger", "vocabulary")
 """What can be said of words that are drawn."""
 MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector", "words"], Place]]] = {
     "text-to-text": ("text-to-text", Place.TOKENS),

@@ -26,6 +26,7 @@ RELEASE = (
     "privacy.eta",
     "privacy.words",
     "privacy.candidates",
+    "privacy.draw",
     "privacy.space",
     "privacy.tagger",
     "privacy.vocabulary",

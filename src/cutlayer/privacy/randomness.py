@@ -113,6 +113,14 @@ class Streams:
             np.multiply(radius[:, : width - half], angle.sin().numpy()[:, : width - half], out=drawn[part, half:])
         return drawn
 
+    def random(self, size: int) -> Float64:
+        """`[n]` in (0, 1], uniform."""
+        self._check(size)
+        found = np.empty(size)
+        for rows, uniform in self._uniform(1):
+            found[rows] = uniform[:, 0]
+        return found
+
     def _check(self, rows: int) -> None:
         if rows != len(self):
             raise ValueError(f"{len(self)} streams draw {len(self)} rows, not {rows}")

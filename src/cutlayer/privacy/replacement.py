@@ -8,6 +8,7 @@ Ref: SAP §4.3, eq. (3), (4).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -17,6 +18,8 @@ from cutlayer.privacy.mechanisms import round_to_lattice
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
 
+_NUMBERS: Final = 2**23
+"""Probabilities that are held at a time: 64 MiB."""
 CLEAR: Final = -1
 """The group of words that leave as they are."""
 
@@ -51,6 +54,70 @@ def replacements(ids: Tensor, noise: Float64 | Tensor, search: NeighbourSearch, 
     """
     rows = noisy_rows(search.table[ids], noise, on_lattice=on_lattice)
     return search.nearest(rows, None if search.groups is None else search.groups[ids])
+
+
+class Exponential:
+    """The exponential mechanism over a word's candidates: Pr[w → w'] ∝ exp(-eta · d(w, w') / 2), w' of w's group.
+
+    Two words x, x' differ in each score by eta · d(x, x') / 2 at most, and in the logarithm of the normaliser by as
+    much: so eta · d(x, x') bounds the log-ratio of what is drawn of them. No noise is drawn, and the channel is known
+    exactly.
+
+    Ref: McSherry & Talwar, "Mechanism Design via Differential Privacy", FOCS 2007.
+
+    Args:
+        search: Words' vectors, candidates and groups.
+        eta: The privacy parameter.
+    """
+
+    def __init__(self, search: NeighbourSearch, *, eta: float) -> None:
+        self._search = search
+        self._eta = eta
+        self._candidates = search.table[search.candidates].double()
+        self._groups = None if search.groups is None else search.groups[search.candidates]
+
+    def scores(self, vectors: Tensor, groups: Tensor) -> Tensor:
+        """-eta · d / 2 for each candidate, `[n, candidates]` float64; -inf for those of other groups.
+
+        Args:
+            vectors: `[n, width]`.
+            groups: `[n]` int64.
+        """
+        scores = torch.cdist(vectors.double(), self._candidates, compute_mode="donot_use_mm_for_euclid_dist")
+        scores.mul_(-self._eta / 2)
+        return scores if self._groups is None else scores.masked_fill_(self._groups != groups[:, None], -torch.inf)
+
+    def log_normalisers(self, vectors: Tensor, groups: Tensor) -> Tensor:
+        """ln of the sum of exp(score) over a word's candidates, `[n]` float64."""
+        return torch.cat([self.scores(some, own).logsumexp(1) for some, own in self._parts(vectors, groups)])
+
+    def draw(self, vectors: Tensor, groups: Tensor, of: Tensor, uniform: Float64 | Tensor) -> Tensor:
+        """Draws a candidate for each place.
+
+        Args:
+            vectors: `[distinct, width]`, of words that stand in places.
+            groups: `[distinct]` int64.
+            of: `[n]` int64, which of them stands in each place.
+            uniform: `[n]` in (0, 1].
+
+        Returns:
+            `[n]` int64, ids.
+        """
+        uniform, order = torch.as_tensor(uniform), of.argsort(stable=True)
+        found = torch.empty_like(of)
+        start = 0
+        for some, own in self._parts(vectors, groups):
+            ends = self.scores(some, own).softmax(1).cumsum(1)
+            here = order[slice(*torch.searchsorted(of[order], torch.tensor([start, start + len(some)])).tolist())]
+            shares = ends[of[here] - start]
+            place = torch.searchsorted(shares, uniform[here, None] * shares[:, -1:])[:, 0]
+            found[here] = self._search.candidates[place]
+            start += len(some)
+        return found
+
+    def _parts(self, vectors: Tensor, groups: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        at_once = max(1, _NUMBERS // len(self._candidates))
+        return zip(vectors.split(at_once), groups.split(at_once), strict=True)
 
 
 def drawn(ids: Tensor, search: NeighbourSearch) -> Tensor:

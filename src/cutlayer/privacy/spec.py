@@ -142,6 +142,11 @@ class PrivacySpec(SpecFamily):
             """How many tokens a token's noise follows from; `None`: from all tokens up to it."""
 
     @property
+    def exponential(self) -> bool:
+        """Whether what replaces a word is drawn by the exponential mechanism, and not by noise."""
+        return False
+
+    @property
     def replaces(self) -> bool:
         """Whether tokens, or words, are replaced by others, and no row with noise leaves."""
         return self.mechanism in ("text-to-text", "words")
@@ -311,6 +316,12 @@ class Words(_Noise):
         help="What a word is replaced by: a word of its category, or any word.",
         shown=Shown(PRIVACY, source="RAPT §III-A2, eq. (4)"),
     )
+    draw: Literal["noise", "exponential"] = setting(
+        "noise",
+        help="How a word is drawn: the nearest one to its noisy vector, or each with probability ∝ exp(-eta · "
+        "distance / 2), the exponential mechanism. The promise is the same; at one eta they replace other shares.",
+        shown=Shown(PRIVACY, source="RAPT §III-A1; McSherry & Talwar 2007"),
+    )
     space: str = setting(
         "starter",
         help="The model on this machine whose token embeddings give words their vectors: `starter`, a folder or a hub "
@@ -348,6 +359,8 @@ class Words(_Noise):
 
     @model_validator(mode="after")
     def _check_words(self) -> Self:
+        if self.draw == "exponential" and self.noise != D_CHI:
+            raise ValueError("noise must be left out with draw exponential: no noise is drawn")
         known = {*CATEGORIES, *(tag.lower() for tags in CATEGORIES.values() for tag in tags)}
         if not self.words:
             raise ValueError(f"words must name one category at least: {', '.join(CATEGORIES)}, or all")
@@ -362,6 +375,11 @@ class Words(_Noise):
         if twice := {tag for tag in tags if tags.count(tag) > 1}:
             raise ValueError(f"words name {', '.join(sorted(twice))} twice: once by itself, and once in a category")
         return self
+
+    @property
+    def exponential(self) -> bool:
+        """See `PrivacySpec.exponential`."""
+        return self.draw == "exponential"
 
     @property
     def source(self) -> tuple[str, int | None]:

@@ -123,6 +123,11 @@ class Grouping:
         tags = [CATEGORIES.get(name, (name.upper(),)) for name in chosen]
         return cls(tuple(chosen), {tag: group for group, own in enumerate(tags) for tag in own}, constrained)
 
+    def group(self, tag: str) -> int:
+        """The group of words with a tag within which they are replaced; `CLEAR` of those that leave as they are."""
+        group = self.of_tag.get(tag, CLEAR)
+        return group if self.constrained else min(group, 0)
+
     @property
     def all_tags(self) -> bool:
         """Whether every word is drawn."""
@@ -230,5 +235,4 @@ class Dictionary:
     def member(self, name: int) -> tuple[str, int]:
         """A word in lower case, and its group in the vocabulary; `CLEAR` if it leaves as it is."""
         word, grouping = self.lexicon.word(name), self.vocabulary.grouping
-        group = grouping.of_tag.get(word.tag, CLEAR)
-        return folded(word.form), group if grouping.constrained else min(group, 0)
+        return folded(word.form), grouping.group(word.tag)

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,10 +30,11 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from cutlayer.core.deadline import check_time
-from cutlayer.privacy.mechanisms import Mechanism
+from cutlayer.privacy import PrivacySpec
+from cutlayer.privacy.mechanisms import find_mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import CLEAR, drawn, replacements
+from cutlayer.privacy.replacement import CLEAR, Exponential, drawn, replacements
 
 _FITTED_PAIRS = 1500
 """Pairs that the four numbers are fitted on: their errors are then below a hundredth of the numbers."""
@@ -49,24 +51,31 @@ _SURVIVES = np.array([0.0, 0.0, 0.0, 3.0])
 
 
 def draw_ids(
-    ids: Tensor, search: NeighbourSearch, *, mechanism: Mechanism, etas: Tensor, rng: np.random.Generator
+    ids: Tensor, search: NeighbourSearch, *, privacy: PrivacySpec, etas: Tensor, rng: np.random.Generator
 ) -> Tensor:
     """What the mechanism releases for tokens: a draw of the attacker's own.
 
     Args:
         ids: `[n]` int64.
         search: Of the table.
-        mechanism: Whose noise.
+        privacy: How they are replaced.
         etas: `[n]` float64, the parameter of each.
         rng: Of the attacker, who need not keep it secret.
 
     Returns:
-        `[n]` int64, of rows that are not rounded to the lattice: nobody sees them.
+        `[n]` int64; rows on the way are not rounded to the lattice: nobody sees them.
     """
-    released = ids.clone()
-    for place in drawn(ids, search).nonzero()[:, 0].split(_DRAWN):
-        noise = mechanism.noise(etas=etas[place].numpy(), width=search.table.shape[1], rng=rng)
-        released[place] = replacements(ids[place], noise, search, on_lattice=False)
+    released, places = ids.clone(), drawn(ids, search).nonzero()[:, 0]
+    if privacy.exponential:
+        distinct, of = ids[places].unique(return_inverse=True)
+        groups = torch.zeros_like(distinct) if search.groups is None else search.groups[distinct]
+        mechanism = Exponential(search, eta=privacy.eta)
+        released[places] = mechanism.draw(search.table[distinct], groups, of, rng.random(len(places)))
+        return released
+    noise = find_mechanism(privacy.noise)
+    for some in places.split(_DRAWN):
+        own = noise.noise(etas=etas[some].numpy(), width=search.table.shape[1], rng=rng)
+        released[some] = replacements(ids[some], own, search, on_lattice=False)
     return released
 
 
@@ -89,7 +98,7 @@ class Pairs:
         search: NeighbourSearch,
         unigram: Tensor,
         *,
-        mechanism: Mechanism,
+        privacy: PrivacySpec,
         etas: Callable[[Tensor], Tensor],
         rng: np.random.Generator,
     ) -> Pairs:
@@ -99,13 +108,79 @@ class Pairs:
             count: How many.
             search: Of the table.
             unigram: `[vocab]` float64, ln of how often each token stands.
-            mechanism: Whose noise.
+            privacy: How tokens are replaced.
             etas: The parameter `[n]` of each of the tokens `[n]`.
             rng: Draws tokens and noise.
         """
         share = unigram.exp().numpy() * drawn(torch.arange(len(unigram)), search).numpy()
         true = torch.from_numpy(rng.choice(len(share), size=count, p=share / share.sum()))
-        return cls(true, draw_ids(true, search, mechanism=mechanism, etas=etas(true), rng=rng))
+        return cls(true, draw_ids(true, search, privacy=privacy, etas=etas(true), rng=rng))
+
+
+class ExponentialChannel:
+    """ln P(released | true) of the exponential mechanism, which is known: nothing is fitted.
+
+    Its methods are those of `Channel`.
+
+    Args:
+        search: Of words' vectors, with candidates and groups.
+        eta: Of the mechanism.
+    """
+
+    def __init__(self, search: NeighbourSearch, *, eta: float) -> None:
+        self._table = search.table.detach().float()
+        self._groups = search.groups
+        self._eta = eta
+        self._exponential = Exponential(search, eta=eta)
+        self._partition = torch.full((len(self._table),), torch.nan)
+
+    def shrunk(self, _: float) -> Self:
+        """The same: no counts are mixed into what is known."""
+        return self
+
+    def log_probability(self, released: Tensor, true: Tensor) -> Tensor:
+        """`[n, k]` float32, of `released` `[n]` and `true` `[n, k]`, int64."""
+        self._prepare(true.unique())
+        distances = (self._table[released][:, None] - self._table[true]).norm(dim=2)
+        score: Tensor = -self._eta / 2 * distances - self._partition[true]
+        _keep_apart(score, self._groups, released[:, None], true)
+        return score
+
+    def likeliest(self, released: Tensor, true: Tensor, prior: Tensor, k: int) -> Tensor:
+        """`[n, k]` int64, those of `true` `[m]` with the largest posterior under `prior` `[m]`."""
+        best = [(score + prior).topk(min(k, len(true)), dim=1, sorted=False) for score in self._every(released, true)]
+        return torch.cat([true[found.indices] for found in best])
+
+    def log_evidence(self, released: Tensor, true: Tensor, prior: Tensor) -> Tensor:
+        """ln P(released) `[n]` float32, whatever stood there."""
+        return torch.cat([(score + prior).logsumexp(1) for score in self._every(released, true)])
+
+    def _every(self, released: Tensor, true: Tensor) -> Iterator[Tensor]:
+        self._prepare(true)
+        for part in released.split(_ROWS):
+            score = torch.cdist(self._table[part], self._table[true]).mul_(-self._eta / 2) - self._partition[true]
+            _keep_apart(score, self._groups, part[:, None], true)
+            yield score
+
+    def _prepare(self, true: Tensor) -> None:
+        unknown = true[self._partition[true].isnan()]
+        groups = torch.zeros_like(unknown) if self._groups is None else self._groups[unknown]
+        found = self._exponential.log_normalisers(self._table[unknown], groups) if len(unknown) else torch.empty(0)
+        # a word in clear is drawn from nothing
+        self._partition[unknown] = torch.where(groups == CLEAR, 0.0, found).float()
+
+
+def _keep_apart(score: Tensor, groups: Tensor | None, released: Tensor, true: Tensor) -> None:
+    """Makes what is no pair of the mechanism improbable in `score`, to whose shape the ids `[...]` are broadcast.
+
+    A word is replaced within its group, and one that leaves as it is by nothing.
+    """
+    if groups is None:
+        return
+    group = groups[released]
+    score.masked_fill_(group != groups[true], _IMPOSSIBLE)
+    score.masked_fill_((group == CLEAR) & (released != true), _IMPOSSIBLE)
+    score.masked_fill_((group == CLEAR) & (released == true), 0.0)
 
 
 class Channel:
@@ -167,7 +242,7 @@ class Channel:
         score = a * (row[:, None] @ embedding(true, self._table).transpose(1, 2))[:, 0]
         score += (b * row.square().sum(1) + c * row.norm(dim=1))[:, None] - self._partition[true]
         score += s * (released[:, None] == true)
-        self._keep_apart(score, released[:, None], true)
+        _keep_apart(score, self._groups, released[:, None], true)
         if self._counts is None:
             return score
         counted, drawn = self._counts.of(released, true)
@@ -196,7 +271,7 @@ class Channel:
             own = torch.searchsorted(true, part).clamp(max=len(true) - 1)
             found = (true[own] == part).nonzero()[:, 0]
             score[found, own[found]] += s
-            self._keep_apart(score, part[:, None], true)
+            _keep_apart(score, self._groups, part[:, None], true)
             chosen.append(true[score.topk(min(k, len(true)), dim=1, sorted=False).indices])
         return torch.cat(chosen)
 
@@ -219,7 +294,7 @@ class Channel:
             row = self._table[part]
             score = torch.addmm(offset, row, self._table[true].T, alpha=a)
             score += s * (part[:, None] == true)
-            self._keep_apart(score, part[:, None], true)
+            _keep_apart(score, self._groups, part[:, None], true)
             found.append(score.logsumexp(1) + b * row.square().sum(1) + c * row.norm(dim=1))
         return torch.cat(found)
 
@@ -232,20 +307,8 @@ class Channel:
             own = self._place[part]
             known = (own >= 0).nonzero()[:, 0]
             score[known, own[known]] += s
-            self._keep_apart(score, self._released, part[:, None])
+            _keep_apart(score, self._groups, self._released, part[:, None])
             self._partition[part] = score.logsumexp(1)
-
-    def _keep_apart(self, score: Tensor, released: Tensor, true: Tensor) -> None:
-        """Makes what is no pair of the mechanism improbable in `score`, to whose shape the ids `[...]` are broadcast.
-
-        A word is replaced within its group, and one that leaves as it is by nothing.
-        """
-        if self._groups is None:
-            return
-        group = self._groups[released]
-        score.masked_fill_(group != self._groups[true], _IMPOSSIBLE)
-        score.masked_fill_((group == CLEAR) & (released != true), _IMPOSSIBLE)
-        score.masked_fill_((group == CLEAR) & (released == true), 0.0)
 
     def _fit(self, eta: float) -> tuple[float, float, float, float]:
         """Maximum likelihood by Newton steps in a trust region: four numbers, one maximum."""
@@ -268,7 +331,7 @@ class Channel:
             a, b, c, s = weights
             score = (products * a).add_(b * self._square + c * self._norm)
             score[known, own] += s
-            self._keep_apart(score, self._released, ids)
+            _keep_apart(score, self._groups, self._released, ids)
             total = score.logsumexp(1)
             loss = float((total - score[at, released]).double().mean())
             share = score.sub_(total[:, None]).exp_()

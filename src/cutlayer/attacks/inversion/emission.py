@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cutlayer.attacks.inversion.channel import Channel
+from cutlayer.attacks.inversion.channel import Channel, ExponentialChannel
 
 _QUERIES = 1024
 _NEWTON = 6
@@ -69,7 +69,7 @@ class Released:
         sources: `[k]` int64, tokens that a text may have, beside those that were released.
     """
 
-    def __init__(self, channel: Channel, unigram: Tensor, sources: Tensor) -> None:
+    def __init__(self, channel: Channel | ExponentialChannel, unigram: Tensor, sources: Tensor) -> None:
         self._channel = channel
         self._unigram = unigram
         self._sources = sources

@@ -26,14 +26,14 @@ from torch import Tensor
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import content_tokens, single_texts
-from cutlayer.attacks.inversion.channel import Channel, Pairs, draw_ids
+from cutlayer.attacks.inversion.channel import Channel, ExponentialChannel, Pairs, draw_ids
 from cutlayer.attacks.inversion.decoding import decode
 from cutlayer.attacks.inversion.emission import Candidates, Emission, NoisyRows, Released, Unchanged
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
 from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
-from cutlayer.privacy.mechanisms import DChi, find_mechanism
+from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.replacement import noisy_rows
 
@@ -319,11 +319,15 @@ def _draw_released(
     ids: Tensor, search: NeighbourSearch, prior: Bigram, noise: Noise, spec: MaximumPosteriorSpec, *, sources: Tensor
 ) -> _Drawn:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
-    mechanism = find_mechanism(noise.privacy.noise)
+    privacy = noise.privacy
     etas = partial(_etas, noise=noise, rng=rng)
-    pairs = Pairs.drawn(spec.pairs, search, prior.unigram, mechanism=mechanism, etas=etas, rng=rng)
-    channel = Channel(search, pairs, eta=noise.privacy.eta)
-    observed = draw_ids(ids, search, mechanism=mechanism, etas=etas(ids), rng=rng)
+    channel: Channel | ExponentialChannel
+    if privacy.exponential:
+        channel = ExponentialChannel(search, eta=privacy.eta)
+    else:
+        pairs = Pairs.drawn(spec.pairs, search, prior.unigram, privacy=privacy, etas=etas, rng=rng)
+        channel = Channel(search, pairs, eta=privacy.eta)
+    observed = draw_ids(ids, search, privacy=privacy, etas=etas(ids), rng=rng)
 
     def emission(shrinkage: float, prior: Bigram) -> Emission:
         return Released(channel.shrunk(shrinkage), prior.unigram, sources)

@@ -20,7 +20,7 @@ from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
-from cutlayer.privacy.replacement import CLEAR, noisy_rows
+from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
 from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, written
 
@@ -249,8 +249,8 @@ class WordsPrivatizer(Privatizer):
     def _distinct(self, ids: Tensor) -> _Distinct:
         names, place = np.unique(ids.numpy(), return_inverse=True)
         words = [self._dictionary.lexicon.word(name) for name in names.tolist()]
-        of_tag = self._dictionary.vocabulary.grouping.of_tag
-        return _Distinct(words, place, torch.tensor([of_tag.get(word.tag, CLEAR) for word in words]).long())
+        group = self._dictionary.vocabulary.grouping.group
+        return _Distinct(words, place, torch.tensor([group(word.tag) for word in words], dtype=torch.int64))
 
     def _written(self, named: Named) -> Written:
         """The texts that drawn words make, as token ids."""
@@ -276,13 +276,14 @@ class WordsPrivatizer(Privatizer):
         row = chosen.cumsum(0) - 1
         vectors = vocabulary.vectors([form for form, one in zip(forms, chosen.tolist(), strict=True) if one])
         of = torch.from_numpy(place)[drawn]
-        found = torch.empty(len(of), dtype=torch.int64)
-        constrained = vocabulary.grouping.constrained
-        for part, noise in self._noise(
-            width=vocabulary.table.shape[1], etas=named.etas[drawn], names=named.names[drawn.numpy()]
-        ):
-            rows, group = vectors[row[of[part]]], distinct.group[of[part]]
-            found[part] = self.search.nearest(noisy_rows(rows, noise), group if constrained else None)
+        names = named.names[drawn.numpy()]
+        found = (
+            self._exponential.draw(
+                vectors, distinct.group[chosen], row[of], self._noise_keys.streams(names).random(len(of))
+            )
+            if self.spec.exponential
+            else self._nearest(vectors, distinct.group[chosen], row[of], etas=named.etas[drawn], names=names)
+        )
         new = vocabulary.words[found.numpy()]
         mask = drawn.numpy()
         pieces = np.array([(word.before, word.form) for word in distinct.words], dtype=object).reshape(-1, 2)[place]
@@ -300,6 +301,32 @@ class WordsPrivatizer(Privatizer):
         changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(bool))
         places[drawn] = found
         return DrawnWords(places, changed, pieces, lengths)
+
+    def _nearest(
+        self, vectors: Tensor, groups: Tensor, of: Tensor, *, etas: Tensor, names: NDArray[np.uint8]
+    ) -> Tensor:
+        """The nearest word to each noisy vector, `[n]` int64.
+
+        Args:
+            vectors: `[distinct, width]`, of words that are drawn.
+            groups: `[distinct]` int64.
+            of: `[n]` int64, which of them stands in each place.
+            etas: `[n]` float64.
+            names: `[n, NAME_BYTES]` uint8, of each draw.
+        """
+        found = torch.empty(len(of), dtype=torch.int64)
+        for part, noise in self._noise(width=vectors.shape[1], etas=etas, names=names):
+            found[part] = self.search.nearest(noisy_rows(vectors[of[part]], noise), groups[of[part]])
+        return found
+
+    @property
+    def name(self) -> str:
+        """See `Privatizer.name`."""
+        return f"{super().name}, exponential" if self.spec.exponential else super().name
+
+    @cached_property
+    def _exponential(self) -> Exponential:
+        return Exponential(self.search, eta=self.spec.eta)
 
     def _clear(self, texts: TextMajor) -> dict[str, Tensor]:
         """Of each item how many words leave as they are, by what they are."""

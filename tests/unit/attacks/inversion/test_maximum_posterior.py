@@ -83,7 +83,7 @@ def transcript(*payloads):
 
 def drawn(seed, eta=ETA):
     (side,) = TEXTS.segments
-    ids = draw_ids(side.values, SEARCH, mechanism=DChi(), etas=constant(eta)(side.values), rng=rng(seed))
+    ids = draw_ids(side.values, SEARCH, privacy=TextToText(eta=1), etas=constant(eta)(side.values), rng=rng(seed))
     return Tokens((side.with_values(ids),))
 
 
@@ -113,11 +113,11 @@ def test_the_prior_is_a_distribution_and_knows_what_it_saw():
 def test_the_channel_is_what_draws_show():
     """Against 200,000 draws of a few tokens, which the formula was not fitted on."""
     uniform = torch.where(CANDIDATES, -math.log(VOCAB - 10), -torch.inf).double()
-    pairs = Pairs.drawn(6000, SEARCH, uniform, mechanism=DChi(), etas=constant(ETA), rng=rng())
+    pairs = Pairs.drawn(6000, SEARCH, uniform, privacy=TextToText(eta=1), etas=constant(ETA), rng=rng())
     channel = Channel(SEARCH, pairs, eta=ETA)
     tokens = torch.tensor([11, 60, 150])
     many = tokens.repeat_interleave(60_000)
-    released = draw_ids(many, SEARCH, mechanism=DChi(), etas=constant(ETA)(many), rng=rng(5)).view(3, -1)
+    released = draw_ids(many, SEARCH, privacy=TextToText(eta=1), etas=constant(ETA)(many), rng=rng(5)).view(3, -1)
     off = []
     for token, found in zip(tokens, released, strict=True):
         share = torch.bincount(found, minlength=VOCAB).double() / len(found)
@@ -217,7 +217,7 @@ ETAS = torch.where(torch.arange(VOCAB)[:, None] % 2 == torch.arange(2), 1.5, 0.6
 def test_ids_under_cti_are_read_whether_etas_are_estimated_or_not(etas):
     (side,) = TEXTS.segments
     drawn_at = ETAS[side.values, torch.arange(len(TEXTS)).repeat_interleave(side.lengths) % 2]
-    ids = draw_ids(side.values, SEARCH, mechanism=DChi(), etas=drawn_at, rng=rng(3))
+    ids = draw_ids(side.values, SEARCH, privacy=TextToText(eta=1), etas=drawn_at, rng=rng(3))
     plain = float((ids == side.values).double().mean())
     noise = Noise(TextToText(eta=ETA, cti=CtiSpec()), etas=etas)
     assert 0.3 < plain < 0.7, "noise that hides some"

@@ -27,7 +27,7 @@ from cutlayer.attacks.inversion.alignment import Looks
 from cutlayer.attacks.inversion.channel import draw_ids
 from cutlayer.attacks.inversion.multi_run import JointReader
 from cutlayer.core import Ragged, Tokens
-from cutlayer.privacy import DChi, TextToText, Vector
+from cutlayer.privacy import TextToText, Vector
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import RECORD_SET, record
 
@@ -45,7 +45,7 @@ def drawn(texts: Ragged, *, seed: int, eta: float = ETA) -> Ragged:
     """Texts as they leave, each token by a draw of its own."""
     etas = torch.full((len(texts.values),), eta, dtype=torch.float64)
     rng = np.random.Generator(np.random.PCG64(seed))
-    return texts.with_values(draw_ids(texts.values, KNOWLEDGE.search, mechanism=DChi(), etas=etas, rng=rng))
+    return texts.with_values(draw_ids(texts.values, KNOWLEDGE.search, privacy=TextToText(eta=1), etas=etas, rng=rng))
 
 
 def long_texts() -> Ragged:
