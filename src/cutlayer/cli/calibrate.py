@@ -17,10 +17,9 @@ from cutlayer.cli.output import Output
 from cutlayer.core.cut import Place
 from cutlayer.core.extras import require
 from cutlayer.core.setting import Shown, setting
-from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec, Training
-from cutlayer.privacy.spec import Words
+from cutlayer.privacy.spec import WordDraw, Words
 from cutlayer.reports.audit_spec import PublicText
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ SEARCH = "The search"
 SEED = 0
 LOCAL: Final = {"training.epochs": "", "training.learning_rate": "", "seed": f"{SEED}"}
 """What of a run can be set, and what it is by default where that is another than a run's."""
-WORDS: Final = ("words", "candidates", "draw", "space", "tagger", "vocabulary")
-"""What can be said of words that are drawn."""
 MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector", "words"], Place]]] = {
     "text-to-text": ("text-to-text", Place.TOKENS),
     "vector": ("vector", Place.TOKENS),
@@ -42,7 +39,7 @@ MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector", "words"],
 """What may be chosen, each by its mechanism and where noise is added."""
 
 
-class Search(SettingsSpec):
+class Search(WordDraw):
     """What is searched, in which texts and among what."""
 
     data: str = setting(help=f"Your texts: {DATA_HELP}", shown=Shown(TEXTS, common=True, metavar="FILE"))
@@ -76,7 +73,6 @@ def calibrate(
     searched: Search,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column", "label_column"))],
     local: LocalModel,
-    words: Annotated[dict[str, Any], Part(Words, WORDS)],
     attacker: Annotated[dict[str, Any], Part(AttackerSpec, ("auxiliary_fraction",))],
     public: PublicText,
     settings: Annotated[dict[str, Any], Part(FinetuneSpec, tuple(LOCAL), tuple(LOCAL.items()))],
@@ -101,7 +97,7 @@ def calibrate(
     from cutlayer.reports.calibrate import calibrate as search
     from cutlayer.reports.wording import per_cent
 
-    arms = _arms(searched, words)
+    arms = _arms(searched)
     seed = settings.get("seed", SEED)
     given = settings["training"].model_dump(exclude_unset=True) if "training" in settings else {}
     training = Training(**{"dev_share": HELD_OUT} | given)
@@ -168,7 +164,7 @@ def command(setting: Setting, data: str, where: DataSpec, training: Training) ->
     line += ["--mechanism", arm.mechanism]
     line += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
     for name, value in (
-        {} if arm.words is None else arm.words.model_dump(include={*WORDS}, exclude_unset=True)
+        {} if arm.words is None else arm.words.model_dump(include={*WordDraw.model_fields}, exclude_unset=True)
     ).items():
         line += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
     line += [] if training.epochs is None else ["--epochs", str(training.epochs)]
@@ -197,9 +193,10 @@ def _target(given: str) -> float:
     return target
 
 
-def _arms(searched: Search, words: Mapping[str, Any]) -> tuple[Arm, ...]:
+def _arms(searched: Search) -> tuple[Arm, ...]:
     from cutlayer.reports.calibrate import Arm
 
+    words = {name: getattr(searched, name) for name in WordDraw.model_fields if name in searched.model_fields_set}
     if words and "words" not in searched.mechanisms:
         raise typer.BadParameter("means nothing without --mechanism words", param_hint=f"--{next(iter(words))}")
     drawn = Words(eta=1.0, **words) if "words" in searched.mechanisms else None

@@ -104,8 +104,7 @@ def run_privatizing(
         candidates=archive.candidates,
         table_fingerprint=table_fingerprint(archive.table),
         boundary=f"{archive.fingerprint}/{Cut(bottom=spec.cut.bottom).slug}",
-        spellings=Spellings(archive.spellings),
+        spellings=reading.dictionary or Spellings(archive.spellings),
         importance=importance,
-        dictionary=reading.dictionary,
     )
     return Privatizing(reading, privatizer)

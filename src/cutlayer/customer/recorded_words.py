@@ -66,7 +66,7 @@ class WordNumbers:
         return WordRows(word_vectors([word for word, _ in self._numbers], table, tokenizer), table)
 
     def decode(self, numbers: Sequence[int] | Tensor, **_: object) -> str:
-        """The words of some numbers with blanks between them, as a tokenizer's `decode`."""
+        """The words of numbers `[n]` with blanks between them, as a tokenizer's `decode`."""
         words = [word for word, _ in self._numbers]
         return " ".join(words[number] for number in map(int, numbers))
 

@@ -175,8 +175,7 @@ class Drawer:
             table=self.archive.table,
             candidates=self.archive.candidates,
             table_fingerprint=table_fingerprint(self.archive.table),
-            spellings=Spellings(self.archive.spellings),
-            dictionary=self.reading.dictionary,
+            spellings=self.reading.dictionary or Spellings(self.archive.spellings),
         )
 
     @cached_property

@@ -11,7 +11,6 @@ of a token's own row. So whatever it returns is post-processing of the noisy vec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError
+from cutlayer.privacy.equal_rows import first_of_equals
 from cutlayer.privacy.mechanisms import round_to_lattice
 
 QUERY_BLOCK: Final = 2048
@@ -201,7 +201,7 @@ class NeighbourSearch:
         ids = candidates.nonzero().flatten()
         group = torch.zeros_like(ids) if groups is None else groups[ids]
         numbers = group.unique().tolist()
-        of_groups = [_first_of_equals(table, ids[group == number]) for number in numbers]
+        of_groups = [first_of_equals(table, ids[group == number]) for number in numbers]
         self.candidates = torch.cat([ids[:0], *of_groups])
         """Ids of the rows that can be returned, group by group, ascending in each."""
         self._groups = dict(zip(numbers, _ranges(torch.tensor([len(own) for own in of_groups])), strict=True))
@@ -466,27 +466,6 @@ def _peaks(grouped: Tensor) -> Tensor:
 def _ordered(scores: Tensor) -> Tensor:
     """Scores as `_peaks` compares them."""
     return scores.view(torch.int16) if scores.dtype is torch.bfloat16 else scores
-
-
-def _first_of_equals(table: Tensor, ids: Tensor) -> Tensor:
-    """`ids` without those whose row equals that of a lower id."""
-    if not len(ids):
-        return ids
-    # rows hashed with integers, whose sums are exact in any order: equal rows have equal hashes wherever they stand
-    factors = torch.frombuffer(bytearray(hashlib.shake_128(b"rows").digest(8 * table.shape[1])), dtype=torch.int64)
-    hashes = []
-    for some in torch.split(ids, _BUILD_ROWS):
-        bits = (table[some].double() + 0.0).view(torch.int64)  # + 0.0 makes -0.0 and 0.0 the same bits
-        hashes.append(((bits ^ (bits >> 32)) * factors).sum(1))
-    _, group = torch.unique(torch.cat(hashes), return_inverse=True)
-    first = torch.full((int(group.max()) + 1,), len(ids)).scatter_reduce(0, group, torch.arange(len(ids)), "amin")[
-        group
-    ]
-    repeated = (first != torch.arange(len(ids))).nonzero().flatten()
-    keep = torch.ones(len(ids), dtype=torch.bool)
-    for some in torch.split(repeated, _BUILD_ROWS):
-        keep[some] = (table[ids[some]] != table[ids[first[some]]]).any(1)
-    return ids[keep]
 
 
 def _require_full_precision() -> None:

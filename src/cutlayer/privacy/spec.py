@@ -295,16 +295,9 @@ class Vector(_TokenNoise):
         return self
 
 
-class Words(_Noise):
-    """Noise on words, each replaced by the nearest word of its part of speech: text leaves, for any vendor's model.
+class WordDraw(SettingsSpec):
+    """Which words are replaced, by which others, and how."""
 
-    d_χ privacy of each chosen word with respect to the Euclidean distance of word vectors, eta per word, between texts
-    with the same parts of speech and the same words in clear. Other words leave as they are.
-
-    Ref: RAPT §III-A2, eq. (2) and (4).
-    """
-
-    mechanism: Literal["words"] = "words"
     words: tuple[str, ...] = setting(
         ("noun", "verb", "pronoun", "preposition"),
         help="Which words are replaced: categories, or tags of Universal Dependencies, with commas between them; or "
@@ -341,16 +334,6 @@ class Words(_Noise):
         shown=Shown(PRIVACY, metavar="FILE", default="the one that comes with cutlayer, made from old books"),
     )
 
-    @property
-    def place(self) -> Place:
-        """At the words, before they are tokens."""
-        return Place.TOKENS
-
-    @property
-    def cti(self) -> None:
-        """All words of a text are drawn with one eta."""
-        return None
-
     @field_validator("words", mode="before")
     @classmethod
     def _split(cls, words: Any) -> Any:
@@ -359,8 +342,6 @@ class Words(_Noise):
 
     @model_validator(mode="after")
     def _check_words(self) -> Self:
-        if self.draw == "exponential" and self.noise != D_CHI:
-            raise ValueError("noise must be left out with draw exponential: no noise is drawn")
         known = {*CATEGORIES, *(tag.lower() for tags in CATEGORIES.values() for tag in tags)}
         if not self.words:
             raise ValueError(f"words must name one category at least: {', '.join(CATEGORIES)}, or all")
@@ -377,11 +358,6 @@ class Words(_Noise):
         return self
 
     @property
-    def exponential(self) -> bool:
-        """See `PrivacySpec.exponential`."""
-        return self.draw == "exponential"
-
-    @property
     def source(self) -> tuple[str, int | None]:
         """The model of `space`, and of how many principal components of its table; `None` for the table itself."""
         found = re.fullmatch(r"(.+):([0-9]{1,6})", self.space)
@@ -391,3 +367,36 @@ class Words(_Noise):
     def chosen(self) -> tuple[str, ...]:
         """Categories, or tags, of the words that are replaced."""
         return tuple(CATEGORIES) if self.words == (ALL_WORDS,) else self.words
+
+
+class Words(WordDraw, _Noise):
+    """Noise on words, each replaced by the nearest word of its part of speech: text leaves, for any vendor's model.
+
+    d_χ privacy of each chosen word with respect to the Euclidean distance of word vectors, eta per word, between texts
+    with the same parts of speech and the same words in clear. Other words leave as they are.
+
+    Ref: RAPT §III-A2, eq. (2) and (4).
+    """
+
+    mechanism: Literal["words"] = "words"
+
+    @property
+    def place(self) -> Place:
+        """At the words, before they are tokens."""
+        return Place.TOKENS
+
+    @property
+    def cti(self) -> None:
+        """All words of a text are drawn with one eta."""
+        return None
+
+    @property
+    def exponential(self) -> bool:
+        """See `PrivacySpec.exponential`."""
+        return self.draw == "exponential"
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> Self:
+        if self.draw == "exponential" and self.noise != D_CHI:
+            raise ValueError("noise must be left out with draw exponential: no noise is drawn")
+        return self

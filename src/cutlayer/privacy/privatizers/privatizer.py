@@ -134,7 +134,7 @@ class Privatizer(ABC):
 
     @property
     def measured(self) -> Tensor | None:
-        """Rows between which distances are measured."""
+        """Rows `[n, width]` between which distances are measured."""
         return self.space.table
 
     @property
@@ -407,9 +407,8 @@ def build_privatizer(
     candidates: Tensor | None = None,
     table_fingerprint: str = "",
     boundary: str = "",
-    spellings: Spellings | None = None,
+    spellings: Spellings | Dictionary | None = None,
     importance: UtilityImportance | None = None,
-    dictionary: Dictionary | None = None,
 ) -> Privatizer:
     """The privatizer that `spec` describes.
 
@@ -422,15 +421,15 @@ def build_privatizer(
         boundary: Names what the bottom's output is: model fingerprint and cut. Needed at place
             `activations`, where it keeps one draw from covering the outputs of two cuts.
         spellings: How tokens read. Without them each token is taken for a word: texts that differ in blanks or case
-            then have accounts of their own.
+            then have accounts of their own. Where words are drawn, what they are drawn with.
         importance: Fitted with `spec.cti`, if that is set.
-        dictionary: What words are drawn with, where words are drawn.
 
     Raises:
         ConfigError: There is no such noise, or something the mechanism needs is missing. Lists everything.
     """
     table = None if table is None else table.detach().cpu()
-    read = spellings or Spellings() if dictionary is None else dictionary.lexicon
+    dictionary = spellings if isinstance(spellings, Dictionary) else None
+    read = spellings.lexicon if isinstance(spellings, Dictionary) else spellings or Spellings()
     space = Space(table, candidates, table_fingerprint, boundary, read, dictionary)
     return PRIVATIZERS[spec.mechanism](spec, secret=secret, space=space, importance=importance)
 

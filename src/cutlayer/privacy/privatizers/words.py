@@ -206,7 +206,7 @@ class WordsPrivatizer(Privatizer):
 
     @property
     def measured(self) -> Tensor:
-        """Vectors of the vocabulary."""
+        """Vectors of the vocabulary, `[words, width]`."""
         return self._dictionary.vocabulary.table
 
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
