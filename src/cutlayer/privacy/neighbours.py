@@ -165,8 +165,7 @@ class NeighbourSearch:
     Equal rows count once, under their lowest id; of several rows at exactly the same distance the
     lowest id is returned. So the answer does not depend on blocks, threads or element type.
 
-    Where candidates are of several groups, such as parts of speech, a query is answered from its own: a block holds
-    candidates of one group, and is multiplied with the queries of that group alone.
+    A query is answered from its own group: a block's candidates are of one, and meet the queries of that group alone.
 
     Memory: the table (not copied), one copy of the candidates in the coarse type, and blocks of
     fixed size, whatever the number of queries.
@@ -253,10 +252,10 @@ class NeighbourSearch:
         again = unclear.nonzero().flatten()
         if len(again):
             self.counts.double += len(again)
-            within = {
-                group: range(*torch.searchsorted(again, torch.tensor([part.start, part.stop])).tolist())
-                for group, part in parts.items()
-            }
+            bounds = torch.tensor([(part.start, part.stop) for part in parts.values()])
+            within = dict(
+                zip(parts, (range(*each) for each in torch.searchsorted(again, bounds).tolist()), strict=True)
+            )
             # a float64 copy is not kept: it is needed about never, and then for a few queries
             found[again], _ = self._search(queries[again], torch.float64, self._build(torch.float64), within)
         return found
