@@ -41,7 +41,7 @@ from tests.equivalence.checks import (
 from tests.equivalence.test_step import heads
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, SEQ2SEQ, VARIANTS, VOCAB, make_model, shared_model
 
-VIRTUAL = (PromptSpec(prompt_length=4), PrefixSpec(prefix_length=3))
+VIRTUAL = (PromptSpec(prompt_length=4, pooling="sequence"), PrefixSpec(prefix_length=3))
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1))
 IGNORED = {("distilbert", "prefix")}
 """What is refused; `test_every_tensor_gets_a_gradient_or_the_method_is_refused`."""

@@ -85,7 +85,9 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
     check_split_equals_whole(name, bottom, Lora(), tmp_path)
 
 
-@pytest.mark.parametrize("tuning", [FullTuning(), Prompt(prompt_length=4), Prefix(prefix_length=3)], ids=str)
+@pytest.mark.parametrize(
+    "tuning", [FullTuning(), Prompt(prompt_length=4, pooling="sequence"), Prefix(prefix_length=3)], ids=str
+)
 @pytest.mark.parametrize("name", families_first(FAMILIES))
 def test_each_method_of_a_split_run_equals_the_whole_model(name: str, tuning: TuningSpec, tmp_path: Path) -> None:
     if name == "distilbert" and tuning.method == "prefix":

@@ -40,6 +40,7 @@ KINDS: dict[str, TuningSpec] = {
     "lora": Lora(r=2),
     "full": FullTuning(),
     "prompt": Prompt(prompt_length=4),
+    "prompt, sequence": Prompt(prompt_length=4, pooling="sequence"),
     "prompt, text": Prompt(prompt_length=4, pooling="text"),
     "prefix": Prefix(prefix_length=3),
     "prefix, mean": Prefix(prefix_length=3, pooling="mean"),

@@ -73,8 +73,11 @@ def tuned_whole(
 
     Raises:
         ModelError: The method puts virtual positions before each text, and some blocks would not see them; or it is a
-            prefix of an encoder-decoder, of which PEFT 0.21 gives block i the pair of block 2i.
+            prefix of an encoder-decoder, of which PEFT 0.21 gives block i the pair of block 2i; or a head is to read
+            what PEFT's does not.
     """
+    if num_labels is not None and getattr(tuning, "pooling", "sequence") != "sequence":
+        raise ModelError("PEFT's heads read the whole sequence.", remedy='Compare a run with pooling "sequence".')
     if tuning.method == "prefix" and family_of(whole.config).kind is Kind.ENCODER_DECODER:
         raise ModelError(
             "PEFT's prefix of an encoder-decoder belongs to other blocks than a split run's.", remedy="Use a prompt."
