@@ -117,6 +117,8 @@ class PromptSpec(MethodSpec):
 class PrefixSpec(MethodSpec):
     """Trained keys and values before the text's, in each of the vendor's blocks.
 
+    A prefix has no positions in the sequence, so PEFT's head reads the text: measured as in `PromptSpec`, at a rate of
+    0.03, `sequence` 83.0 %, `mean` 84.9, which one seed does not tell apart.
     Ref: Li & Liang 2021, arXiv:2101.00190; without re-parameterisation, as P-tuning v2, Liu et al. 2021,
     arXiv:2110.07602.
     """
