@@ -22,6 +22,7 @@ from cutlayer.models import (
     attach,
     load_adapter,
     save_adapter,
+    set_checkpointing,
     split,
     split_seq2seq,
 )
@@ -40,7 +41,7 @@ from tests.equivalence.checks import (
 from tests.equivalence.test_step import heads
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, SEQ2SEQ, VARIANTS, VOCAB, make_model, shared_model
 
-VIRTUAL = (PromptSpec(prompt_length=4), PrefixSpec(prefix_length=3))
+VIRTUAL = (PromptSpec(prompt_length=4, pooling="sequence"), PrefixSpec(prefix_length=3))
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1))
 IGNORED = {("distilbert", "prefix")}
 """What is refused; `test_every_tensor_gets_a_gradient_or_the_method_is_refused`."""
@@ -124,6 +125,22 @@ def test_growing_texts_see_virtual_positions_once(name: str, spec: MethodSpec, p
     grown = generate_parts(parts, case, tokens=6, forced=forced)
     assert torch.equal(grown, generate_again(parts, case, forced))
     assert len(grown.unique()) > 3, "one token again and again would show little"
+
+
+@pytest.mark.parametrize("spec", VIRTUAL, ids=lambda spec: spec.method)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "mistral"])
+def test_blocks_computed_again_see_the_same_positions(name: str, spec: MethodSpec) -> None:
+    """A cache that a block had filled once would be attended to twice."""
+    parts = cut_up(shared_model(name, Head.CLASSIFICATION), Cut(bottom=1), name)
+    batch = make_batch(case_of(name, Head.CLASSIFICATION, Cut(bottom=1)))
+    found = []
+    for again in (False, True):
+        top = attach(parts.top, spec, num_labels=3, seed=1)
+        set_checkpointing(top, again)
+        output = split_logits(replace(parts, top=top), batch)
+        trained = [value for value in top.parameters() if value.requires_grad]
+        found.append((output, *torch.autograd.grad(output.square().sum(), trained)))
+    assert all(torch.equal(left, right) for left, right in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name not in VARIANTS])

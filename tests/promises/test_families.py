@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from cutlayer import vendor
 from cutlayer.core import Cut
-from cutlayer.customer import Client, Lora, Objective, Silent, Training
+from cutlayer.customer import Client, FullTuning, Lora, Objective, Prefix, Prompt, Silent, Training, TuningSpec
 from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.run import Run, RunState
 from cutlayer.data import Dataset
@@ -23,7 +23,7 @@ from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
-from tests.equivalence.zoo import CONFIGURATIONS, PAD, VOCAB, families_first, make_model
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, VOCAB, families_first, make_model
 from tests.promises.runs import clear_order, give_secret
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
@@ -82,11 +82,27 @@ def corpus(n: int, seed: int, *, pairs: bool) -> Dataset:
 @pytest.mark.parametrize("bottom", [0, 2])
 @pytest.mark.parametrize("name", families_first(FAMILIES))
 def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) -> None:
+    check_split_equals_whole(name, bottom, Lora(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tuning", [FullTuning(), Prompt(prompt_length=4, pooling="sequence"), Prefix(prefix_length=3)], ids=str
+)
+@pytest.mark.parametrize("name", families_first(FAMILIES))
+def test_each_method_of_a_split_run_equals_the_whole_model(name: str, tuning: TuningSpec, tmp_path: Path) -> None:
+    if name == "distilbert" and tuning.method == "prefix":
+        pytest.skip("refused: its blocks attend to the text's own keys and values alone")
+    if name not in ENCODERS and tuning.method == "prompt":
+        pytest.skip("behind a prompt Hugging Face's head takes a decoder's last column, padding or not")
+    check_split_equals_whole(name, 0, tuning, tmp_path)
+
+
+def check_split_equals_whole(name: str, bottom: int, tuning: TuningSpec, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model"))
     pairs = bottom == 2
     train, dev, test = (corpus(n, seed, pairs=pairs) for n, seed in ((40, 1), (9, 2), (9, 3)))
-    settled = settle_training(TRAINING, Objective.CLASSIFICATION, Lora())
-    run = ReferenceRun(train, dev, test, source, settled, Lora(), 4, clear_order(4))
+    settled = settle_training(TRAINING, Objective.CLASSIFICATION, tuning)
+    run = ReferenceRun(train, dev, test, source, settled, tuning, 4, clear_order(4))
     expected = train_centralised(run, progress=Silent(), bottom=bottom)
     vendor.init(tmp_path / "vendor", models=[source], threads=torch.get_num_threads())
     key = vendor.keys.create(tmp_path / "vendor", "clinic")
@@ -101,6 +117,7 @@ def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) 
         training=TRAINING,
         seed=4,
         cut=Cut(bottom=bottom),
+        tuning=tuning,
     )
     client.close()
     state = RunState.model_validate_json((result.folder / "run.json").read_bytes())

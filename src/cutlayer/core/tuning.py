@@ -82,6 +82,10 @@ _POOLING: Final = (
 class PromptSpec(MethodSpec):
     """Trained rows before the text's rows, where these enter the vendor's blocks.
 
+    A BERT's own head reads the first position, which behind a prompt is a virtual one; so does PEFT's. That costs much:
+    MiniLM on SST-2's sentences without noise, 20 virtual positions, 300 updates of 32 texts, one seed, accuracy on dev
+    (n = 872, standard error 1.4): `sequence` 75.8 and 76.6 % at rates of 0.01 and 0.03, `text` 75.6 % at 0.01, `mean`
+    81.1 and 82.8 %. So the mean is the default, as in RAPT, and PEFT's head is `sequence`.
     Ref: Lester et al. 2021, arXiv:2104.08691.
     """
 
@@ -95,7 +99,9 @@ class PromptSpec(MethodSpec):
         ge=1,
         le=4096,
     )
-    pooling: Pooling = setting("sequence", help=_POOLING, shown=Shown(TUNING))
+    pooling: Pooling = setting(
+        "mean", help=_POOLING, shown=Shown(TUNING, default="of a prompt mean, of a prefix sequence")
+    )
 
     @property
     def positions(self) -> int:
@@ -111,6 +117,8 @@ class PromptSpec(MethodSpec):
 class PrefixSpec(MethodSpec):
     """Trained keys and values before the text's, in each of the vendor's blocks.
 
+    A prefix has no positions in the sequence, so PEFT's head reads the text: measured as in `PromptSpec`, at a rate of
+    0.03, `sequence` 83.0 %, `mean` 84.9, which one seed does not tell apart.
     Ref: Li & Liang 2021, arXiv:2101.00190; without re-parameterisation, as P-tuning v2, Liu et al. 2021,
     arXiv:2110.07602.
     """
@@ -125,7 +133,9 @@ class PrefixSpec(MethodSpec):
         ge=1,
         le=4096,
     )
-    pooling: Pooling = setting("sequence", help=_POOLING, shown=Shown(TUNING))
+    pooling: Pooling = setting(
+        "sequence", help=_POOLING, shown=Shown(TUNING, default="of a prompt mean, of a prefix sequence")
+    )
 
     @property
     def positions(self) -> int:

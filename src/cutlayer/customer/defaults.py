@@ -39,6 +39,12 @@ class Rates:
         classifier: Of classifiers; of one as wide as SAP's where `by_width`.
         language: Of language models and encoder-decoders.
         by_width: Whether a classifier's rate grows as the model gets narrower.
+
+    Of classifiers they were tried on MiniLM (hidden size 384) and SST-2's sentences without noise, 300 updates of 32
+    texts, one seed; accuracy on dev, n = 872: `lora` 84.3 % at 8e-4; `full` 87.2 % at 1e-4, 85.6 at 3e-4; `prefix`
+    51.3 % at 8e-4, 80.8 at 0.01, 83.0 at 0.03; `prompt` of 20 positions 50.9 % at 8e-4 (`sequence`), 81.1 at 0.01,
+    82.8 at 0.03. Rates of prompts and prefixes for language models and encoder-decoders are chosen by analogy, and not
+    measured.
     """
 
     classifier: float

@@ -14,7 +14,7 @@ from torch import Tensor
 from cutlayer.core import Payload
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import State
-from cutlayer.vendor.checks import check_count, check_positions, read_query, read_release
+from cutlayer.vendor.checks import check_count, check_longest, check_positions, read_query, read_release
 from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.journal import Journal
 from cutlayer.vendor.log import STEP, Entry
@@ -262,7 +262,9 @@ class LiveJob:
         limit = self._limits.max_rows_per_step
         check_count(len(numbers), limit)
         chosen = numbers.to(torch.int64).numpy()
-        check_positions(len(chosen), self._records.longest(chosen), limit)
+        longest = self._records.longest(chosen)
+        check_positions(len(chosen), longest, limit)
+        check_longest(self._card, longest, self.spec.virtual_positions)
         return self._records.gather(chosen)
 
     def _check_graph(self, payload: Payload | None) -> None:

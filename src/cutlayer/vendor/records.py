@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cutlayer.core import Payload
 from cutlayer.vendor.catalogue import ModelCard
-from cutlayer.vendor.checks import check_longest
 from cutlayer.vendor.problems import unacceptable
 from cutlayer.wire import Form, unpack
 from cutlayer.wire.messages import JobSpec
@@ -88,7 +87,6 @@ class Records:
         self._ends = np.cumsum([len(shard) for shard in self._shards])
         self._form = spec.form.value
         self._specials = card.template.special_count(spec.segments) if spec.form is Form.IDS else 0
-        self._card, self._virtual = card, spec.virtual_positions
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -109,9 +107,7 @@ class Records:
                 f"the job has records 0 to {len(self) - 1}.",
                 remedy="Name records of the job's own sets.",
             )
-        longest = self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
-        check_longest(self._card, longest, self._virtual)
-        return longest
+        return self._specials + max(int(shard.lengths[local].sum()) for shard, local in self._locate(numbers))
 
     def gather(self, numbers: NDArray[np.int64]) -> Payload:
         """The records as one release of `n` texts.

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, ModelError, Stopped
 from cutlayer.core.tuning import FullSpec, LoraSpec
-from cutlayer.customer import Client, FullTuning, Lora, Objective, Prefix, Prompt, Silent, TrainBottom, TuningSpec
+from cutlayer.customer import (
+    Client,
+    FullTuning,
+    Lora,
+    Objective,
+    Prefix,
+    Prompt,
+    Sampling,
+    Silent,
+    TrainBottom,
+    TuningSpec,
+)
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.validate import check_model, validate
-from cutlayer.models import METHODS
+from cutlayer.data import Dataset
+from cutlayer.models import METHODS, Head
 from cutlayer.wire.messages import ModelInfo
 from tests.promises.runs import SEED, TEST, TRAIN, TRAINING, customer
+from tests.promises.test_encoder_decoders import pairs
+from tests.promises.test_families import write_model
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
 from tests.settings import run_spec
 
@@ -24,10 +40,13 @@ KINDS: dict[str, TuningSpec] = {
     "lora": Lora(r=2),
     "full": FullTuning(),
     "prompt": Prompt(prompt_length=4),
+    "prompt, sequence": Prompt(prompt_length=4, pooling="sequence"),
     "prompt, text": Prompt(prompt_length=4, pooling="text"),
     "prefix": Prefix(prefix_length=3),
     "prefix, mean": Prefix(prefix_length=3, pooling="mean"),
 }
+SHORT = Sampling(max_new_tokens=4, greedy=True)
+PAIRS = pairs(16, 3)
 MODEL = ModelInfo(
     name="tiny", family="bert", fingerprint="0" * 64, blocks=4, width=32, vocab_size=300, max_length=64, max_bottom=2,
     max_tail=None, parameters=1,
@@ -130,3 +149,44 @@ def test_virtual_positions_beyond_the_models_are_refused() -> None:
     for tuning in (Prompt(prompt_length=60), Prefix(prefix_length=60)):
         with pytest.raises(ConfigError, match=rf"{tuning.method}_length = 60: leaves no room for a text"):
             check_model(spec.model_copy(update={"tuning": tuning}), MODEL)
+
+
+@pytest.mark.parametrize("kind", ["prompt", "prefix"])
+@pytest.mark.parametrize(
+    ("family", "cut"),
+    [
+        ("gpt2", Cut(bottom=1, tail=1)),
+        ("gpt2", Cut(bottom=0, tail=0)),
+        ("t5", Cut(bottom=1, target=1, tail=1)),
+    ],
+)
+def test_texts_are_learnt_and_written_behind_virtual_positions(
+    family: str, cut: Cut, kind: str, tmp_path: Path
+) -> None:
+    """Nothing of the customer's is trained, and what is generated does not depend on how it is asked for."""
+    source = str(write_model(family, tmp_path / "model", head=Head.LANGUAGE))
+    vendor.init(tmp_path / "data", models=[source], threads=1, max_bottom=1, max_tail=1)
+    objective, train = (
+        (Objective.SEQ2SEQ, PAIRS)
+        if family == "t5"
+        else (Objective.LM, Dataset(tuple((source,) for source, _ in PAIRS.texts)))
+    )
+    how = TRAINING.model_copy(update={"max_length": 12, "dropout": False})
+    with customer(tmp_path / "data", vendor.keys.create(tmp_path / "data", "clinic"), tmp_path / "home") as client:
+        result = client.finetune(
+            train,
+            dev=train,
+            test=train,
+            objective=objective,
+            eta=math.inf,
+            training=how,
+            seed=SEED,
+            cut=cut,
+            tuning=KINDS[kind],
+        )
+        assert result.spec.train_bottom is TrainBottom.FROZEN
+        assert not Profile.load(client.home, result.adapter_id).trained(client.home)
+        asked = ["a b c", "d e f g"]
+        both = client.generate(result.adapter_id, asked, sampling=SHORT)
+        alone = [client.generate(result.adapter_id, [text], sampling=SHORT)[0] for text in asked]
+    assert [one.text for one in both] == [one.text for one in alone]

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from cutlayer.core.tuning import OptimiserKind
 from cutlayer.models import Optimiser
+from cutlayer.models.optimiser import STATE_NUMBERS
 
-SETTINGS = {"learning_rate": 0.1, "weight_decay": 0.01, "warmup_steps": 3, "total_steps": 10}
+SETTINGS: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.01, "warmup_steps": 3, "total_steps": 10}
 
 
 def make() -> nn.Linear:
@@ -38,10 +41,34 @@ def test_it_is_adamw_with_a_linear_schedule() -> None:
     assert all(value.grad is None for value in ours.parameters())
 
 
+@pytest.mark.parametrize(
+    ("kind", "theirs"), [("adam", torch.optim.Adam), ("adafactor", torch.optim.Adafactor)], ids=str
+)
+def test_others_are_torchs_own_and_a_constant_rate_stays(kind: OptimiserKind, theirs: Any) -> None:
+    ours, reference = make(), make()
+    optimiser = Optimiser(dict(ours.named_parameters()), kind=kind, schedule="constant", **SETTINGS)
+    inner = theirs(reference.parameters(), lr=0.1, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(inner, lambda at: min(at / 3, 1))
+    for seed in range(12):
+        for module in (ours, reference):
+            step(module, seed)
+        optimiser.step()
+        inner.step()
+        inner.zero_grad()
+        schedule.step()
+        assert torch.allclose(ours.weight, reference.weight, atol=1e-7)
+    assert optimiser.rate(2) == pytest.approx(0.2 / 3)
+    assert optimiser.rate(3) == optimiser.rate(11) == 0.1
+    kept = sum(tensor.numel() for name, tensor in optimiser.state().items() if name != "steps")
+    trained = sum(value.numel() for value in ours.parameters())
+    assert kept <= STATE_NUMBERS[kind] * trained
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "adafactor"])
 @pytest.mark.parametrize("stop", [0, 1, 6])
-def test_a_resumed_run_ends_bit_identical(stop: int) -> None:
+def test_a_resumed_run_ends_bit_identical(stop: int, kind: OptimiserKind) -> None:
     straight = make()
-    optimiser = Optimiser(dict(straight.named_parameters()), **SETTINGS)
+    optimiser = Optimiser(dict(straight.named_parameters()), kind=kind, **SETTINGS)
     kept: dict[str, torch.Tensor] = {}
     weights: dict[str, torch.Tensor] = {}
     for seed in range(10):
@@ -51,7 +78,7 @@ def test_a_resumed_run_ends_bit_identical(stop: int) -> None:
         optimiser.step()
     resumed = make()
     resumed.load_state_dict(weights)
-    optimiser = Optimiser(dict(resumed.named_parameters()), **SETTINGS)
+    optimiser = Optimiser(dict(resumed.named_parameters()), kind=kind, **SETTINGS)
     optimiser.load(kept)
     for seed in range(stop, 10):
         step(resumed, seed)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Cut
-from cutlayer.core.tuning import FullSpec
+from cutlayer.core.tuning import FullSpec, PrefixSpec, PromptSpec
 from cutlayer.models import Head
 from cutlayer.vendor.seq2seq import Seq2SeqTrainer
 from cutlayer.vendor.trainer import step_bytes
@@ -107,7 +107,15 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 ALL: dict[str, Any] = CHANGES | {"tuning": FullSpec()}
 
 
-@pytest.mark.parametrize("changes", [CHANGES, ALL, ALL | {"shared_weights": True}], ids=["lora", "all", "shared too"])
+PROMPT: dict[str, Any] = CHANGES | {"tuning": PromptSpec(prompt_length=3)}
+PREFIX: dict[str, Any] = CHANGES | {"tuning": PrefixSpec(prefix_length=3)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [CHANGES, ALL, ALL | {"shared_weights": True}, PROMPT, PREFIX],
+    ids=["lora", "all", "shared too", "prompt", "prefix"],
+)
 def test_a_job_that_leaves_in_mid_step_comes_back_without_taking_other_steps_again(
     transport: LocalTransport, changes: dict[str, Any], passes: list[str]
 ) -> None:

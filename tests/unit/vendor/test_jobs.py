@@ -19,7 +19,7 @@ from transformers import BertForSequenceClassification
 
 from cutlayer import vendor
 from cutlayer.core import Cut, Rows, VendorError
-from cutlayer.core.tuning import LoraSpec
+from cutlayer.core.tuning import LoraSpec, MethodSpec, PrefixSpec, PromptSpec
 from cutlayer.models import Head, Template, attach_lora, load_model, load_tokenizer, seed_dropout, set_dropout, split
 from cutlayer.models.optimiser import Optimiser
 from cutlayer.vendor.log import FrameLog
@@ -33,6 +33,7 @@ from cutlayer.wire.messages import (
     OptimiserSpec,
     RecordSetSpec,
     SnapshotRequest,
+    StepSize,
 )
 from cutlayer.wire.transports import LocalTransport
 from cutlayer.wire.transports.local import _exchange
@@ -578,6 +579,11 @@ def test_a_resume_that_differs_would_be_noticed(open_vendor: Open, monkeypatch: 
             422,
             r"weight_decay = 10000000.0: must be at most 1e\+06",
         ),
+        (
+            {"tuning": PromptSpec(prompt_length=60), "largest_steps": (StepSize(texts=1, positions=10),)},
+            422,
+            "60 virtual positions'?: leave no room for texts of 10",
+        ),
         ({"tuning": LoraSpec(lora_alpha=1e7)}, 422, r"tuning.lora_alpha = 10000000.0: must be at most 1e\+06"),
         (
             {"optimiser": OptimiserSpec(learning_rate=1e-60, total_steps=4)},
@@ -594,6 +600,22 @@ def test_specs_that_are_refused(transport: LocalTransport, change: dict[str, Any
         ask(transport, routes.JOB_PUT, spec, job=customer.job)
     assert caught.value.status == status
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("tuning", [PromptSpec(prompt_length=60), PrefixSpec(prefix_length=60)])
+def test_texts_that_do_not_fit_behind_virtual_positions_are_refused(
+    transport: LocalTransport, tuning: MethodSpec
+) -> None:
+    """Records were checked when no job was known; the job's own step finds that they are too long for it."""
+    customer = Customer(transport)
+    spec = customer.spec(first_model(transport)).model_copy(update={"tuning": tuning})
+    customer.spec = lambda _: spec  # type: ignore[method-assign, assignment]
+    customer.upload()
+    customer.start()
+    with pytest.raises(VendorError, match=r"positions behind 60 virtual ones; tiny has 64") as caught:
+        customer.take(1, None)
+    assert caught.value.status == 422
+    assert info(customer).step == 0
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "lora_alpha"])

@@ -22,7 +22,7 @@ from cutlayer.customer import Home, Progress, TrainSpec, TuningSpec
 from cutlayer.customer.derived import run_order
 from cutlayer.customer.order import Order, epoch_batches
 from cutlayer.data import Dataset
-from cutlayer.models import adapter_state, attach, cut_up, seed_dropout
+from cutlayer.models import Kind, adapter_state, attach, cut_up, family_of, seed_dropout
 from cutlayer.models.heads import resize_head
 from cutlayer.models.optimiser import warmup_in
 from cutlayer.models.virtual import ADAPTER
@@ -72,8 +72,16 @@ def tuned_whole(
     `bottom` blocks, counted from below, are not tuned, as at a frozen bottom.
 
     Raises:
-        ModelError: The method puts virtual positions before each text, and some blocks would not see them.
+        ModelError: The method puts virtual positions before each text, and some blocks would not see them; or it is a
+            prefix of an encoder-decoder, of which PEFT 0.21 gives block i the pair of block 2i; or a head is to read
+            what PEFT's does not.
     """
+    if num_labels is not None and getattr(tuning, "pooling", "sequence") != "sequence":
+        raise ModelError("PEFT's heads read the whole sequence.", remedy='Compare a run with pooling "sequence".')
+    if tuning.method == "prefix" and family_of(whole.config).kind is Kind.ENCODER_DECODER:
+        raise ModelError(
+            "PEFT's prefix of an encoder-decoder belongs to other blocks than a split run's.", remedy="Use a prompt."
+        )
     if bottom and tuning.positions:
         raise ModelError(
             f"PEFT has no {tuning.method} that begins at block {bottom}.", remedy="Compare a run with bottom 0."
