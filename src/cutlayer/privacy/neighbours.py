@@ -307,7 +307,7 @@ class NeighbourSearch:
         """
         queries, groups = len(scores), scores.shape[1] // _GROUP
         grouped = scores.view(queries, _GROUP, groups)
-        peaks = _peaks(grouped)
+        peaks = _ordered(grouped).amax(1)
         best, group = peaks.max(1)
         if len(below := (best < 0).nonzero().flatten()):
             group[below] = grouped[below].amax(1).max(1).indices
@@ -453,17 +453,12 @@ def _many(query: Tensor, queries: int) -> Tensor:
     return torch.bincount(query, minlength=queries) > MEASURED
 
 
-def _peaks(grouped: Tensor) -> Tensor:
-    """The best score of each group, for scores `[queries, group, groups]`, to be compared with `_ordered` ones.
-
-    Bits of bf16 numbers that are not negative are ordered as int16 as well, in which a maximum is several times as
-    fast. Negative ones come below all of them, though in reversed order: among them the answer is not the best.
-    """
-    return (grouped.view(torch.int16) if grouped.dtype is torch.bfloat16 else grouped).amax(1)
-
-
 def _ordered(scores: Tensor) -> Tensor:
-    """Scores as `_peaks` compares them."""
+    """Scores of any shape as they are compared: bf16 numbers as int16, in which a maximum is several times as fast.
+
+    Those that are not negative are in the same order then. Negative ones come below all of them, though in reversed
+    order: among them the largest is not the best.
+    """
     return scores.view(torch.int16) if scores.dtype is torch.bfloat16 else scores
 
 
