@@ -18,6 +18,7 @@ from cutlayer.customer.link import AdapterLink, Link
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Prepared, check_batches, largest_step, prepare
 from cutlayer.customer.progress import Progress
+from cutlayer.customer.reading import WordReading
 from cutlayer.customer.run import Run
 from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Releasing, Session
@@ -27,7 +28,7 @@ from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, build_privatizer
-from cutlayer.privacy.spec import NoPrivacy
+from cutlayer.privacy.spec import NoPrivacy, Words
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetSpec
@@ -177,6 +178,9 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     _warn_of_clear_words(data)
+    reading = data.privatizing.reading
+    if isinstance(reading, WordReading) and isinstance(spec.privacy, Words) and spec.privacy.vocabulary is not None:
+        reading.check_vocabulary(data.tokens)
     forecast = Forecast(home, spec, data, session, width=offer.model.width)
     forecast.check_noise()
     for examples in (data.train, data.public):

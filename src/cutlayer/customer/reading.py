@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Ragged, Tokens
+from cutlayer.core import Cut, PrivacyError, Ragged, Tokens
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
@@ -18,6 +18,11 @@ from cutlayer.data.tokenise import kept_lengths
 from cutlayer.models import Archive, principal_components, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
 from cutlayer.privacy.words import folded
+
+_FEW_TEXTS = 2
+_TELLING = 20
+"""Rare words from which on a share of them tells something."""
+_MADE_OF_TEXTS = 0.8
 
 
 class Reading(ABC):
@@ -83,6 +88,30 @@ class WordReading(Reading):
             before[start] = ""  # a text's first word is the same whatever stands before it in the file
         names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tagged.tags))
         return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
+
+    def check_vocabulary(self, tokens: Tokens) -> None:
+        """Refuses a vocabulary that was made from the texts themselves: what comes out would show their words.
+
+        Args:
+            tokens: The texts.
+
+        Raises:
+            PrivacyError: It has almost all of the words that few of the texts have and no common list has.
+        """
+        common = {folded(word) for word in load_word_counts().words}
+        given = set(self.dictionary.vocabulary.words.tolist())
+        texts = torch.cat([torch.arange(len(side)).repeat_interleave(side.lengths) for side in tokens.segments])
+        seen: dict[str, set[int]] = {}
+        for name, text in zip(tokens.values.tolist(), texts.tolist(), strict=True):
+            seen.setdefault(folded(self.dictionary.lexicon.word(name).form), set()).add(text)
+        rare = {word for word, of in seen.items() if len(of) <= _FEW_TEXTS and word.isalpha()} - common
+        held = len(rare & given)
+        if len(rare) >= _TELLING and held > _MADE_OF_TEXTS * len(rare):
+            raise PrivacyError(
+                f"The vocabulary has {held} of the {len(rare)} words that few of these texts and no common list have: "
+                "it seems to be made from them, and would show their words.",
+                remedy="Give a --vocabulary from public text, or leave it out.",
+            )
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each word of a text begins and ends, by character."""
