@@ -33,20 +33,25 @@ class Scale(Spec):
     posts: int | None = Field(default=None, ge=1)
 
 
+class Choice(Spec):
+    """Which words are replaced, as of `privacy.Words`, and which shares of all words the etas shall replace."""
+
+    words: tuple[str, ...] = Field(min_length=1)
+    replaced: tuple[float, ...] = Field(min_length=1)
+
+
 class GrammarSpec(Spec):
     """What part `grammar` compares, and by what it measures.
 
     Attributes:
-        words: Choices of the words that are replaced, as of `privacy.Words`.
-        replaced: Shares of all words that the etas shall replace.
+        choices: Of words.
         most_words: Of a text; longer ones lose their end.
         space: The model whose token embeddings give words their vectors.
         encoder: The model whose rows tell how much alike texts are.
         examples: Public sentences, which are shown as they become.
     """
 
-    words: tuple[tuple[str, ...], ...] = Field(min_length=1)
-    replaced: tuple[float, ...] = Field(min_length=1)
+    choices: tuple[Choice, ...] = Field(min_length=1)
     most_words: int = Field(ge=1)
     space: str
     encoder: str
@@ -79,7 +84,8 @@ def grammar(c: RaptConfig, lab: Lab) -> Part:
         c.sentences.model_copy(update={"texts": scale.sentences}), c.posts.model_copy(update={"texts": scale.posts})
     ]  # fmt: skip
     space, encoder = _source(lab, asked.space), _source(lab, asked.encoder)
-    for texts, words, share in product(corpora, asked.words, asked.replaced):
+    places = [(choice.words, share) for choice in asked.choices for share in choice.replaced]
+    for texts, (words, share) in product(corpora, places):
         place: dict[str, Level] = {"words": ",".join(words), "replaced": share, "corpus": texts.name}
         for candidates in (CATEGORY, ALL):
             cell = GrammarCell(
