@@ -11,6 +11,7 @@ Ratios:
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 
 from benchmarks.corpora import sentences
 from benchmarks.results import interleaved, write
@@ -29,7 +30,7 @@ def main() -> None:
     tagger = load_tagger()
     words = len(tagger.tag(texts).words)
     with tempfile.TemporaryDirectory() as home:
-        client = Client("http://localhost", home=home)
+        client = Client("http://localhost", home=Path(home))  # which is never asked
         seconds = interleaved(
             {
                 "privatize": lambda: client.privatize(texts, privacy=Words(eta=100), progress=False),

@@ -146,7 +146,9 @@ class GrammarCell(Cell):
         privacy = Words(eta=eta, words=self.words, candidates=self.candidates, space=self.space.name)
         cut = Cut(bottom=None)
         spec = settle(FinetuneSpec(privacy=privacy, cut=cut, unsafe_noise_seed=self.seed))
-        return run_privatizing(lab.archive(cut), lab.home(str(self.seed)), spec, reading=reading)
+        # of the space's own model: whichever the vendor's is, the draws are the same
+        archive = lab.archive(cut, self.space.name)
+        return run_privatizing(archive, lab.home(str(self.seed)), spec, reading=reading)
 
     def _reading(self, lab: Lab) -> WordReading:
         reading = self._privatizing(lab, 1.0).reading
@@ -170,16 +172,16 @@ def category_minus_all(found: Mapping[GrammarCell, Kept]) -> Iterator[Measure]:
     cell = next(iter(found))
     place: dict[str, Level] = {"words": ",".join(cell.words), "replaced": cell.share, "corpus": cell.texts.name}
     for metric in METRICS:
-        of_arm = {name: [kept.sums(metric) for kept in kept_by_seed] for name, kept_by_seed in arms.items()}
-        sums, trials = (
-            {name: torch.stack([each[part] for each in runs]).sum(0) for name, runs in of_arm.items()}
-            for part in (0, 1)
-        )
-        more, counts = sums[CATEGORY] - sums[ALL], trials[CATEGORY]
-        low, high = resampled(more, counts)
-        value = float(more.sum()) / float(counts.sum())
-        n = float(counts.sum()) / len(arms[CATEGORY])
+        (kept, counts), (other, _) = (_over_seeds(arms[name], metric) for name in (CATEGORY, ALL))
+        low, high = resampled(kept - other, counts)
+        value, n = float((kept - other).sum() / counts.sum()), float(counts.sum()) / len(arms[CATEGORY])
         yield Measure(f"{metric}, category - all", value, n=n, lower=low, upper=high, axes=place)
+
+
+def _over_seeds(runs: Sequence[Kept], metric: str) -> tuple[Tensor, Tensor]:
+    """`[texts]` each, as of `Kept.sums`: added up over runs, whose texts are the same."""
+    sums, trials = zip(*(kept.sums(metric) for kept in runs), strict=True)
+    return torch.stack(sums).sum(0), torch.stack(trials).sum(0)
 
 
 def tags_that_stay(tags: Sequence[str], drawn: DrawnWords, again: TaggedTexts) -> Tensor:
