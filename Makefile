@@ -17,7 +17,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 # Two at a time, a file each, with a thread each: most tests are too small to use two cores by themselves.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
-BENCHMARKS := startup privatize jobs split_overhead split_lm wire attacks
+BENCHMARKS := startup privatize words jobs split_overhead split_lm wire attacks
 
 .PHONY: help setup demo test test-all lint format bench docs clean
 

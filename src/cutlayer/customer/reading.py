@@ -72,7 +72,7 @@ class WordReading(Reading):
     """
 
     def __init__(self, tagger: Tagger, dictionary: Dictionary) -> None:
-        self._tagger = tagger
+        self.tagger = tagger
         self.dictionary: Dictionary = dictionary
 
     def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
@@ -82,7 +82,7 @@ class WordReading(Reading):
         return Tokens(tuple(side.first(kept[:, number]) for number, side in enumerate(sides)))
 
     def _names(self, texts: Sequence[str]) -> Ragged:
-        tagged = self._tagger.tag(texts)
+        tagged = self.tagger.tag(texts)
         before = ["", *map(_blank, tagged.after)]
         for start in (tagged.lengths.cumsum(0) - tagged.lengths).tolist():
             before[start] = ""  # a text's first word is the same whatever stands before it in the file
@@ -115,12 +115,9 @@ class WordReading(Reading):
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each word of a text begins and ends, by character."""
-        tagged = self._tagger.tag([text])
-        spans, at = [], len(tagged.before[0])
-        for word, after in zip(tagged.words, tagged.after, strict=True):
-            spans.append((at, at + len(word)))
-            at += len(word) + len(after)
-        return spans
+        tagged = self.tagger.tag([text])
+        starts = tagged.starts.tolist()
+        return [(start, start + len(word)) for start, word in zip(starts, tagged.words, strict=True)]
 
     def text(self, ids: Tensor) -> str:
         """See `Reading.text`: with blanks as they are released."""
@@ -158,17 +155,28 @@ def reading_of(
         return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
 
     tagger = load_tagger(privacy.tagger)
-    vocabulary = _vocabulary(home.path, privacy, tagger.name)
+    vocabulary = _vocabulary(  # whatever eta is
+        home.path, privacy.source, privacy.vocabulary, privacy.chosen,
+        constrained=privacy.candidates == "category", tagger=tagger.name,
+    )  # fmt: skip
     return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces))
 
 
 @lru_cache(maxsize=2)
-def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
+def _vocabulary(
+    home: Path,
+    space: tuple[str, int | None],
+    file: Path | None,
+    chosen: tuple[str, ...],
+    *,
+    constrained: bool,
+    tagger: str,
+) -> WordSpace:
     """Words and their vectors, which take seconds to make and are the same for all runs of some settings."""
-    source, components = privacy.source
+    source, components = space
     archive = local_archive(Home(home), source, Cut(bottom=0))
-    grouping = Grouping.of(privacy.chosen, constrained=privacy.candidates == "category")
-    counts = load_word_counts(privacy.vocabulary)
+    grouping = Grouping.of(chosen, constrained=constrained)
+    counts = load_word_counts(file)
     members: list[set[str]] = [set() for _ in (grouping.names if grouping.constrained else ("all",))]
     for word, tag in zip(counts.words, counts.tags, strict=True):
         group = grouping.of_tag.get(tag) if grouping.constrained else 0

@@ -80,6 +80,15 @@ class TaggedTexts:
         """How many texts there are."""
         return len(self.before)
 
+    @cached_property
+    def starts(self) -> Tensor:
+        """`[words]` int64: at which character of its text each word begins."""
+        sizes = [len(word) + len(after) for word, after in zip(self.words, self.after, strict=True)]
+        ends = torch.tensor([0, *sizes]).cumsum(0)
+        first = torch.tensor([len(blanks) for blanks in self.before], dtype=torch.int64)
+        first -= ends[self.lengths.cumsum(0) - self.lengths]
+        return ends[:-1] + first.repeat_interleave(self.lengths)
+
     def texts(self, words: Sequence[str] | None = None) -> list[str]:
         """The texts, with their own words or with others in the same places.
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from cutlayer.core import ConfigError, PrivacyError, Ragged
 from cutlayer.privacy.context import Spellings
 from cutlayer.privacy.distances import table_fingerprint
+from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.replacement import CLEAR
 from cutlayer.privacy.spec import CATEGORIES
 
@@ -190,6 +191,11 @@ class WordSpace:
                 self._vectors = torch.cat([self._vectors, self._embed(unknown)])
                 self._place |= {word: len(self._place) + number for number, word in enumerate(unknown)}
             return self._vectors[[self._place[word] for word in words]]
+
+    @cached_property
+    def search(self) -> NeighbourSearch:
+        """The nearest of these words, or of one group of them; made at the first text, for all who draw from here."""
+        return NeighbourSearch(self.table, torch.ones(len(self.table), dtype=torch.bool), groups=self.groups)
 
     @cached_property
     def joins(self) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Which eta replaces which share of tokens: measured for a table and texts, because no formula tells.
+"""Which eta replaces which share of tokens, or of words: measured for a table and texts, because no formula tells.
 
 The share depends on how close rows of the table lie to each other around the tokens that texts use;
 adding up the chances of all pairs over-predicts it several times. So it is found by bisection on a
@@ -16,7 +16,7 @@ import torch
 from cutlayer.core import ConfigError, Fault, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import replacements
+from cutlayer.privacy.replacement import drawn, replacements
 
 SAMPLE_TOKENS = 2048
 _LOWEST, _HIGHEST = 1e-3, 1e6
@@ -41,18 +41,20 @@ class Calibrated:
 
 
 def etas_for_shares(tokens: Tokens, search: NeighbourSearch, shares: Sequence[float], *, seed: int) -> list[Calibrated]:
-    """For each share, the eta at which text-to-text privatization replaces about that share of tokens.
+    """For each share, the eta at which privatization replaces about that share of tokens, or of words.
 
     Nothing is released: the draws are forgotten, so they need not be secret and repeat with the seed.
 
     Args:
-        tokens: The texts' tokens, as ids.
-        search: Nearest neighbours in the model's table.
-        shares: Shares of tokens to replace, each between 0 and 1.
-        seed: Which tokens are drawn, and their noise.
+        tokens: The texts' tokens, as ids; words by number (`customer.recorded_words.WordNumbers`).
+        search: Nearest neighbours in the model's table, or in that of words; with groups, those of group `CLEAR` leave
+            as they are.
+        shares: Shares of all tokens to replace, those that leave as they are among them, each between 0 and 1.
+        seed: Which tokens are looked at, and their noise.
 
     Raises:
-        ConfigError: A share that no eta gives, because a token that is no candidate is always replaced.
+        ConfigError: A share that no eta gives, because a token that is no candidate is always replaced, and one that
+            leaves as it is never.
     """
     allowed = "must lie between 0 and 1, both excluded"
     faults = [Fault("shares", share, allowed) for share in shares if not 0 < share < 1]
@@ -63,25 +65,31 @@ def etas_for_shares(tokens: Tokens, search: NeighbourSearch, shares: Sequence[fl
 
 
 class _Probe:
-    """A sample of tokens with the noise that it gets at eta 1."""
+    """A sample of tokens, and of those that are drawn the noise that they get at eta 1."""
 
     def __init__(self, tokens: Tokens, search: NeighbourSearch, seed: int) -> None:
         rng = np.random.Generator(np.random.PCG64(seed))
         ids = torch.cat([segment.values for segment in tokens.segments])
-        chosen = torch.from_numpy(rng.permutation(len(ids))[:SAMPLE_TOKENS])
-        width = search.table.shape[1]
-        self._ids = ids[chosen]
-        self._noise = DChi().noise(etas=np.ones(len(chosen)), width=width, rng=rng)
+        chosen = ids[torch.from_numpy(rng.permutation(len(ids))[:SAMPLE_TOKENS])]
+        self._ids = chosen[drawn(chosen, search)]
+        self._noise = DChi().noise(etas=np.ones(len(self._ids)), width=search.table.shape[1], rng=rng)
         self._search = search
         self.n = len(chosen)
+        self.drawn = len(self._ids) / self.n
 
     def replaced(self, eta: float) -> float:
-        drawn = replacements(self._ids, self._noise / eta, self._search, on_lattice=False)
-        return float((drawn != self._ids).double().mean())
+        """The share of the sample that becomes another token at this eta."""
+        found = replacements(self._ids, self._noise / eta, self._search, on_lattice=False)
+        return int((found != self._ids).sum()) / self.n
 
 
 def _bisect(probe: _Probe, share: float) -> Calibrated:
     low, high = _LOWEST, _HIGHEST
+    if probe.drawn < share:
+        raise ConfigError(
+            f"No eta replaces as much as {share:.0%} of these words: {1 - probe.drawn:.1%} leave as they are.",
+            remedy="Ask for a smaller share, or let more words be replaced.",
+        )
     if probe.replaced(high) > share:
         raise ConfigError(
             f"No eta replaces as little as {share:.0%} of these tokens: {probe.replaced(high):.1%} are no candidates.",

@@ -7,6 +7,7 @@ from cutlayer.core import ConfigError, Ragged, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.randomness import generator
+from cutlayer.privacy.replacement import CLEAR
 from cutlayer.reports import etas_for_shares
 
 VOCAB, WIDTH = 500, 16
@@ -52,6 +53,25 @@ def test_tokens_that_are_no_candidates_are_always_replaced(search):
     struck = half.segments[0].with_values(torch.where(torch.arange(len(ids)) % 2 == 0, ids % 10, ids))
     with pytest.raises(ConfigError, match="no candidates"):
         etas_for_shares(Tokens((struck,)), search, [0.25], seed=0)
+
+
+def test_of_words_the_share_is_of_all_though_some_leave_as_they_are():
+    """Every third stands for itself, and the others are of two groups."""
+    groups = torch.arange(VOCAB) % 3 - 1
+    tokens = some_tokens()
+    ids = torch.cat([segment.values for segment in tokens.segments])
+    search = NeighbourSearch(TABLE, CANDIDATES & (groups != CLEAR), groups=groups)
+    (point,) = etas_for_shares(tokens, search, [0.4], seed=0)
+    chosen = ids[groups[ids] != CLEAR]
+    etas = torch.full((len(chosen),), point.eta, dtype=torch.float64).numpy()
+    noise = DChi().noise(etas=etas, width=WIDTH, rng=generator(bytes(16)))
+    fresh = search.nearest(TABLE[chosen].double() + torch.from_numpy(noise), groups[chosen])
+    assert bool((groups[fresh] == groups[chosen]).all())
+    assert int((fresh != chosen).sum()) / len(ids) == pytest.approx(0.4, abs=0.04)
+    assert point.replaced == pytest.approx(0.4, abs=0.01)
+    assert point.n == 2048
+    with pytest.raises(ConfigError, match="leave as they are"):
+        etas_for_shares(tokens, search, [0.7], seed=0)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, float("nan")])

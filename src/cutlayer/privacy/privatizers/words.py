@@ -15,7 +15,6 @@ from torch import Tensor
 from cutlayer.core import Deviation, Fault, Guarantee, Ragged, Tokens
 from cutlayer.privacy.context import Excerpts
 from cutlayer.privacy.layout import TextMajor
-from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
@@ -84,14 +83,23 @@ class DrawnWords:
         """The texts that they make."""
         return written(self.pieces, self.lengths)
 
+    @cached_property
+    def of_text(self) -> Tensor:
+        """`[total]` int64: the text that each word stands in."""
+        return torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+
+    @cached_property
+    def spans(self) -> Tensor:
+        """`[total, 2]` int64: at which character of its text each word begins, and behind which it ends."""
+        sizes = torch.tensor([[len(before), len(word)] for before, word in self.pieces.tolist()]).long().reshape(-1, 2)
+        ends = torch.cat([sizes.new_zeros(1), sizes.sum(1).cumsum(0)])
+        first = ends[self.lengths.cumsum(0) - self.lengths][self.of_text]
+        return torch.stack([ends[1:] - sizes[:, 1] - first, ends[1:] - first], dim=1)
+
     def within(self, characters: Tensor) -> Tensor:
         """`[texts]` int64: how many words of each text end within its first characters `[texts]`."""
-        sizes = torch.tensor([len(before) + len(word) for before, word in self.pieces.tolist()], dtype=torch.int64)
-        ends = sizes.cumsum(0)
-        owner = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
-        first = torch.cat([ends.new_zeros(1), ends])[self.lengths.cumsum(0) - self.lengths]
-        whole = (ends - first[owner] <= characters[owner]).long()
-        return torch.zeros_like(self.lengths).index_add(0, owner, whole)
+        whole = (self.spans[:, 1] <= characters[self.of_text]).long()
+        return torch.zeros_like(self.lengths).index_add(0, self.of_text, whole)
 
 
 class Kept:
@@ -154,12 +162,6 @@ class WordsPrivatizer(Privatizer):
     @cached_property
     def _kept(self) -> Kept:
         return Kept()
-
-    @cached_property
-    def search(self) -> NeighbourSearch:
-        """The search, made at the first text."""
-        words = self._dictionary.vocabulary
-        return NeighbourSearch(words.table, torch.ones(len(words.table), dtype=torch.bool), groups=words.groups)
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
@@ -316,7 +318,9 @@ class WordsPrivatizer(Privatizer):
         """
         found = torch.empty(len(of), dtype=torch.int64)
         for part, noise in self._noise(width=vectors.shape[1], etas=etas, names=names):
-            found[part] = self.search.nearest(noisy_rows(vectors[of[part]], noise), groups[of[part]])
+            found[part] = self._dictionary.vocabulary.search.nearest(
+                noisy_rows(vectors[of[part]], noise), groups[of[part]]
+            )
         return found
 
     @property
@@ -326,7 +330,7 @@ class WordsPrivatizer(Privatizer):
 
     @cached_property
     def _exponential(self) -> Exponential:
-        return Exponential(self.search, eta=self.spec.eta)
+        return Exponential(self._dictionary.vocabulary.search, eta=self.spec.eta)
 
     def _clear(self, texts: TextMajor) -> dict[str, Tensor]:
         """Of each item how many words leave as they are, by what they are."""

@@ -1,0 +1,247 @@
+"""Recipe `rapt`, part `grammar`: a run with all its cells, the measures by hand, and planted faults."""
+
+from __future__ import annotations
+
+import json
+import random
+from unittest.mock import Mock
+
+import pandas
+import pytest
+import torch
+
+from cutlayer.core import ConfigError, DataError
+from cutlayer.customer import Silent
+from cutlayer.data import load_tagger
+from cutlayer.privacy.privatizers.words import DrawnWords
+from cutlayer.recipes import RECIPES, grammar_cells
+from cutlayer.recipes.grammar_cells import GrammarCell, Kept, category_minus_all, tags_that_stay
+from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
+from tests.recipes.worlds import write_split
+
+SHIPPED = RECIPE.config
+FOUR = ("noun", "verb", "pronoun", "preposition")
+
+
+def asking(share):
+    """The recipe at one share of one choice of words, on few texts."""
+    grammar = SHIPPED.grammar.model_copy(update={"choices": (Choice(words=FOUR, replaced=(share,)),)})
+    return SHIPPED.model_copy(update={"grammar": grammar, "sizes": {Size.TINY: Scale(sentences=60, posts=60)}})
+
+
+CONFIG = asking(0.4)
+
+
+def sentences(count, seed):
+    """English that was made up, of words that old books have."""
+    rng = random.Random(seed)
+    who = ("the old man", "my sister", "a tired doctor", "the king", "every child", "the young lady", "our neighbour")
+    does = ("saw", "opened", "wanted", "followed", "painted", "carried", "remembered", "sold")
+    what = ("the house", "a small boat", "his horse", "the letter", "an apple", "the garden", "her black coat")
+    where = ("in the village", "near the river", "behind the church", "after dinner", "before the war", "with care")
+    return [(" ".join(map(rng.choice, (who, does, what, where))) + " .", "0") for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(("sst2", "blog_authorship")):
+        write_split(folder, name, "dev", sentences(70, seed), ("text", "label"))
+    return folder
+
+
+def options(data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": "starter", "data": data, "out": out, **changes})
+
+
+def verdicts(report):
+    return {each["claim"]: each for each in report.content["parts"]["grammar"]["claims"]}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    report = RECIPE.using(CONFIG).run(options(data, out), Silent())
+    return report, json.loads((out / "report.json").read_text()), out
+
+
+def test_it_is_registered_and_shows_its_settings_and_the_papers_numbers():
+    recipe = RECIPES["rapt"]
+    assert recipe.parts == ("grammar",)
+    assert set(SHIPPED.sizes) == set(Size)
+    shown = json.loads(json.dumps(recipe.show()))
+    first, second = shown["grammar"]["choices"]
+    assert first == {"words": list(FOUR), "replaced": [0.15, 0.3, 0.45]}
+    assert second["words"] == ["all"]
+    assert shown["paper"]["table_2"][0]["replaced"] == [0.94, 0.85, 0.45, 0.14, 0.05]
+
+
+def test_both_arms_replace_the_share_that_was_asked_for(whole):
+    cells = whole[1]["cells"]
+    assert {(each["cell"]["texts"]["name"], each["cell"]["candidates"]) for each in cells} == {
+        (corpus, candidates) for corpus in ("sst2", "blog_authorship") for candidates in ("category", "all")
+    }
+    for each in cells:
+        words, replaced = (sum(each["result"][name]) for name in ("words", "replaced"))
+        assert len(each["result"]["words"]) == 60
+        # of 560 words a draw differs by two points from another
+        assert abs(replaced / words - 0.4) < 0.02
+
+
+def test_tags_stay_within_the_category_and_the_claim_says_so(whole):
+    told = verdicts(whole[0])
+    assert len(told) == 4  # two measures, two corpora
+    for claim, each in told.items():
+        assert each["stated"] in (PAPER["grammar"]["tags stay"], PAPER["grammar"]["similarity"])
+        if claim.startswith("Tags"):
+            assert each["held"] is True
+
+
+def test_the_report_has_the_axes_the_figures_and_the_sentences(whole):
+    report, _, out = whole
+    table = pandas.read_parquet(out / "results.parquet")
+    arms = table[table["metric"] == "tags stay"]
+    assert set(arms["words"]) == {"noun,verb,pronoun,preposition"}
+    assert set(arms["candidates"]) == {"category", "all"}
+    assert set(arms["replaced"]) == {0.4}
+    assert set(arms["corpus"]) == {"sst2", "blog_authorship"}
+    assert (arms["lower"] < arms["value"]).all()
+    assert (arms["value"] < arms["upper"]).all()
+    (more,) = table[(table["metric"] == "tags stay, category - all") & (table["corpus"] == "sst2")].to_dict("records")
+    own = arms[arms["corpus"] == "sst2"].set_index("candidates")["value"]
+    assert more["value"] == pytest.approx(own["category"] - own["all"])
+    for name in ("grammar-tags", "grammar-similarity"):
+        assert (out / f"{name}.png").stat().st_size > 5000
+    (examples,) = (each for each in report.tables if each.title.startswith("Made-up sentences"))
+    assert {row[0] for row in examples.rows} == set(SHIPPED.grammar.examples)
+    assert len(examples.rows) == 2 * 2
+    assert all(row[0] != row[-1] for row in examples.rows)
+
+
+def test_finished_cells_are_not_run_again(whole, data, monkeypatch):
+    monkeypatch.setattr(GrammarCell, "run", Mock(side_effect=AssertionError))
+    assert RECIPE.using(CONFIG).run(options(data, whole[2]), Silent()).content == whole[0].content
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def test_with_tags_dealt_out_at_random_the_claim_fails(whole, data, monkeypatch):
+    """Planted: the tagger that measures tells nothing of words."""
+    honest = grammar_cells.tags_that_stay
+
+    def shuffled(tags, drawn, again):
+        dealt = random.Random(0).sample(again.tags, len(again.tags))
+        return honest(tags, drawn, type(again)(again.words, tuple(dealt), again.after, again.before, again.lengths))
+
+    monkeypatch.setattr(grammar_cells, "tags_that_stay", shuffled)
+    told = verdicts(RECIPE.using(asking(0.41)).run(options(data, whole[2]), Silent()))
+    assert all(each["held"] is False for claim, each in told.items() if claim.startswith("Tags"))
+
+
+def test_with_the_candidates_swapped_the_claim_fails(whole, monkeypatch, data):
+    """Planted: words of a category are taken for any words, and the other way round."""
+    original = Lab.run
+
+    def swapped(lab, cells):
+        found = original(lab, cells)
+        other = {"category": "all", "all": "category"}
+        results = {
+            cell: found.results[cell.model_copy(update={"candidates": other[cell.candidates]})]
+            for cell in found.results
+        }
+        return type(found)(results, found.failures)
+
+    monkeypatch.setattr(Lab, "run", swapped)
+    told = verdicts(RECIPE.using(CONFIG).run(options(data, whole[2]), Silent()))
+    assert all(each["held"] is False for claim, each in told.items() if claim.startswith("Tags"))
+
+
+# ---------------------------------------------------------------- the measures by hand
+
+
+def test_a_tag_stays_where_a_word_of_it_begins_at_its_place():
+    again = load_tagger().tag(["The dog sees 2 cats."])
+    assert again.tags == ("DET", "NOUN", "VERB", "NUM", "NOUN", "PUNCT")
+    assert again.starts.tolist() == [0, 4, 8, 13, 15, 19]
+    pieces = torch.zeros(0)
+    written = [("", "The"), (" ", "dog"), (" ", "sees"), (" ", "2 cats"), ("", ".")]
+    drawn = DrawnWords(
+        places=pieces, changed=pieces, pieces=pandas.DataFrame(written).to_numpy(dtype=object),
+        lengths=torch.tensor([5]),
+    )  # fmt: skip
+    assert drawn.spans.tolist() == [[0, 3], [4, 7], [8, 12], [13, 19], [19, 20]]
+    # the fourth word begins where one of another tag does
+    stays = tags_that_stay(["DET", "NOUN", "NOUN", "NOUN", "PUNCT"], drawn, again)
+    assert stays.tolist() == [True, True, False, False, True]
+
+
+def test_starts_are_found_behind_blanks_and_empty_texts():
+    texts = ["  two words ", "", "   ", "a  third\n"]
+    tagged = load_tagger().tag(texts)
+    places = [
+        text.index(word) for text, word in zip((texts[0], texts[0], texts[3], texts[3]), tagged.words, strict=True)
+    ]
+    assert tagged.starts.tolist() == places
+
+
+def kept(tags, similarity):
+    return Kept(eta=1.0, words=(4, 6), replaced=(2, 2), tags=tags, similarity=similarity, examples=())
+
+
+def test_differences_are_of_the_same_texts_over_all_seeds():
+    asked = {
+        "texts": {"name": "sst2", "part": "dev"}, "words": FOUR, "share": 0.4, "most_words": 9, "examples": (),
+        "space": {"name": "s", "fingerprint": ""}, "encoder": {"name": "s", "fingerprint": ""},
+    }  # fmt: skip
+    found = {
+        GrammarCell(**asked, candidates="category", seed=0): kept((4, 6), (0.9, 0.7)),
+        GrammarCell(**asked, candidates="category", seed=1): kept((3, 5), (0.8, 0.6)),
+        GrammarCell(**asked, candidates="all", seed=0): kept((2, 3), (0.5, 0.5)),
+        GrammarCell(**asked, candidates="all", seed=1): kept((2, 4), (0.6, 0.4)),
+    }
+    more = {each.metric: each for each in category_minus_all(found)}
+    tags, alike = more["tags stay, category - all"], more["similarity, category - all"]
+    assert (tags.value, tags.n) == (pytest.approx(7 / 20), 10)
+    assert (alike.value, alike.n) == (pytest.approx(1.0 / 4), 2)
+    # of two texts, either may be drawn twice
+    assert (tags.lower, tags.upper) == (
+        pytest.approx(3 / 8),
+        pytest.approx(3 / 8),
+    ) or tags.lower < tags.value < tags.upper
+    assert more["replaced, measured, category - all"].value == 0
+    assert not list(category_minus_all({cell: each for cell, each in found.items() if cell.candidates == "all"}))
+
+
+def test_equal_texts_are_alike_whatever_they_stand_beside():
+    encoder = Model("starter", None)
+    texts = ["A cat sat on the mat.", "The weather was fine and we went for a long walk to the sea.", "Stocks fell."]
+    whole = sentence_embeddings(texts, encoder)
+    for row, text in enumerate(texts):
+        torch.testing.assert_close(sentence_embeddings([text], encoder)[0], whole[row], rtol=0, atol=1e-5)
+    assert similarities(texts, texts, encoder).tolist() == pytest.approx([1, 1, 1])
+    near, far = similarities([texts[0]] * 2, ["A kitten lay on the rug.", texts[2]], encoder).tolist()
+    assert near > far + 0.2
+
+
+# ---------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize("changes", [{"only": ("table-3",)}, {"size": Size.FULL}])
+def test_what_it_cannot_run_is_refused_before_anything_is(data, tmp_path, changes):
+    with pytest.raises(ConfigError):
+        RECIPE.using(CONFIG).run(options(data, tmp_path, **changes), Silent())
+
+
+def test_a_missing_data_set_is_named_first(tmp_path):
+    with pytest.raises(DataError, match="sst2"):
+        RECIPE.using(CONFIG).run(options(tmp_path, tmp_path / "out"), Silent())
+
+
+def test_a_share_that_no_eta_gives_fails_by_name(whole, data):
+    report = RECIPE.using(asking(0.9)).run(options(data, whole[2]), Silent())
+    assert len(report.failures) == 4
+    assert all("leave as they are" in why for why in report.failures.values())
