@@ -127,7 +127,8 @@ def reading_of(privacy: PrivacySpec, archive: Archive, home: Home, *, max_length
 
     tagger = load_tagger(privacy.tagger)
     vocabulary = _vocabulary(home.path, privacy, tagger.name)
-    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces))
+    written_as = f"{archive.tokenizing} {max_length}"
+    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, written_as))
 
 
 @lru_cache(maxsize=2)
@@ -148,5 +149,6 @@ def _vocabulary(home: Path, privacy: Words, tagger: str) -> WordSpace:
         [sorted(own) for own in members],
         grouping,
         embed=lambda words: word_vectors(words, table, archive.tokenizer),
-        fingerprint=f"{table_fingerprint(table)} {tagger} {grouping}",
+        unit=table_fingerprint(table),
+        fingerprint=f"{tagger} {grouping}",
     )
