@@ -8,9 +8,9 @@ from typing import Any
 from cutlayer.core import Cut
 from cutlayer.customer import FinetuneSpec, FullTuning, Lora, RunSpec, Training
 from cutlayer.customer.defaults import settle
-from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector
+from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector, Words
 
-_PRIVACY = {"none": NoPrivacy, "text-to-text": TextToText, "vector": Vector}
+_PRIVACY = {"none": NoPrivacy, "text-to-text": TextToText, "vector": Vector, "words": Words}
 _CUT = {"bottom": "bottom", "tail": "tail", "target_bottom": "target"}
 
 
@@ -35,7 +35,18 @@ def specs(given: Mapping[str, Any]) -> dict[str, Any]:
         rest["privacy_budget"] = rest.pop("budget")
     if rest.pop("cti_class_free", False):
         rest["cti"] = CtiSpec(class_free=True)
-    names = ("mechanism", "place", "noise", "noise_window", "cti")
+    names = (
+        "mechanism",
+        "place",
+        "noise",
+        "noise_window",
+        "cti",
+        "words",
+        "candidates",
+        "space",
+        "tagger",
+        "vocabulary",
+    )
     privacy = {name: rest.pop(name) for name in names if name in rest}
     if privacy:
         kind = _PRIVACY[privacy.pop("mechanism", "text-to-text")]

@@ -24,7 +24,14 @@ def keyed(content: bytes, key: bytes, size: int = 16) -> bytes:
 
 
 def settings_key(
-    secret: bytes, *, mechanism: str, unit: str, candidates: NDArray[np.bool_], fingerprint: bytes, window: int | None
+    secret: bytes,
+    *,
+    mechanism: str,
+    unit: str,
+    candidates: NDArray[np.bool_],
+    fingerprint: bytes,
+    window: int | None,
+    further: tuple[bytes, ...] = (),
 ) -> bytes:
     """What all draws of these settings have in common."""
     parts = (
@@ -34,6 +41,7 @@ def settings_key(
         candidates.tobytes(),
         b"",  # one draw, in whatever epoch
         b"" if window is None else window.to_bytes(8, "little"),
+        *further,
     )
     joined = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return keyed(joined, keyed(b"identity", secret, 32), 32)

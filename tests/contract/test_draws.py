@@ -124,8 +124,8 @@ def test_true_tokens_let_through_now_and_then_are_caught(every: int, monkeypatch
     true = torch.tensor([token for ids in given for token in ids])
     honest = NeighbourSearch.nearest
 
-    def leaking(search: NeighbourSearch, rows: Tensor) -> Tensor:
-        found = honest(search, rows)
+    def leaking(search: NeighbourSearch, rows: Tensor, groups: Tensor | None = None) -> Tensor:
+        found = honest(search, rows, groups)
         found[::every] = true[: len(found)][::every]
         return found
 

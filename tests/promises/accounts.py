@@ -263,7 +263,7 @@ def check_accounted(
     for dataset in (rows.train, rows.dev, rows.test):
         ranks = [] if dataset is None else [order_rank(client, state, text) for text in dataset.texts]
         assert ranks == sorted(ranks), "texts stand in another order than the customer's secret gives them"
-    data = prepare(rows, state.spec, archive, vocab_size=offer.model.vocab_size)
+    data = prepare(rows, state.spec, archive, client.home, vocab_size=offer.model.vocab_size)
     releases = Releases(client, watched, archive, offer, state)
     script = Script(
         state, offer, data, watched.draw_of, upper_of(client, watched, archive, state), order=order_key(client, state)
@@ -548,7 +548,8 @@ def _state(result: RunResult) -> RunState:
 
 def archive_of(client: Client) -> Archive:
     """What the vendor handed out, read again from the customer's folder."""
-    (folder,) = client.home.archives.iterdir()
+    # a local one is of the model whose table gives words their vectors
+    (folder,) = (each for each in client.home.archives.iterdir() if not each.name.startswith("local-"))
     archive = read_archive(folder)
     assert isinstance(archive, Archive)
     return archive

@@ -13,6 +13,7 @@ from torch import Tensor
 from cutlayer import vendor
 from cutlayer.core import Place, Ragged, Tokens
 from cutlayer.customer import Client, Gate, LanguageResult, Sampling, Training
+from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.profile import Profile
@@ -180,7 +181,8 @@ def generated(client: Client, data: Path, watched: Watched) -> None:
     steps = [request for request in bodies if "/steps/" in request.line]
     assert len(steps) == texts[0].round_trips == len(bodies) - 1
     archive, profile = archive_of(client), Profile.load(client.home, result.adapter_id)
-    session = build_session(archive, client.home, profile.spec, None, None, torch.device("cpu"))
+    privatizing = run_privatizing(archive, client.home, profile.spec)
+    session = build_session(archive, client.home, profile.spec, privatizing, None, torch.device("cpu"))
     session.load_trained(profile.trained(client.home))
     session.eval()
     tokenizer = archive.tokenizer

@@ -46,7 +46,7 @@ def attacked(data_dir: Path, api_key: str, tmp_path: Path, *, attack: UnSplit, *
         )
         archive = archive_of(client)
         rows = split_rows(Corpora(TRAIN, None, None), result.spec, secret := client.home.secret)
-        data = prepare(rows, result.spec, archive, vocab_size=300)
+        data = prepare(rows, result.spec, archive, client.home, vocab_size=300)
     batch = training_order(
         result.spec, run_order(result.spec.seed, result.spec.privacy, secret), data.train.lengths, 0
     )[0]

@@ -187,7 +187,8 @@ def write_json(path: Path, content: Any) -> None:
     Raises:
         StorageError: The file could not be written (a full disk, say); the old one is untouched.
     """
-    write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode())
+    # settings may name files
+    write_bytes(path, json.dumps(content, indent=1, sort_keys=True, default=os.fspath).encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -159,7 +159,8 @@ def reading_of(
         home.path, privacy.source, privacy.vocabulary, privacy.chosen,
         constrained=privacy.candidates == "category", tagger=tagger.name,
     )  # fmt: skip
-    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces))
+    written_as = f"{archive.tokenizing} {max_length} {positions}"
+    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, written_as))
 
 
 @lru_cache(maxsize=2)
@@ -185,10 +186,11 @@ def _vocabulary(
     if archive.table is None:
         raise TypeError("an archive with bottom 0 has a table")
     table = archive.table.detach()
-    space = table if components is None else principal_components(table, components)
+    rows = table if components is None else principal_components(table, components)
     return WordSpace(
         [sorted(own) for own in members],
         grouping,
-        embed=lambda words: word_vectors(words, space, archive.tokenizer),
-        fingerprint=f"{table_fingerprint(table)} {tagger} {grouping}",
+        embed=lambda words: word_vectors(words, rows, archive.tokenizer),
+        unit=table_fingerprint(rows),
+        fingerprint=f"{tagger} {grouping}",
     )

@@ -193,6 +193,8 @@ def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: s
             if not (torch.equal(own.lengths, crossed.lengths) and torch.equal(own.values, crossed.values.long())):
                 raise DataError(_OTHER)
         start = stop
+    if 0 < start < len(tokens):
+        raise DataError(_OTHER)
 
 
 _OTHER = "The transcript holds other texts than those that were given."

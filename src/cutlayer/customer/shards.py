@@ -28,7 +28,7 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.reading import reading_of
 from cutlayer.customer.results import PrivatizedText
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
-from cutlayer.data import Dataset
+from cutlayer.data import Dataset, tokenise
 from cutlayer.models import read_archive
 from cutlayer.privacy import (
     BrokenSeal,
@@ -43,6 +43,7 @@ from cutlayer.privacy import (
     table_fingerprint,
 )
 from cutlayer.privacy.ledger import RELEASE_BYTES
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 
 SHARD_CHARACTERS: Final = 2**16
 """Characters of a shard: some ten thousand tokens, whose search fills its blocks, and little to wait for."""
@@ -225,7 +226,7 @@ class Drawer:
             texts=tuple(
                 self._side_by_side(tokens, released, row, replaced=count) for row, count in enumerate(replaced)
             ),
-            cut_texts=self._cut_texts(rows, tokens),
+            cut_texts=self._cut_texts(rows, tokens, released),
             ids=tuple(tuple(tuple(ids.tolist()) for ids in segment.split()) for segment in released.segments),
         )
 
@@ -237,12 +238,19 @@ class Drawer:
             tokens=sum(len(side[row]) for side in original.segments),
         )
 
-    def _cut_texts(self, rows: Sequence[Row], tokens: Tokens) -> int:
+    def _cut_texts(self, rows: Sequence[Row], tokens: Tokens, released: Tokens) -> int:
         """How many rows have more tokens than were kept of them."""
-        most = self.max_content(len(tokens.segments))
+        segments = len(tokens.segments)
+        most = self.max_content(segments)
         # a row that is cut keeps all that is allowed, so only those that do are tokenised again
-        full = Dataset(tuple(rows[place] for place in (_lengths(tokens) == most).nonzero().flatten().tolist()))
-        return int((_lengths(self.reading.read(full, max_content=most + 1)) > most).sum())
+        filled = (_lengths(tokens) == most) | (_lengths(released) == most)
+        full = Dataset(tuple(rows[place] for place in filled.nonzero().flatten().tolist()))
+        whole = self.reading.read(full, max_content=most + 1)
+        if isinstance(self.privatizer, WordsPrivatizer):
+            texts = self.privatizer.drawn(whole).texts
+            sides = (texts[side::segments] for side in range(segments))
+            whole = tokenise(Dataset(tuple(zip(*sides, strict=True))), self.archive.tokenizer, max_content=most + 1)
+        return int((_lengths(whole) > most).sum())
 
 
 def _lengths(tokens: Tokens) -> torch.Tensor:

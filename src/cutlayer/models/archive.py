@@ -182,6 +182,12 @@ class Archive:
         return self.manifest.fingerprint
 
     @property
+    def tokenizing(self) -> str:
+        """Names what makes token ids of texts: the tokenizer's files, and where special tokens stand."""
+        files = " ".join(file.sha256 for file in self.manifest.files if file.name in LARGEST_TOKENIZER)
+        return f"{files} {self.template.model_dump_json()}"
+
+    @property
     def table(self) -> Tensor | None:
         """The token-embedding table `[vocab, width]`, of both stacks where there are two; None for a text cut."""
         return None if self.bottom is None else self.bottom.table

@@ -69,8 +69,7 @@ class Lexicon(Spellings):
         return [known[word] if word in known else self._add(word) for word in words]
 
     def _add(self, word: Word) -> int:
-        digest = hashlib.blake2b("\0".join(word).encode(), digest_size=8).digest()
-        name = int.from_bytes(digest, "little") >> 1  # int64 is signed
+        name = _number("\0".join(word))
         if self._words.setdefault(name, word) != word:
             raise PrivacyError("Two words have one name.", remedy="Change one of the texts that hold them.")
         self._names[word] = name
@@ -84,6 +83,11 @@ class Lexicon(Spellings):
         """How a word reads, as of `Spellings`; its tag is not read."""
         word = self._words[token]
         return (" " * bool(word.before) + folded(word.form)).encode()
+
+
+def _number(told: str) -> int:
+    digest = hashlib.blake2b(told.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # int64 is signed
 
 
 _MARKS: Final = (
@@ -146,7 +150,8 @@ class WordSpace:
             become any other.
         grouping: Which words are drawn, and among which others.
         embed: Vectors `[n, width]` float32 of words.
-        fingerprint: Names what the vectors are made of.
+        unit: Names what the vectors are made of, whichever words there are.
+        fingerprint: Names what else a draw follows from.
 
     Raises:
         ConfigError: A group has no words.
@@ -158,6 +163,7 @@ class WordSpace:
         grouping: Grouping,
         *,
         embed: Callable[[Sequence[str]], Tensor],
+        unit: str,
         fingerprint: str,
     ) -> None:
         for name, own in zip(grouping.names, vocabulary, strict=False):
@@ -167,6 +173,8 @@ class WordSpace:
                     remedy="Leave the category out of --words, or give a --vocabulary that has some.",
                 )
         self.grouping = grouping
+        self.unit = unit
+        """Names the unit of distances here. Etas of one unit are added, whatever words were drawn with each."""
         self.words = np.array([word for own in vocabulary for word in own], dtype=object)
         """`[vocabulary]`, the words."""
         self.groups = torch.tensor([group for group, own in enumerate(vocabulary) for _ in own])
@@ -179,9 +187,9 @@ class WordSpace:
         self.table = self._vectors[torch.from_numpy(place)]
         """`[vocabulary, width]`, their vectors."""
         listed = "\n".join(f"{group} {word}" for group, word in zip(self.groups.tolist(), self.words, strict=True))
-        digest = hashlib.sha256(f"{fingerprint} {table_fingerprint(self.table)}\n{listed}".encode())
+        digest = hashlib.sha256(f"{unit} {fingerprint} {table_fingerprint(self.table)}\n{listed}".encode())
         self.fingerprint = digest.hexdigest()
-        """Names the unit of distances here: vectors, and which of them may be released for which."""
+        """Names what draws follow from: vectors, and which of them may be released for which."""
 
     def vectors(self, words: Sequence[str]) -> Tensor:
         """`[n, width]`: vectors of any words, in lower case."""
@@ -199,13 +207,18 @@ class WordSpace:
 
     @cached_property
     def joins(self) -> NDArray[np.bool_]:
-        """`[vocabulary, 2]`: whether each word begins, and ends, with a letter or digit."""
+        """`[vocabulary, 2]`: see `joins`."""
         return joins(self.words.tolist())
 
 
 def joins(forms: Sequence[str]) -> NDArray[np.bool_]:
-    """`[n, 2]`: whether each word begins, and ends, with a letter or digit, and would run into a neighbour's."""
-    return np.array([(form[:1].isalnum(), form[-1:].isalnum()) for form in forms], dtype=bool).reshape(-1, 2)
+    """`[n, 2]`: whether each word begins, and ends, as words do within, and would run into a neighbour's."""
+    return np.array([(_within(form[:1]), _within(form[-1:])) for form in forms], dtype=bool).reshape(-1, 2)
+
+
+def _within(character: str) -> bool:
+    """Whether it is a letter, a digit, or a mark that belongs to one, as vowels of Indian scripts are."""
+    return character.isalnum() or unicodedata.category(character or " ").startswith("M")
 
 
 def written(pieces: NDArray[np.object_], lengths: Tensor) -> list[str]:
@@ -232,13 +245,20 @@ class Dictionary:
         vocabulary: Words that may come out, and vectors.
         lexicon: The words of texts, by the names that stand for them.
         pieces: Tokenises what was written.
+        written_as: Names what `pieces` makes of a text: by which tokenizer, and how much of it.
     """
 
     vocabulary: WordSpace
     lexicon: Lexicon
     pieces: Pieces
+    written_as: str
 
     def member(self, name: int) -> tuple[str, int]:
         """A word in lower case, and its group in the vocabulary; `CLEAR` if it leaves as it is."""
         word, grouping = self.lexicon.word(name), self.vocabulary.grouping
         return folded(word.form), grouping.group(word.tag)
+
+    def drawn_as(self, name: int) -> int:
+        """The name of a word's draws: words of one vector and group share it, whatever their case or blanks."""
+        form, group = self.member(name)
+        return name if group == CLEAR else _number(f"{group}\0{form}")

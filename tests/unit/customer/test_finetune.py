@@ -30,7 +30,7 @@ from cutlayer.core import (
 from cutlayer.customer import Client, Gate, Lora, Silent, TrainBottom, trainer
 from cutlayer.customer.advice import classifier_advice
 from cutlayer.customer.corpora import Corpora, Labelled
-from cutlayer.customer.derived import run_privatizer, split_order
+from cutlayer.customer.derived import run_privatizing, split_order
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.profile import Profile
@@ -583,7 +583,7 @@ def test_accounts_of_a_run_are_named_by_how_its_tokens_read(client: Client, tiny
     archive = local_archive(client.home, str(tiny_model), Cut(bottom=0))
     result = finetune(client)
     spec = Profile.load(client.home, result.adapter_id).spec
-    known = run_privatizer(archive, spec, client.home.secret, None).space.spellings
+    known = run_privatizing(archive, client.home, spec).privatizer.space.spellings
     assert archive.spellings[31:33] == (b" w0", b" w1")
     assert [known[token] for token in range(len(archive.spellings))] == list(archive.spellings)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cutlayer.core import ConfigError, Cut, DataError, ModelError, Tokens
 from cutlayer.customer import Objective, RunSpec, TrainBottom
 from cutlayer.customer.corpora import Corpora, Plain, split_rows
-from cutlayer.customer.prepare import LanguageTexts, prepare
+from cutlayer.customer.prepare import LanguageTexts
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Template
@@ -130,7 +130,7 @@ def test_examples_are_their_own_labels() -> None:
 
 def test_public_text_is_marked_as_such_and_nothing_else_is() -> None:
     given = rows(["a b c d"], public=["h i j", "k"])
-    found = prepare(given, spec(), archive("gpt2"), vocab_size=60)
+    found = LanguageTexts(given, spec(), archive("gpt2"))
     assert found.public is not None
     assert isinstance(found.public.texts, Texts)
     assert found.public.texts.public

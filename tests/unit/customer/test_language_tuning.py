@@ -212,7 +212,7 @@ def test_dropout_and_checkpointing_reach_both_parts(dropout: bool, checkpointing
         ({"bottom": 0, "train_bottom": R}, r'train_bottom = \'resample\': trains the table: use `method` "full"'),
         ({"bottom": 0, "train_bottom": M}, r"train_bottom = 'cached': trains blocks"),
         ({"bottom": None, "train_bottom": R}, r"needs weights at the customer"),
-        ({"bottom": None, "train_bottom": F, "privacy": NOISE}, r"has no embedding table, which noise needs"),
+        ({"bottom": None, "train_bottom": F, "privacy": NOISE}, r"has no embedding table, which noise on tokens needs"),
         ({"privacy": Vector(eta=80)}, r"works with a frozen bottom only"),
         (
             {

@@ -457,7 +457,37 @@ def test_a_ledger_of_a_former_version_is_taken_over(tmp_path: Path, version: int
     # another text that begins with these tokens was not charged
     send(ledger, draw(tokens=Tokens((Ragged.from_lists([[4, 5]]),))), budget=80)
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+
+
+def test_a_ledger_that_knew_of_no_words_in_clear_is_taken_over(ledger: Ledger, tmp_path: Path) -> None:
+    send(ledger, draw(), budget=80)
+    ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("ALTER TABLE frames DROP COLUMN clear")
+        connection.execute("PRAGMA user_version=3")
+    later = Ledger(tmp_path / "ledger.db")
+    assert [dict(frame.clear) for frame in later.frames()] == [{}]
+    assert later.summary().clear == {}
+    send(later, replace(draw(), clear={"number": torch.tensor([1, 0, 2, 0])}), budget=80)
+    assert later.summary().clear == {"number": 3}
+    assert later.summary().mechanisms[0].largest_spent == 80, "what was spent before counts"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_upgraded_ledger_has_the_columns_of_a_new_one(tmp_path: Path, version: int) -> None:
+    _make_former(tmp_path / "former.db", version)
+    columns = []
+    for name in ("former.db", "new.db"):
+        Ledger(tmp_path / name).close()
+        with sqlite3.connect(tmp_path / name) as connection:
+            columns.append(
+                {
+                    table: {column[1:4] for column in connection.execute(f"PRAGMA table_info({table})")}
+                    for table in ("kinds", "frames", "releases", "looks", "owner")
+                }
+            )
+    assert columns[0] == columns[1]
 
 
 def test_what_left_with_noise_from_a_seed_before_is_not_forgotten(tmp_path: Path) -> None:
@@ -466,7 +496,7 @@ def test_what_left_with_noise_from_a_seed_before_is_not_forgotten(tmp_path: Path
         send(Ledger(tmp_path / "ledger.db"), draw(), budget=1e9)
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

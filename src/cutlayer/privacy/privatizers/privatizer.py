@@ -296,6 +296,7 @@ class Privatizer(ABC):
             b"" if look is None else struct.pack("<q", look),
             b"" if self.spec.noise_window is None else struct.pack("<q", self.spec.noise_window),
             *([self.mechanism.origin.encode()] if isinstance(self.mechanism, PluggedIn) else ()),
+            *(() if self.space.dictionary is None else [self.space.dictionary.vocabulary.fingerprint.encode()]),
         ):
             settings.update(struct.pack("<q", len(part)) + part)
         return settings.digest()
@@ -332,7 +333,7 @@ class Privatizer(ABC):
             last = place == len(ids) - 1
             account = self._account(context.read) if last or place >= RECOGNISED - 1 else account
             eta = levels[first + place - start]
-            key = context.before + struct.pack("<qd", ids[place], eta)
+            key = context.before + struct.pack("<qd", self._drawn_as(ids[place]), eta)
             draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
             drawn += draw
             largest = max(largest, eta)
@@ -360,6 +361,10 @@ class Privatizer(ABC):
             eta = self.spec.eta if shown else 0.0
             charges += record(content, identity, eta)
         return NamedText(content, identity, len(ids), charges, bytearray(), eta)
+
+    def _drawn_as(self, token: int) -> int:
+        """The token whose draws are this one's, too."""
+        return token
 
     def _account(self, read: bytes) -> bytes:
         return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()

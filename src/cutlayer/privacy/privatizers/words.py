@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +20,7 @@ from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
-from cutlayer.privacy.release import Release
+from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
 from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, written
@@ -26,6 +28,7 @@ from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, 
 _KEPT_IDS = 2**24
 """Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
 _BLOCK_WORDS = 2**16
+_BLANKS = ("", " ", "\n")
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class _Distinct:
         group: `[distinct]` int64, the group of each; `CLEAR` for one that leaves as it is.
     """
 
-    words: list[Word]
-    place: NDArray[np.int64]
+    words: list[Word] = field(repr=False)
+    place: NDArray[np.int64] = field(repr=False)
     group: Tensor
 
     @cached_property
@@ -57,8 +60,8 @@ class Written:
         replaced: `[n]` int64, words of each that are others than before.
     """
 
-    payload: Tokens
-    replaced: Tensor
+    payload: Tokens = field(repr=False)
+    replaced: Tensor = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,10 @@ class DrawnWords:
         lengths: `[texts]` int64, words of each text; of pairs one text behind the other.
     """
 
-    places: Tensor
-    changed: Tensor
-    pieces: NDArray[np.object_]
-    lengths: Tensor
+    places: Tensor = field(repr=False)
+    changed: Tensor = field(repr=False)
+    pieces: NDArray[np.object_] = field(repr=False)
+    lengths: Tensor = field(repr=False)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -108,22 +111,26 @@ class Kept:
     def __init__(self) -> None:
         self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
         self._ids = 0
+        self._lock = threading.Lock()
 
     def written(self, named: Named, written: Written) -> Written:
         """Keeps what was drawn; the oldest goes where it becomes too much."""
         columns = [segment.split() for segment in written.payload.segments]
-        for identity, replaced, *ids in zip(named.release.identities, written.replaced.tolist(), *columns, strict=True):
-            if identity not in self._texts:
-                self._texts[identity] = tuple(each.int() for each in ids), replaced
-                self._ids += sum(map(len, ids))
-        while self._ids > _KEPT_IDS:
-            _, (oldest, _) = self._texts.popitem(last=False)
-            self._ids -= sum(map(len, oldest))
+        drawn = zip(named.release.identities, written.replaced.tolist(), *columns, strict=True)
+        with self._lock:
+            for identity, replaced, *ids in drawn:
+                if identity not in self._texts:
+                    self._texts[identity] = tuple(each.int() for each in ids), replaced
+                    self._ids += sum(map(len, ids))
+            while self._ids > _KEPT_IDS:
+                _, (oldest, _) = self._texts.popitem(last=False)
+                self._ids -= sum(map(len, oldest))
         return written
 
     def found(self, named: Named) -> Written | None:
         """What was drawn of all of these texts, if it is here."""
-        found = [self._texts.get(identity) for identity in named.release.identities]
+        with self._lock:
+            found = [self._texts.get(identity) for identity in named.release.identities]
         if not found or any(each is None for each in found):
             return None
         kept = [each for each in found if each is not None]
@@ -163,6 +170,10 @@ class WordsPrivatizer(Privatizer):
     def _kept(self) -> Kept:
         return Kept()
 
+    @cached_property
+    def _names_of_draws(self) -> dict[int, int]:
+        return {}
+
     @property
     def deviations(self) -> tuple[Deviation, ...]:
         """See `Privatizer.deviations`."""
@@ -192,7 +203,7 @@ class WordsPrivatizer(Privatizer):
 
     def _noise_guarantee(self) -> Guarantee:
         return self.mechanism.guarantee(
-            eta=self.spec.eta, space=f"words {self._dictionary.vocabulary.fingerprint}", per="word"
+            eta=self.spec.eta, space=f"words of table {self._dictionary.vocabulary.unit}", per="word"
         )
 
     def _caveats(self) -> tuple[str, ...]:
@@ -214,6 +225,24 @@ class WordsPrivatizer(Privatizer):
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
         """Words in clear are charged nothing: no budget is about them."""
         return torch.where(self._distinct(texts.values).drawn, self.spec.eta, 0.0).double()
+
+    def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> Named:
+        """See `Privatizer._name`: words that are drawn alike leave with the blanks before them, which are theirs."""
+        named = super()._name(tokens, labels, look, excerpts)
+        names, place = np.unique(named.texts.values.numpy(), return_inverse=True)
+        before = [_BLANKS.index(self._dictionary.lexicon.word(name).before) for name in names.tolist()]
+        blanks = np.array(before, dtype=np.uint8)[place]
+        ends = named.texts.per_text.cumsum(0).tolist()
+        identities = tuple(
+            hashlib.blake2b(blanks[start:stop].tobytes(), key=identity, digest_size=IDENTITY_BYTES).digest()
+            for identity, start, stop in zip(named.release.identities, [0, *ends], ends, strict=False)
+        )
+        return replace(named, release=replace(named.release, identities=identities))
+
+    def _drawn_as(self, token: int) -> int:
+        if token not in self._names_of_draws:
+            self._names_of_draws[token] = self._dictionary.drawn_as(token)
+        return self._names_of_draws[token]
 
     def clear(self, tokens: Tokens) -> dict[str, int]:
         """See `Privatizer.clear`."""
@@ -240,13 +269,21 @@ class WordsPrivatizer(Privatizer):
         """See `Privatizer.tokens`: token ids of the text that drawn words make, for names of words."""
         named = self._name(tokens, labels, look, excerpts)
         written = self._kept.found(named) or self._written(named)
-        return replace(
-            named.release,
-            payload=written.payload,
-            replaced=written.replaced,
-            clear=self._clear(named.texts),
-            pending=None,
-        )
+        # the same draws are other ids by another tokenizer, or where more of a text is kept
+        carried = named.release.carried_as(written.payload, self._dictionary.written_as.encode())
+        return replace(carried, replaced=written.replaced, clear=self._clear(named.texts), pending=None)
+
+    def named(
+        self,
+        tokens: Tokens,
+        *,
+        labels: Tensor | None,
+        look: int | None = None,
+        excerpts: Excerpts | None = None,
+    ) -> Release:
+        """See `Privatizer.named`; which words leave as they are is known before any is drawn, too."""
+        named = self._name(tokens, labels, look, excerpts)
+        return replace(named.release, clear=self._clear(named.texts))
 
     def _distinct(self, ids: Tensor) -> _Distinct:
         names, place = np.unique(ids.numpy(), return_inverse=True)
