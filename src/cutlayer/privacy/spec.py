@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from cutlayer.core.cut import Place
 from cutlayer.core.setting import Shown, setting
@@ -337,6 +337,11 @@ class Words(_Noise):
     def cti(self) -> None:
         """All words of a text are drawn with one eta."""
         return None
+
+    @field_serializer("vocabulary", when_used="unless-none")
+    def _write_vocabulary(self, vocabulary: Path) -> str:
+        """As text, which results and reports can hold."""
+        return str(vocabulary)
 
     @field_validator("words", mode="before")
     @classmethod
