@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Deviation, Fault, Guarantee, Ragged, Tokens
-from cutlayer.privacy.context import Excerpts
+from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededTokens, Ragged, Tokens
+from cutlayer.privacy.context import NAME_BYTES, Excerpts
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.privatizers.naming import Named
@@ -22,7 +25,7 @@ from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.replacement import CLEAR, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
-from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, written
+from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, folded, joins, written
 
 _KEPT_IDS = 2**24
 """Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
@@ -50,11 +53,30 @@ class _Distinct:
 
 
 @dataclass(frozen=True)
+class _Listed:
+    """Words that are to be drawn, item by item.
+
+    Attributes:
+        values: `[total]` int64, their names.
+        etas: `[total]` float64.
+        names: `[total, NAME_BYTES]` uint8: of their draws.
+        lengths: `[texts]` int64, words of each text.
+        own: `[total]` bool: which are the texts' own.
+    """
+
+    values: Tensor
+    etas: Tensor
+    names: NDArray[np.uint8]
+    lengths: Tensor
+    own: Tensor
+
+
+@dataclass(frozen=True)
 class Written:
     """Texts after the draw.
 
     Attributes:
-        payload: Token ids of `n` texts.
+        payload: Token ids of `n` texts, those of plain words among them.
         replaced: `[n]` int64, words of each that are others than before.
     """
 
@@ -72,44 +94,70 @@ class DrawnWords:
         changed: `[total]` bool, whether it became another word.
         pieces: `[total, 2]` strings, before each word, and what it became.
         lengths: `[texts]` int64, words of each text; of pairs one text behind the other.
+        own: `[total]` bool: which of them are the texts' own, and no plain words before them.
     """
 
     places: Tensor
     changed: Tensor
     pieces: NDArray[np.object_]
     lengths: Tensor
+    own: Tensor
 
     @cached_property
     def texts(self) -> list[str]:
         """The texts that they make."""
         return written(self.pieces, self.lengths)
 
-    def within(self, characters: Tensor) -> Tensor:
-        """`[texts]` int64: how many words of each text end within its first characters `[texts]`."""
+    @cached_property
+    def ends(self) -> Tensor:
+        """`[total]` int64: behind which character of its text each word ends."""
         sizes = torch.tensor([len(before) + len(word) for before, word in self.pieces.tolist()], dtype=torch.int64)
         ends = sizes.cumsum(0)
-        owner = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
         first = torch.cat([ends.new_zeros(1), ends])[self.lengths.cumsum(0) - self.lengths]
-        whole = (ends - first[owner] <= characters[owner]).long()
+        return ends - first[self._owners]
+
+    @property
+    def _owners(self) -> Tensor:
+        """`[total]` int64: the text that each word is of."""
+        return torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+
+    @property
+    def own_lengths(self) -> Tensor:
+        """`[texts]` int64: each text's own words."""
+        return torch.zeros_like(self.lengths).index_add(0, self._owners, self.own.long())
+
+    def within(self, characters: Tensor) -> Tensor:
+        """`[texts]` int64: how many own words of each text end within its first characters `[texts]`."""
+        owner = self._owners
+        whole = (self.own & (self.ends <= characters[owner])).long()
         return torch.zeros_like(self.lengths).index_add(0, owner, whole)
+
+
+_Told = tuple[Tensor, Tensor]
+"""Of a text the pieces `[m]` of each plain word before it, and the number of their sequence, `[]`."""
 
 
 class Kept:
     """Texts that were drawn for their length, until they leave."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+        self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int, _Told | None]] = OrderedDict()
         self._ids = 0
 
     def written(self, named: Named, written: Written) -> Written:
         """Keeps what was drawn; the oldest goes where it becomes too much."""
-        columns = [segment.split() for segment in written.payload.segments]
-        for identity, replaced, *ids in zip(named.release.identities, written.replaced.tolist(), *columns, strict=True):
+        payload = written.payload
+        columns = [segment.split() for segment in payload.segments]
+        told: Sequence[_Told | None] = [None] * len(payload)
+        if isinstance(payload, PrecededTokens):
+            told = list(zip(payload.preceding, payload.sequences, strict=True))
+        texts = zip(named.release.identities, written.replaced.tolist(), told, *columns, strict=True)
+        for identity, replaced, preceding, *ids in texts:
             if identity not in self._texts:
-                self._texts[identity] = tuple(each.int() for each in ids), replaced
+                self._texts[identity] = tuple(each.int() for each in ids), replaced, preceding
                 self._ids += sum(map(len, ids))
         while self._ids > _KEPT_IDS:
-            _, (oldest, _) = self._texts.popitem(last=False)
+            _, (oldest, _, _) = self._texts.popitem(last=False)
             self._ids -= sum(map(len, oldest))
         return written
 
@@ -119,11 +167,16 @@ class Kept:
         if not found or any(each is None for each in found):
             return None
         kept = [each for each in found if each is not None]
-        columns = zip(*(ids for ids, _ in kept), strict=True)
+        columns = zip(*(ids for ids, _, _ in kept), strict=True)
         segments = tuple(
             Ragged(torch.cat(column).long(), torch.tensor([len(ids) for ids in column])) for column in columns
         )
-        return Written(Tokens(segments), torch.tensor([replaced for _, replaced in kept]))
+        replaced = torch.tensor([replaced for _, replaced, _ in kept])
+        told = [each for _, _, each in kept if each is not None]
+        if not told:
+            return Written(Tokens(segments), replaced)
+        preceding, sequences = (torch.stack(column) for column in zip(*told, strict=True))
+        return Written(PrecededTokens(segments, preceding, sequences), replaced)
 
 
 @PRIVATIZERS.add("words")
@@ -137,7 +190,30 @@ class WordsPrivatizer(Privatizer):
     chosen leave as they are, and so do tags and blanks.
 
     Ref: RAPT §III-A, eq. (2) to (4).
+
+    Attributes:
+        plain: Public words before each text; see `preceded_by`.
+        told: Whether a release says where they stand in it.
     """
+
+    plain: PlainWords | None = None
+    told: bool = False
+
+    def preceded_by(self, plain: PlainWords, *, told: bool) -> WordsPrivatizer:
+        """The same for texts behind public words, which are drawn with them.
+
+        A text's own words become what they become without: their draws, and what these are charged, depend on the
+        text alone. Of the public words each text has draws of its own, as if each text were drawn by itself; they are
+        charged to nobody, and count neither as replaced nor as left in clear.
+
+        Args:
+            plain: The words.
+            told: Whether a release says where they stand in it.
+        """
+        other = copy.copy(self)
+        other.plain, other.told = plain, told
+        vars(other).pop("_kept", None)  # its texts say where words stand, or not
+        return other
 
     @classmethod
     def faults(cls, spec: PrivacySpec, space: Space) -> Iterator[Fault]:
@@ -252,12 +328,53 @@ class WordsPrivatizer(Privatizer):
         of_tag = self._dictionary.vocabulary.grouping.of_tag
         return _Distinct(words, place, torch.tensor([of_tag.get(word.tag, CLEAR) for word in words]).long())
 
+    def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> Named:
+        named = super()._name(tokens, labels, look, excerpts)
+        if self.plain is None:
+            return named
+        return replace(named, release=named.release.carried_as(named.release.payload, self.plain.context))
+
     def _written(self, named: Named) -> Written:
         """The texts that drawn words make, as token ids."""
         texts, drawn = named.texts, self._drawn(named)
         segments = texts.lengths.shape[1]
         columns = tuple(drawn.texts[side::segments] for side in range(segments))
-        return Written(Tokens(self._dictionary.pieces(columns)), texts.sums(drawn.changed.long()))
+        ids = self._dictionary.pieces(columns)
+        replaced = texts.sums(drawn.changed[drawn.own].long())
+        if self.plain is None:
+            return Written(Tokens(ids), replaced)
+        preceding = self._preceding(self.plain, drawn, columns[0], ids[0].lengths)
+        if ((preceding.sum(1) == ids[0].lengths) & (texts.lengths[:, 0] > 0)).any():
+            raise ConfigError(
+                [Fault("plain_tokens", self.plain.count, "leave no room for a text: nothing of its own would leave")],
+                remedy="Use fewer plain tokens, or a larger max_length.",
+            )
+        payload = PrecededTokens(ids, preceding, self._sequences(self.plain, named)) if self.told else Tokens(ids)
+        return Written(payload, replaced)
+
+    def _sequences(self, plain: PlainWords, named: Named) -> Tensor:
+        """`[n]` int64: the plain words before each item, chosen by the customer's secret."""
+        key = self._secret.derive("plain sequences")
+        digests = (hashlib.blake2b(identity, key=key, digest_size=8) for identity in named.release.identities)
+        return torch.tensor([int.from_bytes(each.digest(), "little") % len(plain.names) for each in digests])
+
+    def _preceding(self, plain: PlainWords, drawn: DrawnWords, texts: list[str], kept: Tensor) -> Tensor:
+        """`[n, m]` int64: of how many ids each plain word before a text is.
+
+        Args:
+            plain: The words.
+            drawn: What became of them, and of the texts' own words.
+            texts: The items' first texts.
+            kept: `[n]` int64, how many ids of each were kept.
+        """
+        ends = self._dictionary.piece_ends(texts).first(kept)
+        # texts side by side, with room between them, so that one search serves all
+        room = 1 + max(map(len, texts))
+        words = drawn.ends[~drawn.own].reshape(-1, plain.count) + room * torch.arange(len(texts))[:, None]
+        owner = torch.arange(len(texts)).repeat_interleave(kept)
+        word = torch.searchsorted(words.flatten(), ends.values - 1 + room * owner, right=True)
+        of_plain = word < (owner + 1) * plain.count
+        return torch.bincount(word[of_plain], minlength=words.numel()).reshape(words.shape)
 
     def drawn(self, tokens: Tokens) -> DrawnWords:
         """What became of each word, item by item; an audit compares it with what attacks read.
@@ -267,9 +384,35 @@ class WordsPrivatizer(Privatizer):
         """
         return self._drawn(self._name(tokens, None, None, None))
 
+    def _listed(self, named: Named) -> _Listed:
+        """The items' words, with plain words before them."""
+        texts, plain = named.texts, self.plain
+        if plain is None:
+            own = torch.ones(len(texts.values), dtype=torch.bool)
+            return _Listed(texts.values, named.etas, named.names, texts.lengths.flatten(), own)
+        key, words = self._secret.derive("plain words"), plain.names[self._sequences(plain, named)]
+        drawn = b"".join(
+            hashlib.blake2b(identity + struct.pack("<q", place), key=key, digest_size=NAME_BYTES).digest()
+            for identity in named.release.identities
+            for place in range(plain.count)
+        )
+        total = texts.per_text + plain.count
+        own = torch.ones(int(total.sum()), dtype=torch.bool)
+        own[((total.cumsum(0) - total)[:, None] + torch.arange(plain.count)).flatten()] = False
+        values = torch.empty(len(own), dtype=torch.int64)
+        values[own], values[~own] = texts.values, words.flatten()
+        etas = torch.full((len(own),), self.spec.eta, dtype=torch.float64)
+        etas[own] = named.etas
+        names = np.empty((len(own), NAME_BYTES), dtype=np.uint8)
+        names[own.numpy()] = named.names
+        names[~own.numpy()] = np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES)
+        lengths = texts.lengths.clone()
+        lengths[:, 0] += plain.count
+        return _Listed(values, etas, names, lengths.flatten(), own)
+
     def _drawn(self, named: Named) -> DrawnWords:
-        texts, vocabulary = named.texts, self._dictionary.vocabulary
-        distinct = self._distinct(texts.values)
+        listed, vocabulary = self._listed(named), self._dictionary.vocabulary
+        distinct = self._distinct(listed.values)
         drawn, place = distinct.drawn, distinct.place
         chosen = distinct.group != CLEAR
         forms = [folded(word.form) for word in distinct.words]
@@ -279,7 +422,7 @@ class WordsPrivatizer(Privatizer):
         found = torch.empty(len(of), dtype=torch.int64)
         constrained = vocabulary.grouping.constrained
         for part, noise in self._noise(
-            width=vocabulary.table.shape[1], etas=named.etas[drawn], names=named.names[drawn.numpy()]
+            width=vocabulary.table.shape[1], etas=listed.etas[drawn], names=listed.names[drawn.numpy()]
         ):
             rows, group = vectors[row[of[part]]], distinct.group[of[part]]
             found[part] = self.search.nearest(noisy_rows(rows, noise), group if constrained else None)
@@ -294,12 +437,14 @@ class WordsPrivatizer(Privatizer):
         # a word that was drawn does not run into its neighbour, as `n't` does into `do`
         apart = np.append(False, met[:-1, 1] & met[1:, 0])[: len(mask)] & beside & (pieces[:, 0] == "")
         pieces[apart, 0] = " "
-        lengths = texts.lengths.flatten()
+        lengths, own = listed.lengths, listed.own.numpy()
+        # the first own word of a text has no blank before it, and would run into the last plain one
+        pieces[1:][own[1:] & ~own[:-1], 0] = " "
         pieces[(lengths.cumsum(0) - lengths)[lengths > 0].numpy(), 0] = ""
         changed, places = torch.zeros(len(mask), dtype=torch.bool), torch.full((len(mask),), CLEAR)
         changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(bool))
         places[drawn] = found
-        return DrawnWords(places, changed, pieces, lengths)
+        return DrawnWords(places, changed, pieces, lengths, listed.own)
 
     def _clear(self, texts: TextMajor) -> dict[str, Tensor]:
         """Of each item how many words leave as they are, by what they are."""
