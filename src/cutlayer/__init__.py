@@ -6,7 +6,7 @@ from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from cutlayer.core import Cut
-    from cutlayer.customer import Client, FullTuning, Lora, Prefix, Prompt, Sampling, Training
+    from cutlayer.customer import Client, FullTuning, Lora, Prefix, Prompt, Reconstruction, Sampling, Training
     from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector
     from cutlayer.reports.audit.leak_report import audit
 
@@ -19,6 +19,7 @@ __all__ = [
     "NoPrivacy",
     "Prefix",
     "Prompt",
+    "Reconstruction",
     "Sampling",
     "TextToText",
     "Training",

@@ -270,7 +270,7 @@ def compare_with_peft(
     reloaded, _ = _through(replace(parts, top=again), batch)
     whole = not case.cut.bottom and tuned.has_head
     base = model if whole else top.model if tuned.has_head else top.runner
-    wrapped = _by_peft(base, tuned).to(element)
+    wrapped = by_peft(base, tuned).to(element)
     given = boundary if case.cut.bottom else {}
     expected = _peft_output(wrapped, case, batch, given)
     if whole:
@@ -309,7 +309,7 @@ def _through(parts: AnyParts, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     return parts.top(inputs, rows), {"inputs_embeds": rows}
 
 
-def _by_peft(base: PreTrainedModel, tuned: Part) -> PeftModel:
+def by_peft(base: PreTrainedModel, tuned: Part) -> PeftModel:
     """PEFT's own class around a model, with what was tuned."""
     assert isinstance(tuned.module, PeftModel)
     config = copy.deepcopy(tuned.module.peft_config["default"])

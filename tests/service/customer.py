@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Ragged, Rows, Tokens
+from cutlayer.core import Cut, PrecededTokens, Ragged, Rows, Tokens
 from cutlayer.core.tuning import LoraSpec
 from cutlayer.wire import Form, Frame, Reply, Transport, WireType, pack, routes, smallest_index
 from cutlayer.wire.messages import (
@@ -21,6 +21,7 @@ from cutlayer.wire.messages import (
     ModelInfo,
     ModelList,
     OptimiserSpec,
+    ReconstructionSpec,
     RecordSetInfo,
     RecordSetSpec,
     SealRequest,
@@ -55,6 +56,17 @@ def some_tokens(count: int, *, vocab_size: int, salt: int = 1, segments: int = 1
     )
 
 
+TASK = ReconstructionSpec(vocabulary=40, width=4, weight=0.5, words=((3, 1, 3), (0, 39, 7)))
+"""Three public words before each text, of one of two sequences."""
+
+
+def preceded(tokens: Tokens) -> PrecededTokens:
+    """The texts' first ids as those of public words, which have one piece, none and the rest; texts take turns."""
+    counts = torch.tensor([[1, 0, 1 + number % 2] for number in range(len(tokens))])
+    counts[:, 2] = torch.minimum(counts[:, 2], tokens.segments[0].lengths - 1)
+    return PrecededTokens(tokens.segments, counts, torch.arange(len(tokens)) % 2)
+
+
 def some_rows(count: int, *, width: int, salt: int = 1) -> Rows:
     lengths = torch.randint(3, 12, (count,), generator=draw(0, salt=salt))
     values = torch.randn(int(lengths.sum()), width, generator=draw(1, salt=salt))
@@ -68,12 +80,14 @@ class Customer:
     Attributes:
         transport: The way to the vendor.
         trainable: Whether each step carries its own rows (a trainable bottom).
+        plain: Whether public words stand before stored texts, to be reconstructed.
         steps: How many steps the job has.
         job: Its identifier; the record set has the same.
     """
 
     transport: Transport
     trainable: bool = False
+    plain: bool = False
     steps: int = 14
     job: str = "0" * 31 + "1"
     seed: int = 7
@@ -109,6 +123,7 @@ class Customer:
             num_labels=3,
             trainable_bottom=self.trainable,
             tuning=LoraSpec(lora_dropout=self.dropout),
+            reconstruction=TASK if self.plain else None,
             optimiser=OptimiserSpec(learning_rate=1e-2, total_steps=self.steps, warmup_steps=2),
             seed=self.seed,
             checkpoint_every=self.checkpoint_every,
@@ -128,16 +143,24 @@ class Customer:
 
     def shards(self, model: ModelInfo) -> list[dict[str, Tensor]]:
         tokens = some_tokens(TEXTS, vocab_size=model.vocab_size)
+        if self.plain:
+            tokens = preceded(tokens)
         return [
             pack(tokens.select(part), vocab_size=model.vocab_size, wire_type=WireType.FP32)
             for part in torch.arange(TEXTS).split(25)
         ]
 
+    def record_set(self, model: ModelInfo) -> RecordSetSpec:
+        told = {"plain_tokens": TASK.plain_tokens, "plain_sequences": len(TASK.words)} if self.plain else {}
+        return RecordSetSpec(
+            model=model.name, cut=self.cut, form=self.form, segments=1, wire_type=WireType.FP32, **told
+        )
+
     def upload(self) -> None:
         if self.trainable:
             return
         model = first_model(self.transport)
-        spec = RecordSetSpec(model=model.name, cut=self.cut, form=self.form, segments=1, wire_type=WireType.FP32)
+        spec = self.record_set(model)
         info = ask(self.transport, routes.RECORD_SET_PUT, spec, record_set=self.job).expect(RecordSetInfo)
         shards = self.shards(model)
         for number in set(range(len(shards))) - {shard.number for shard in info.shards}:
@@ -180,6 +203,7 @@ class Customer:
         where: dict[str, str | int] = {"job": self.job, "step": step}
         reply = self.transport.send(Frame(routes.STEP, where, None, self.step_tensors(step, pending)))
         self.outputs[step] = reply.tensors["output"]
+        assert ("reconstruction_loss" in reply.tensors) is self.plain
         return reply
 
     def send_gradient(self, step: int, gradient: Tensor) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -430,3 +431,115 @@ def test_nothing_private_is_in_the_log(served: VendorProcess, key: str) -> None:
     assert key not in log
     assert key.split("_", 2)[2] not in log
     assert "patient" not in log
+
+
+WORDS = torch.tensor([[1, 0, 1], [2, 0, 0]], dtype=torch.uint8)
+PRECEDED = {
+    "ids": torch.arange(5, 12, dtype=torch.int32).to(torch.uint16),
+    "lengths": torch.tensor([[3], [4]], dtype=torch.uint8),
+    "preceding": WORDS,
+    "sequences": torch.tensor([0, 1], dtype=torch.uint8),
+}
+"""A shard of two texts behind three public words."""
+SHARDS: dict[str, tuple[dict[str, torch.Tensor], str]] = {
+    "too few words": ({"preceding": WORDS[:, :2]}, "plain_tokens = 3 was agreed on"),
+    "too few texts": ({"preceding": WORDS[:1]}, "plain_tokens = 3 was agreed on"),
+    "too many sequences": ({"sequences": torch.zeros(3, dtype=torch.uint8)}, "plain_tokens = 3 was agreed on"),
+    "more pieces than ids": ({"preceding": WORDS + 1}, "more pieces of plain words than it has ids"),
+    "pieces that overflow": ({"preceding": torch.full_like(WORDS, 255)}, "more pieces of plain words than it has ids"),
+    "a sequence that is none": (
+        {"sequences": torch.tensor([0, 2], dtype=torch.uint8)},
+        "sequences names 2; plain_sequences = 2 was agreed",
+    ),
+    "pieces of another type": ({"preceding": WORDS.to(torch.uint16)}, "U16"),
+    "pieces of another rank": ({"preceding": WORDS.flatten()}, "of rank 2"),
+    "sequences of another rank": ({"sequences": torch.zeros(2, 1, dtype=torch.uint8)}, "of rank 1"),
+    "no sequences": ({"sequences": torch.empty(0)}, "takes tensors"),
+    "nothing of words": ({"preceding": torch.empty(0), "sequences": torch.empty(0)}, "plain_tokens = 3 was agreed on"),
+}
+
+
+def put_shard(
+    served: VendorProcess, key: str, record_set: str, tensors: dict[str, torch.Tensor]
+) -> tuple[int, dict[str, object]]:
+    body = encode_tensors({role: tensor for role, tensor in tensors.items() if len(tensor)})
+    path = f"/v1/record-sets/{record_set}/shards/0"
+    kind = "application/octet-stream"
+    return request(served, key, "PUT", path, body, Content_Type=kind, X_Content_SHA256=hashlib.sha256(body).hexdigest())
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_shards_that_tell_of_other_public_words(
+    served: VendorProcess, key: str, customer: Customer, shard: str
+) -> None:
+    name = hashlib.md5(shard.encode()).hexdigest()
+    other = Customer(customer.transport, plain=True, job=name)
+    ask(customer.transport, routes.RECORD_SET_PUT, other.record_set(first_model(customer.transport)), record_set=name)
+    changed, detail = SHARDS[shard]
+    status, problem = put_shard(served, key, name, PRECEDED | changed)
+    assert status == 422
+    assert detail in str(problem["detail"])
+    ask(customer.transport, routes.RECORD_SET_DELETE, record_set=name)
+
+
+def test_public_words_that_were_not_agreed_on(served: VendorProcess, key: str, customer: Customer) -> None:
+    name = "b" * 32
+    plain = Customer(customer.transport, job=name)
+    model = first_model(customer.transport)
+    ask(customer.transport, routes.RECORD_SET_PUT, plain.record_set(model), record_set=name)
+    status, problem = put_shard(served, key, name, PRECEDED)
+    assert (status, "plain_tokens = 0 was agreed on" in str(problem["detail"])) == (422, True)
+    ask(customer.transport, routes.RECORD_SET_DELETE, record_set=name)
+
+
+def test_jobs_whose_task_does_not_fit(served: VendorProcess, key: str, customer: Customer) -> None:
+    """Other words than the record set's, and steps that name records without words."""
+    model = first_model(customer.transport)
+    job = Customer(customer.transport, plain=True, job="b" * 32)
+    job.upload()
+    fewer = job.spec(model).model_copy(update={"reconstruction": None})
+    with pytest.raises(VendorError, match="was made for another model, cut or form"):
+        ask(customer.transport, routes.JOB_PUT, fewer, job=job.job)
+    without = Customer(customer.transport, job="e" * 32)
+    without.upload()
+    both = job.spec(model).model_copy(update={"record_sets": (job.job, without.job)})
+    ask(customer.transport, routes.JOB_PUT, both, job=job.job)
+    body = encode_tensors({"records": torch.tensor([0, 61], dtype=torch.uint8)})
+    status, problem = request(served, key, "POST", f"/v1/jobs/{job.job}/steps/1", body)
+    assert (status, "without plain words before it" in str(problem["detail"])) == (422, True)
+    sent = customer.transport.send(
+        Frame(routes.JOB_INFER, {"job": job.job}, None, {"records": torch.tensor([0, 61], dtype=torch.uint8)})
+    )
+    assert sent.tensors["output"].shape == (2, 3)  # a query may name both
+    ask(customer.transport, routes.JOB_DELETE, job=job.job)
+    for name in (job.job, without.job):
+        ask(customer.transport, routes.RECORD_SET_DELETE, record_set=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"words": [[1, 2], [3]]}, 422),
+        ({"words": [[]]}, 422),
+        ({"words": [[40]]}, 422),
+        ({"words": [[-1]]}, 422),
+        ({"words": [[0] * 40] * 26}, 422),
+        ({"words": [[0]] * 65}, 422),
+        ({"vocabulary": 2**21}, 422),
+        ({"width": 0}, 422),
+        ({"weight": -1}, 422),
+        ({"width": 4096, "vocabulary": 2**20}, 422),
+    ],
+    ids=str,
+)
+def test_tasks_that_no_job_has(
+    served: VendorProcess, key: str, customer: Customer, changes: dict[str, object], status: int
+) -> None:
+    """The last one is of a size that this vendor does not take; nothing of it is made."""
+    spec = Customer(customer.transport, plain=True, job="f" * 32).spec(first_model(customer.transport))
+    asked = json.loads(spec.model_dump_json())
+    asked["reconstruction"] |= changes
+    body = json.dumps(asked).encode()
+    found, problem = request(served, key, "PUT", f"/v1/jobs/{'f' * 32}", body, Content_Type="application/json")
+    assert found == status
+    assert "reconstruction" in str(problem["detail"])

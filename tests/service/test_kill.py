@@ -20,23 +20,25 @@ from tests.service.customer import Customer, ask
 from tests.service.process import VendorProcess
 
 
-def run_undisturbed(blank_vendor: Path, folder: Path, *, trainable: bool, steps: int) -> Customer:
+def run_undisturbed(blank_vendor: Path, folder: Path, *, trainable: bool, steps: int, plain: bool = False) -> Customer:
     """A run that nothing happens to, in this process."""
     data_dir = Path(shutil.copytree(blank_vendor, folder / "data"))
     key = vendor.keys.create(data_dir, "clinic")
     transport = LocalTransport(vendor.create_app(vendor.VendorSettings.load(data_dir)), key)
-    customer = Customer(transport, trainable=trainable, steps=steps)
+    customer = Customer(transport, trainable=trainable, plain=plain, steps=steps)
     customer.run()
     transport.close()
     return customer
 
 
-@pytest.fixture(scope="module", params=["frozen", "trainable"])
+@pytest.fixture(scope="module", params=["frozen", "trainable", "plain"])
 def undisturbed(
     request: pytest.FixtureRequest, blank_vendor: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Customer:
     folder = tmp_path_factory.mktemp("undisturbed")
-    return run_undisturbed(blank_vendor, folder, trainable=request.param == "trainable", steps=14)
+    return run_undisturbed(
+        blank_vendor, folder, trainable=request.param == "trainable", plain=request.param == "plain", steps=14
+    )
 
 
 def patient(process: VendorProcess, key: str) -> HttpTransport:
@@ -73,7 +75,7 @@ def restart_after(process: VendorProcess) -> Callable[[], None]:
 
 def test_killed_at_three_points(undisturbed: Customer, process: VendorProcess, api_key: str) -> None:
     transport = patient(process, api_key)
-    customer = Customer(transport, trainable=undisturbed.trainable)
+    customer = Customer(transport, trainable=undisturbed.trainable, plain=undisturbed.plain)
     customer.upload()
     customer.start()
     pending = None
@@ -129,14 +131,14 @@ def test_repeated_frames_have_one_effect_and_one_answer(
         def close(self) -> None:
             transport.close()
 
-    customer = Customer(Stutter(), trainable=undisturbed.trainable)  # type: ignore[arg-type]
+    customer = Customer(Stutter(), trainable=undisturbed.trainable, plain=undisturbed.plain)  # type: ignore[arg-type]
     assert customer.run().sha256 == undisturbed.sha256
     transport.close()
 
 
 def test_a_graceful_stop_resumes_without_replaying(undisturbed: Customer, process: VendorProcess, api_key: str) -> None:
     transport = patient(process, api_key)
-    customer = Customer(transport, trainable=undisturbed.trainable)
+    customer = Customer(transport, trainable=undisturbed.trainable, plain=undisturbed.plain)
     customer.upload()
     customer.train(customer.start(), until=7)
     process.stop()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cutlayer.core.guarantee import Claim, Guarantee
     from cutlayer.core.perplexity import Perplexity
     from cutlayer.core.proportion import Proportion
-    from cutlayer.core.ragged import Payload, Ragged, Rows, Tokens
+    from cutlayer.core.ragged import Payload, PrecededTokens, Ragged, Rows, Tokens
     from cutlayer.core.setting import Shown
     from cutlayer.core.spec import Registry, SettingsSpec, Spec, SpecFamily, checked
 
@@ -53,6 +53,7 @@ __all__ = [
     "Payload",
     "Perplexity",
     "Place",
+    "PrecededTokens",
     "PrivacyError",
     "Proportion",
     "Ragged",

@@ -155,6 +155,32 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class PrecededTokens(Tokens):
+    """Tokens of `n` texts, each of which begins with the same number of public words.
+
+    Attributes:
+        preceding: `[n, words]` int64: how many of the first tokens of each text's first segment are of each of these
+            words, which stand one behind the other.
+        sequences: `[n]` int64: by number, which words they were before they were drawn.
+    """
+
+    preceding: Tensor
+    sequences: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.preceding) != len(self) or self.sequences.shape != (len(self),):
+            raise ValueError("each text needs its own preceding words")
+        if (self.preceding.sum(1) > self.segments[0].lengths).any():
+            raise ValueError("more tokens are of preceding words than a text has")
+
+    def select(self, indices: Tensor | Sequence[int]) -> PrecededTokens:
+        """The texts at `indices`, `[chosen]` int64, in that order."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return PrecededTokens(super().select(chosen).segments, self.preceding[chosen], self.sequences[chosen])
+
+
+@dataclass(frozen=True)
 class Rows:
     """Boundary rows of `n` texts, special tokens included, padding left out.
 

@@ -37,6 +37,7 @@ from cutlayer.customer.settings import (
     DataSpec,
     FinetuneSpec,
     Objective,
+    Reconstruction,
     Sampling,
     Training,
     TuningSpec,
@@ -73,6 +74,7 @@ class Settings(Privacy, Columns, total=False):
     cut: Cut
     tuning: TuningSpec
     training: Training
+    reconstruction: Reconstruction
     model: str | None
     wire_type: WireType
     privacy_budget: float | None

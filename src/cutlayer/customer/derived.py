@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from cutlayer.core import Cut
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
+from cutlayer.customer.plain import plain_words
 from cutlayer.customer.reading import Reading, reading_of
 from cutlayer.customer.settings import RunSpec
 from cutlayer.models import Archive
 from cutlayer.privacy import (
     CustomerSecret,
     LabelResponse,
+    PlainWords,
     PrivacySpec,
     Privatizer,
     Spellings,
@@ -21,6 +23,7 @@ from cutlayer.privacy import (
     build_privatizer,
     table_fingerprint,
 )
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 
 
 def noise_secret(home: Home, unsafe_noise_seed: int | None) -> CustomerSecret:
@@ -68,10 +71,14 @@ class Privatizing:
     Attributes:
         reading: How texts are read.
         privatizer: How what was read is privatized.
+        training: The same of texts that are trained on, before which plain words may stand.
+        plain: These words.
     """
 
     reading: Reading
     privatizer: Privatizer
+    training: Privatizer
+    plain: PlainWords | None = None
 
 
 def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
@@ -107,4 +114,9 @@ def run_privatizing(
         spellings=reading.dictionary or Spellings(archive.spellings),
         importance=importance,
     )
-    return Privatizing(reading, privatizer)
+    plain = plain_words(spec, reading)
+    if plain is None or not isinstance(privatizer, WordsPrivatizer):
+        return Privatizing(reading, privatizer, privatizer)
+    training = privatizer.preceded_by(plain, told=True)
+    asked = privatizer.preceded_by(plain, told=False) if spec.reconstruction.plain_tokens_at_inference else privatizer
+    return Privatizing(reading, asked, training, plain)

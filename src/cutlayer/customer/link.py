@@ -99,6 +99,7 @@ class Link:
     Attributes:
         gradient_type: Element type of gradients on the wire.
         step: The last step whose forward pass was taken.
+        reconstruction_loss: What the vendor's own loss was in the last step's forward pass; `None` where it has none.
         peer_gradient_stats: What the next update needs of the vendor's gradients, by role; empty where none is
             joint.
     """
@@ -112,6 +113,8 @@ class Link:
         self._accepted = job.step
         self._gradient: Tensor | None = None
         self._labels = job.spec.num_labels
+        self._told: dict[str, Shape] = {} if job.spec.reconstruction is None else {"reconstruction_loss": (1,)}
+        self.reconstruction_loss: float | None = None
         self._boundary: Shape = (0, None)
         # only a customer without gradients of its own goes on with a job that waits for their norm
         self._gradient_stats = {"norm": torch.zeros(1)} if job.update_waits else None
@@ -133,7 +136,7 @@ class Link:
             Logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary, fp32.
         """
         self.step += 1
-        shapes = _output(self.gate, sent, self._labels)
+        shapes = _output(self.gate, sent, self._labels) | self._told
         if self.step <= self._accepted:
             reply = self.gate.send(routes.STEP_GET, self._where(), shapes=shapes)
         elif isinstance(sent, Stored):
@@ -155,6 +158,8 @@ class Link:
         if isinstance(sent, Release) and isinstance(sent.payload, Rows):
             self._boundary = tuple(sent.payload.packed.values.shape)
         self._gradient = self._gradient_stats = None
+        if self._told:
+            self.reconstruction_loss = float(reply.tensors["reconstruction_loss"])
         return reply.tensors["output"].float()
 
     def backward(self, gradient: Tensor) -> Tensor | None:

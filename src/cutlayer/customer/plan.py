@@ -31,7 +31,7 @@ from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy, Words
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetSpec
+from cutlayer.wire.messages import JobSpec, OptimiserSpec, ReconstructionSpec, RecordSetSpec
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,34 @@ class Plan:
         cut = self.spec.cut
         return cut.model_copy(update={"bottom": None}) if self.spec.form is Form.IDS else cut
 
-    def record_set_spec(self) -> RecordSetSpec:
-        """What the vendor is told of stored texts."""
+    def record_set_spec(self, *, trained: bool) -> RecordSetSpec:
+        """What the vendor is told of stored texts.
+
+        Args:
+            trained: Whether they are trained on: it is told where plain words stand before these alone.
+        """
+        plain = self.data.privatizing.plain if trained else None
+        told = {} if plain is None else {"plain_tokens": plain.count, "plain_sequences": len(plain.numbers)}
         return RecordSetSpec(
+            **told,
             model=self.offer.model.name,
             cut=self.job_cut,
             form=self.spec.form,
             segments=self.data.segments,
             wire_type=self.spec.wire_type,
+        )
+
+    @property
+    def _reconstruction(self) -> ReconstructionSpec | None:
+        """What the vendor is told of plain words: their numbers, and no word."""
+        plain, settings = self.data.privatizing.plain, self.spec.reconstruction
+        if plain is None:
+            return None
+        return ReconstructionSpec(
+            vocabulary=plain.vocabulary,
+            width=settings.reconstruction_width,
+            weight=settings.weight,
+            words=plain.numbers,
         )
 
     def job_spec(self, run: Run) -> JobSpec:
@@ -109,6 +129,7 @@ class Plan:
             trainable_bottom=not spec.stores,
             tuning=spec.tuning.told,
             shared_weights=trains_shared(spec, FAMILIES[self.offer.model.family]),
+            reconstruction=self._reconstruction,
             optimiser=OptimiserSpec(
                 kind=training.optim,
                 schedule=training.lr_scheduler_type,

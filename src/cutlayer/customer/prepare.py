@@ -172,7 +172,7 @@ class LabelledTexts(Prepared):
     def train(self) -> Examples:
         """Train as it is released for training: under CTI noise may depend on the label."""
         classes = self.rows.labels if self._cti is not None and not self._cti.class_free else None
-        return self._labelled(Texts(self.tokens, classes), self._reported[0])
+        return self._labelled(Texts(self.tokens, classes, trained=True), self._reported[0])
 
     @cached_property
     def stopping(self) -> Examples:
@@ -195,7 +195,8 @@ class LabelledTexts(Prepared):
         return self._labelled(Texts(self._reading.read(dataset, max_content=self.max_content)), labels)
 
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
-        lengths = self._archive.template.segment_lengths(self.privatizing.privatizer.shape(texts.tokens))
+        privatizer = self.privatizing.training if texts.trained else self.privatizing.privatizer
+        lengths = self._archive.template.segment_lengths(privatizer.shape(texts.tokens))
         return Examples(texts, labels, lengths.sum(1))
 
 

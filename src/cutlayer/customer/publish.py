@@ -98,7 +98,8 @@ def publish(
             "epochs": len(state.dev),
             "best_epoch": state.best_epoch,
             "dev": tuple(state.dev),
-            "train_loss": _train_loss(plan, trainer),
+            "train_loss": _mean_losses(plan, trainer, "loss"),
+            "reconstruction_loss": _mean_losses(plan, trainer, "reconstruction_loss"),
             "eta": plan.spec.privacy.eta,
             "no_privacy": plan.spec.privacy.mechanism == "none",
             "unsafe_noise": plan.spec.unsafe_noise_seed is not None,
@@ -161,9 +162,11 @@ def _replaced_in_steps(plan: Plan, trainer: Trainer) -> int | None:
     return changed
 
 
-def _train_loss(plan: Plan, trainer: Trainer) -> tuple[float, ...]:
-    """The mean loss of each epoch's steps."""
-    losses, first = trainer.run.losses(), plan.spec.public_iterations
+def _mean_losses(plan: Plan, trainer: Trainer, kind: str) -> tuple[float, ...]:
+    """The mean loss of each epoch's steps, of a kind that was logged; empty where none was."""
+    losses, first = trainer.run.losses(kind), plan.spec.public_iterations
+    if not losses:
+        return ()
     size = trainer.steps_per_epoch
     epochs = (losses[first + epoch * size :][:size] for epoch in range(len(trainer.run.state.dev)))
     return tuple(sum(epoch) / len(epoch) for epoch in epochs)

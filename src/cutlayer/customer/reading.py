@@ -154,13 +154,19 @@ def reading_of(
         most = template.max_content(len(columns), max_length)
         return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
 
+    def piece_ends(texts: list[str]) -> Ragged:
+        encoded = archive.tokenizer(
+            texts, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
+        )
+        return Ragged.from_lists([[end for _, end in spans] for spans in encoded["offset_mapping"]])
+
     tagger = load_tagger(privacy.tagger)
     vocabulary = _vocabulary(  # whatever eta is
         home.path, privacy.source, privacy.vocabulary, privacy.chosen,
         constrained=privacy.candidates == "category", tagger=tagger.name,
     )  # fmt: skip
     written_as = f"{archive.tokenizing} {max_length} {positions}"
-    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, written_as))
+    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as))
 
 
 @lru_cache(maxsize=2)

@@ -38,11 +38,12 @@ class WordNumbers:
     `CLEAR`, and each stands for itself.
 
     Args:
-        privatizing: How a run's texts were read and privatized.
+        privatizing: How a run's texts were read and privatized; those that were trained on are asked about. Plain words
+            before them are no secret, and left out.
     """
 
     def __init__(self, privatizing: Privatizing) -> None:
-        reading, privatizer = privatizing.reading, privatizing.privatizer
+        reading, privatizer = privatizing.reading, privatizing.training
         if not isinstance(reading, WordReading) or not isinstance(privatizer, WordsPrivatizer):
             raise TypeError("no words were drawn")
         self._reading = reading
@@ -120,8 +121,9 @@ class WordNumbers:
         whole = drawn.within(reach.flatten()).reshape(-1, segments)
         own = self._in_order(tokens)
         numbers = self.of(own)
-        left = torch.where(drawn.places == CLEAR, numbers, drawn.places)
-        return self._sides(numbers, drawn.lengths, whole), self._sides(left, drawn.lengths, whole)
+        places = drawn.places[drawn.own]
+        left = torch.where(places == CLEAR, numbers, places)
+        return self._sides(numbers, drawn.own_lengths, whole), self._sides(left, drawn.own_lengths, whole)
 
     @staticmethod
     def _in_order(tokens: Tokens) -> Tensor:

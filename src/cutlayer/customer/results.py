@@ -45,6 +45,8 @@ class RunResult(BaseModel):
         deviations: Where the run differs from the paper.
         dev: Dev accuracy or perplexity after each epoch, on `n_dev` texts.
         train_loss: Mean training loss of each epoch; empty for a run of a version that did not tell it.
+        reconstruction_loss: Mean loss of each epoch's reconstruction of plain words, a sum over the words; empty
+            without them. It begins near words · ln(public words), which is chance.
         advice: What to do about what was found, what it costs, and what does not help.
     """
 
@@ -75,6 +77,7 @@ class RunResult(BaseModel):
     best_epoch: int
     dev: tuple[float, ...]
     train_loss: tuple[float, ...] = ()
+    reconstruction_loss: tuple[float, ...] = ()
     eta: float
     no_privacy: bool
     unsafe_noise: bool

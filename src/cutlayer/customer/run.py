@@ -337,8 +337,11 @@ class Run:
         """Writes the state whole."""
         write_json(self.folder / "run.json", json.loads(self.state.model_dump_json()))
 
-    def log_loss(self, step: int, loss: float) -> None:
-        """Appends a step's training loss."""
+    def log_loss(self, step: int, loss: float, *, reconstruction: float | None = None) -> None:
+        """Appends a step's training loss, and that of the vendor's own task."""
+        entry = {"step": step, "loss": loss} | (
+            {} if reconstruction is None else {"reconstruction_loss": reconstruction}
+        )
         try:
             # losses are made of labels: nobody else reads them
             with open(self.folder / "losses.jsonl", "ab+", opener=partial(os.open, mode=0o600)) as file:
@@ -346,15 +349,15 @@ class Run:
                     file.seek(-1, os.SEEK_END)
                     torn = file.read(1) != b"\n"  # by a crash: this step gets a line of its own
                     file.write(b"\n" * torn)
-                file.write(json.dumps({"step": step, "loss": loss}).encode() + b"\n")
+                file.write(json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise StorageError(
                 f"The losses in {self.folder} cannot be written: {error.strerror}.",
                 remedy="Free some space and run the same command again: it goes on where it stopped.",
             ) from error
 
-    def losses(self) -> list[float]:
-        """The training losses by step; a repeated step counts once."""
+    def losses(self, kind: str = "loss") -> list[float]:
+        """The training losses by step, or those of another kind that were logged; a repeated step counts once."""
         file = self.folder / "losses.jsonl"
         if not file.exists():
             return []
@@ -364,7 +367,8 @@ class Run:
                 entry = json.loads(line)
             except ValueError:
                 continue  # the line that a crash tore
-            entries[entry["step"]] = entry["loss"]
+            if kind in entry:
+                entries[entry["step"]] = entry[kind]
         return [entries[step] for step in sorted(entries)]
 
     def identifier(self, purpose: str) -> str:

@@ -50,12 +50,14 @@ class Texts:
             `None` where noise must not depend on the label: without CTI, at inference, class-free.
         public: Whether anybody may read them: they leave as they are.
         excerpts: What the tokens are cut out of, where these are blocks of joined texts.
+        trained: Whether they are trained on, so that plain words may stand before them.
     """
 
     tokens: Tokens
     cti_classes: Tensor | None = None
     public: bool = False
     excerpts: Excerpts | None = None
+    trained: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -64,7 +66,7 @@ class Texts:
         """The texts at `indices`, `[chosen]` int64, in that order."""
         classes = None if self.cti_classes is None else self.cti_classes[indices]
         excerpts = None if self.excerpts is None else self.excerpts.select(indices)
-        return Texts(self.tokens.select(indices), classes, self.public, excerpts)
+        return Texts(self.tokens.select(indices), classes, self.public, excerpts, self.trained)
 
 
 def _cache(part: Part) -> Cache | None:
@@ -201,6 +203,7 @@ class Session(nn.Module):
         self.archive = archive
         self.reading = releasing.privatizing.reading
         self.privatizer = releasing.privatizing.privatizer
+        self._training = releasing.privatizing.training
         self._public = releasing.public
         self.link = link
         self.form = releasing.form
@@ -276,8 +279,12 @@ class Session(nn.Module):
         """`[n, segments]` int64: positions of each text as it leaves, special tokens included."""
         if isinstance(texts, Stored):
             return texts.segment_lengths
-        privatizer = self._public if texts.public else self.privatizer
-        return self.archive.template.segment_lengths(privatizer.shape(texts.tokens))
+        return self.archive.template.segment_lengths(self._privatizer_of(texts).shape(texts.tokens))
+
+    def _privatizer_of(self, texts: Texts) -> Privatizer:
+        if texts.public:
+            return self._public
+        return self._training if texts.trained else self.privatizer
 
     def _finish(self, output: Tensor, segment_lengths: Tensor) -> Tensor:
         """The tail, where there is one: from rows of the upper boundary to logits, padding on the right."""
@@ -325,8 +332,9 @@ class Session(nn.Module):
 
     def _tokens(self, texts: Texts, look: int | None) -> Release:
         """The tokens' draw; public texts leave as they are."""
-        privatizer = self._public if texts.public else self.privatizer
-        drawn = privatizer.tokens(texts.tokens, labels=texts.cti_classes, look=look, excerpts=texts.excerpts)
+        drawn = self._privatizer_of(texts).tokens(
+            texts.tokens, labels=texts.cti_classes, look=look, excerpts=texts.excerpts
+        )
         return replace(drawn, public=texts.public)
 
     def _bottom(self, tokens: Payload) -> Rows:

@@ -240,7 +240,8 @@ class Trainer:
                 f"{settings.learning_rate:g}.",
                 remedy="Begin again with another --out and a lower --learning-rate, or with --max-grad-norm 1.",
             )
-        self.run.log_loss(self.link.step, value)  # before the vendor has its gradient, after which nobody repeats it
+        # before the vendor has its gradient, after which nobody repeats it
+        self.run.log_loss(self.link.step, value, reconstruction=self.link.reconstruction_loss)
         (loss / settings.gradient_accumulation_steps).backward()
         if is_update(self.link.step, settings.gradient_accumulation_steps, self._steps_before(settings.epochs)):
             self._update()

@@ -15,6 +15,7 @@ from cutlayer.customer.settings import (
     FinetuneSpec,
     FullTuning,
     Objective,
+    Reconstruction,
     RunSpec,
     TrainBottom,
 )
@@ -22,7 +23,7 @@ from cutlayer.data import Dataset
 from cutlayer.models import Archive, check_method
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
-from cutlayer.wire.messages import ModelInfo
+from cutlayer.wire.messages import MAX_PLAIN_INDICES, Form, ModelInfo
 
 
 def choose_privacy(eta: float | None, privacy: PrivacySpec | None) -> PrivacySpec:
@@ -59,7 +60,7 @@ def validate(spec: RunSpec, data: DataSpec | None = None) -> None:
         ConfigError: With all faults.
     """
     find_mechanism(spec.privacy.noise)
-    faults = [*_cut_faults(spec), *_budget_faults(spec), *_label_faults(spec)]
+    faults = [*_cut_faults(spec), *_budget_faults(spec), *_label_faults(spec), *_reconstruction_faults(spec)]
     if spec.objective is Objective.CLASSIFICATION:
         faults += _classifier_faults(spec)
     else:
@@ -126,6 +127,31 @@ def _label_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("label_budget", budget, "cannot limit labels drawn from a seed, which protects nothing")
     elif budget is not None and epsilon > budget:
         yield Fault("label_budget", budget, f"must be {epsilon:g} or more, which is label_epsilon")
+
+
+def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with public words before texts, or with their absence."""
+    settings, longest = spec.reconstruction, spec.training.max_length
+    count = settings.plain_tokens
+    if not count:
+        for name in ("plain_sequences", "reconstruction_weight", "reconstruction_width", "plain_tokens_at_inference"):
+            if (value := getattr(settings, name)) != Reconstruction.model_fields[name].default:
+                yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
+        return
+    if spec.privacy.mechanism != "words":
+        yield Fault("plain_tokens", count, "needs mechanism words: plain tokens are drawn as words of a text are")
+    elif spec.form is not Form.IDS:
+        yield Fault("plain_tokens", count, "needs bottom 0, or the text cut, and a frozen bottom: ids are released")
+    if longest is not None and count + _LEAST_POSITIONS > longest:
+        yield Fault("plain_tokens", count, f"leaves no room for a text: max_length is {longest}")
+    if count * settings.plain_sequences > MAX_PLAIN_INDICES:
+        yield Fault(
+            "plain_sequences", settings.plain_sequences, f"make more than {MAX_PLAIN_INDICES} words with plain_tokens"
+        )
+    if settings.plain_tokens_at_inference and getattr(spec.tuning, "pooling", "sequence") == "mean":
+        yield Fault(
+            "plain_tokens_at_inference", True, "must be off with pooling mean: queries do not say where they stand"
+        )
 
 
 def _classifier_faults(spec: RunSpec) -> Iterator[Fault]:
@@ -289,6 +315,11 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
                     f"leaves no room for a text: {model.name} has {model.max_length} positions",
                 )
             ]
+        )
+    words = spec.reconstruction.plain_tokens
+    if words and positions + words + _LEAST_POSITIONS > model.max_length:
+        raise ConfigError(
+            [Fault("plain_tokens", words, f"leaves no room for a text: {model.name} has {model.max_length} positions")]
         )
 
 

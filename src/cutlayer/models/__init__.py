@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
     from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
     from cutlayer.models.optimiser import Optimiser
+    from cutlayer.models.reconstruction import ReconstructionHead, last_states
     from cutlayer.models.seq2seq import (
         Seq2SeqBottom,
         Seq2SeqParts,
@@ -87,6 +88,7 @@ __all__ = [
     "Optimiser",
     "Part",
     "Parts",
+    "ReconstructionHead",
     "Seq2SeqBottom",
     "Seq2SeqParts",
     "Seq2SeqTail",
@@ -108,6 +110,7 @@ __all__ = [
     "inventory",
     "isolated_dropout",
     "largest_file",
+    "last_states",
     "load_adapter",
     "load_adapter_state",
     "load_model",

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cutlayer.core import ConfigError, DataError, Fault, ModelError, Ragged, Rows, Tokens
+from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrecededTokens, Ragged, Rows, Tokens
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Inputs:
         input_ids: `[batch, seq]` int64, or None where only rows are known.
         inputs_embeds: `[batch, seq, width]`, rows in place of ids.
         token_type_ids: `[batch, seq]` int64, or None for tokenizers without types.
+        preceding: `[batch, seq]` int64: at positions of public words before the text, which of them stands there; -1
+            elsewhere. None where there are no such words.
     """
 
     attention_mask: Tensor
@@ -34,6 +36,7 @@ class Inputs:
     input_ids: Tensor | None = None
     inputs_embeds: Tensor | None = None
     token_type_ids: Tensor | None = None
+    preceding: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Inputs:
         """The same batch with all its tensors on another device."""
@@ -229,9 +232,20 @@ class Template(BaseModel):
                 piece = piece.to(table.device) if piece.is_floating_point() else table[piece]
             pieces.append(piece)
         packed = Ragged(torch.cat(pieces)[self._order(tokens)], lengths.sum(1))
-        inputs = self._frame(lengths)
+        inputs = replace(self._frame(lengths), preceding=self.preceding(tokens))
         values = packed.padded()
         return replace(inputs, inputs_embeds=values) if embedded else replace(inputs, input_ids=values)
+
+    def preceding(self, tokens: Tokens) -> Tensor | None:
+        """Where the public words before texts stand in the batch that `assemble` makes; see `Inputs.preceding`."""
+        if not isinstance(tokens, PrecededTokens):
+            return None
+        layout = self.layout(len(tokens.segments))
+        longest = int(self.segment_lengths(tokens).sum(1).max())
+        place = (torch.arange(longest) - len(layout.specials[0])).expand(len(tokens), -1).contiguous()
+        ends = tokens.preceding.cumsum(1)
+        word = torch.searchsorted(ends, place, right=True)
+        return torch.where((place >= 0) & (place < ends[:, -1:]), word, -1)
 
     def unpad(self, hidden: Tensor, tokens: Tokens) -> Rows:
         """The real positions of `hidden` `[batch, seq, width]`, for a batch that `assemble` made of `tokens`."""

@@ -35,8 +35,13 @@ def reading(block: nn.Module, inputs: Inputs, before: int, pooling: Pooling) -> 
 
 
 def mean_of_text(hidden: Tensor, inputs: Inputs) -> Tensor:
-    """The mean over each text's positions, `[batch, width]`, of hidden states `[batch, seq, width]` (RAPT eq. 9)."""
+    """The mean over each text's positions, `[batch, width]`, of hidden states `[batch, seq, width]` (RAPT eq. 9).
+
+    Public words before a text are not of it.
+    """
     real = inputs.attention_mask[:, -hidden.shape[1] :, None].to(hidden)
+    if inputs.preceding is not None:
+        real = real * (inputs.preceding < 0)[:, :, None]
     return (hidden * real).sum(1) / real.sum(1)
 
 

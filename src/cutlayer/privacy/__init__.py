@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         Words,
     )
     from cutlayer.privacy.vault import Vault
-    from cutlayer.privacy.words import Dictionary, Grouping, Lexicon, Word, WordSpace
+    from cutlayer.privacy.words import Dictionary, Grouping, Lexicon, PlainWords, Word, WordSpace
 
 __all__ = [
     "LABELS_SHOWN",
@@ -76,6 +76,7 @@ __all__ = [
     "NeighbourSearch",
     "NewFrame",
     "NoPrivacy",
+    "PlainWords",
     "PluggedIn",
     "PrivacySpec",
     "Privatizer",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from cutlayer.core.cut import Place
 from cutlayer.core.setting import Shown, setting
@@ -333,6 +333,11 @@ class WordDraw(SettingsSpec):
         "with tabs between them.",
         shown=Shown(PRIVACY, metavar="FILE", default="the one that comes with cutlayer, made from old books"),
     )
+
+    @field_serializer("vocabulary", when_used="unless-none")
+    def _write_vocabulary(self, vocabulary: Path) -> str:
+        """As text, which results and reports can hold."""
+        return str(vocabulary)
 
     @field_validator("words", mode="before")
     @classmethod

@@ -235,6 +235,35 @@ def written(pieces: NDArray[np.object_], lengths: Tensor) -> list[str]:
 
 Pieces = Callable[[tuple[list[str], ...]], tuple[Ragged, ...]]
 """Ids of each segment's texts, as the vendor's model reads them."""
+PieceEnds = Callable[[list[str]], Ragged]
+"""Behind which character each piece of each text ends, `[pieces]` int64, of texts that are not cut."""
+
+
+@dataclass(frozen=True)
+class PlainWords:
+    """Public words that stand before texts that are trained on, and are drawn as the texts' own words are.
+
+    Ref: RAPT §III-B2.
+
+    Attributes:
+        names: `[sequences, m]` int64, by which the lexicon knows them.
+        numbers: The same words by their numbers among `vocabulary` public ones.
+        vocabulary: How many public words there are.
+    """
+
+    names: Tensor
+    numbers: tuple[tuple[int, ...], ...]
+    vocabulary: int
+
+    @property
+    def count(self) -> int:
+        """Words of a sequence."""
+        return self.names.shape[1]
+
+    @property
+    def context(self) -> bytes:
+        """Tells releases behind these words from others."""
+        return b"behind plain words " + hashlib.blake2b(self.names.numpy().tobytes(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -245,12 +274,14 @@ class Dictionary:
         vocabulary: Words that may come out, and vectors.
         lexicon: The words of texts, by the names that stand for them.
         pieces: Tokenises what was written.
+        piece_ends: Tells where its pieces end.
         written_as: Names what `pieces` makes of a text: by which tokenizer, and how much of it.
     """
 
     vocabulary: WordSpace
     lexicon: Lexicon
     pieces: Pieces
+    piece_ends: PieceEnds
     written_as: str
 
     def member(self, name: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from cutlayer.vendor.settings import Limits
 from cutlayer.vendor.steps import step_too_large
 from cutlayer.vendor.store import RecordStore
 from cutlayer.vendor.trainer import adapter_parameters, job_bytes, step_bytes
-from cutlayer.wire.messages import JobSpec
+from cutlayer.wire.messages import Form, JobSpec
 
 _PARAMETER_BYTES = 4
 """Adapters are kept in fp32."""
@@ -82,6 +82,16 @@ class Admission:
                     "record_sets",
                     f"{len(spec.record_sets)} sets",
                     "must be empty with a trainable bottom, and not empty with a frozen one",
+                )
+            )
+        if spec.reconstruction is not None and (
+            spec.form is not Form.IDS or spec.num_labels is None or spec.trainable_bottom
+        ):
+            faults.append(
+                Fault(
+                    "reconstruction",
+                    f"{spec.reconstruction.plain_tokens} words",
+                    "must be null but of classifiers on stored ids",
                 )
             )
         if faults:
@@ -167,5 +177,7 @@ class Admission:
 
 def _what_is_trained(spec: JobSpec) -> str:
     labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
+    if (task := spec.reconstruction) is not None:
+        labels += f" and reconstruction of {task.vocabulary} words, width = {task.width}"
     told = spec.tuning.model_dump(exclude={"method"})
     return f"Method {spec.tuning.method}{''.join(f', {name} = {value}' for name, value in told.items())}{labels} trains"

@@ -84,6 +84,62 @@ def check_shapes(card: ModelCard, spec: Agreed, header: Header) -> None:
         )
 
 
+def check_preceding_shapes(spec: RecordSetSpec, header: Header) -> None:
+    """Checks the shapes of what is told of public words before stored texts.
+
+    Args:
+        spec: How many words were agreed.
+        header: Element types and shapes by role.
+
+    Raises:
+        Refusal: There are others, or none.
+    """
+    texts, told = header["lengths"][1][0], header.get("preceding")
+    if not spec.plain_tokens and told is None:
+        return
+    agreed = [texts, spec.plain_tokens], [texts]
+    found = [] if told is None else [list(header[role][1]) for role in ("preceding", "sequences")]
+    if not spec.plain_tokens or found != list(agreed):
+        raise unacceptable(
+            "wrong-shape",
+            f"preceding and sequences are {found or 'not there'}; plain_tokens = {spec.plain_tokens} was agreed on.",
+            remedy="Tell of each text the pieces of each plain word before it, and which sequence it has.",
+        )
+
+
+def check_preceding(
+    spec: RecordSetSpec,
+    preceding: NDArray[np.unsignedinteger],
+    sequences: NDArray[np.unsignedinteger],
+    lengths: NDArray[np.integer],
+) -> None:
+    """Checks what is told of public words before stored texts, some at a time.
+
+    Args:
+        spec: How many sequences were agreed.
+        preceding: `[texts, words]`: of how many items each word is.
+        sequences: `[texts]`: which words they are.
+        lengths: `[texts, segments]`.
+
+    Raises:
+        Refusal: A text has fewer items than its words, or a sequence is none that was agreed.
+    """
+    for start in range(0, len(lengths), _RECORDS):
+        some = slice(start, start + _RECORDS)
+        if (preceding[some].sum(1, dtype=np.int64) > lengths[some, 0]).any():
+            raise unacceptable(
+                "wrong-lengths",
+                "A text is said to have more pieces of plain words than it has ids.",
+                remedy="Count the pieces that are left of each word where a text is cut.",
+            )
+        if int(sequences[some].max()) >= spec.plain_sequences:
+            raise unacceptable(
+                "sequence-out-of-range",
+                f"sequences names {int(sequences[some].max())}; plain_sequences = {spec.plain_sequences} was agreed.",
+                remedy="Number the sequences from 0.",
+            )
+
+
 def check_lengths(
     card: ModelCard, spec: Agreed, lengths: NDArray[np.integer], items: int, *, template: Template | None = None
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.core import Payload
+from cutlayer.core import Payload, PrecededTokens
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import State
 from cutlayer.vendor.checks import check_count, check_longest, check_positions, read_query, read_release
@@ -226,6 +226,7 @@ class LiveJob:
                 use_threads(self.threads)
             self._room.make(self, trainer.estimate(content.payload))
             tensors["output"] = self._finite(due.forward.run(content.payload)).to(self._output_type)
+            tensors |= {role: self._finite(tensor) for role, tensor in due.forward.told().items()}
         elif due.backward is not None:
             tensors["boundary_gradient"] = self._boundary_gradient(boundary_gradient)
             if entry.kind == trainer.frames[-1]:
@@ -246,7 +247,14 @@ class LiveJob:
 
     def _release(self, forward: Forward, tensors: dict[str, Tensor]) -> Payload:
         if forward.stored:
-            return self._stored(tensors["records"])
+            payload = self._stored(tensors["records"])
+            if forward.preceded and not isinstance(payload, PrecededTokens):
+                raise unacceptable(
+                    "records-do-not-fit",
+                    "A step of this job names a record without plain words before it, which there is to reconstruct.",
+                    remedy="Train on records of a set with plain_tokens.",
+                )
+            return payload
         if forward.texts is not None and len(tensors["lengths"]) != forward.texts:
             raise unacceptable(
                 "wrong-lengths",

@@ -38,11 +38,14 @@ class MappedShard:
         values: `[items]` ids or `[items, width]` rows; a view of the file.
         lengths: `[records, segments]` uint8 or uint16; a view of the file.
         starts: `[blocks]` int64: where the items of each block's first record stand.
+        preceding: `[records, words]` uint8, of how many of its first items each public word before it is, and
+            `[records]` uint8, which words they are; views of the file. `None` where there are no such words.
     """
 
     values: Tensor
     lengths: NDArray[np.unsignedinteger]
     starts: NDArray[np.int64]
+    preceding: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
 
     @classmethod
     def open(cls, path: Path) -> MappedShard:
@@ -51,7 +54,10 @@ class MappedShard:
             role = "ids" if "ids" in file.keys() else "rows"  # noqa: SIM118 - not a mapping
             values = file.get_tensor(role)
             lengths = file.get_tensor("lengths").numpy()
-        return cls(values, lengths, _block_starts(lengths))
+            preceding = None
+            if "preceding" in file.keys():  # noqa: SIM118 - not a mapping
+                preceding = file.get_tensor("preceding").numpy(), file.get_tensor("sequences").numpy()
+        return cls(values, lengths, _block_starts(lengths), preceding)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -114,12 +120,22 @@ class Records:
 
         Args:
             numbers: `[n]`: which, in that order; each is one that `longest` took.
+
+        Returns:
+            `PrecededTokens` where public words stand before all of them.
         """
-        pieces, lengths = [], []
+        pieces, lengths, preceding, sequences = [], [], [], []
         for shard, local in self._locate(numbers):
             pieces.append(shard.values[shard.span(local)])
             lengths.append(shard.lengths[local])
-        return unpack({self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths, dtype=np.int64))})
+            if shard.preceding is not None:
+                preceding.append(shard.preceding[0][local])
+                sequences.append(shard.preceding[1][local])
+        tensors = {self._form: torch.cat(pieces), "lengths": torch.from_numpy(np.stack(lengths, dtype=np.int64))}
+        if len(preceding) == len(numbers):  # a job's sets for evaluation have none
+            tensors["preceding"] = torch.from_numpy(np.stack(preceding))
+            tensors["sequences"] = torch.from_numpy(np.stack(sequences))
+        return unpack(tensors)
 
     def _locate(self, numbers: NDArray[np.int64]) -> list[tuple[MappedShard, int]]:
         places = np.searchsorted(self._ends, numbers, side="right")

@@ -58,12 +58,16 @@ class Forward:
     Attributes:
         template: Where special tokens stand in its texts.
         run: Takes the release; returns logits `[texts, labels]` or rows `[rows, width]` of an upper boundary.
+        told: What the customer is told beside what was computed, by role.
+        preceded: Whether public words must stand before its texts.
         stored: Whether the frame names stored records; else it carries the release itself.
         texts: How many texts there must be; `None` for any number.
     """
 
     template: Template
     run: Callable[[Payload], Tensor]
+    told: Callable[[], dict[str, Tensor]] = dict
+    preceded: bool = False
     stored: bool = False
     texts: int | None = None
 

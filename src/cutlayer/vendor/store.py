@@ -30,7 +30,14 @@ from torch import Tensor
 
 from cutlayer.core.files import TEMPORARY, bytes_below, make_folder, removed, sync_folder
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
-from cutlayer.vendor.checks import check_ids, check_lengths, check_shapes, check_stored_rows
+from cutlayer.vendor.checks import (
+    check_ids,
+    check_lengths,
+    check_preceding,
+    check_preceding_shapes,
+    check_shapes,
+    check_stored_rows,
+)
 from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
 from cutlayer.vendor.earlier import read_job_spec
@@ -386,6 +393,7 @@ class Upload:
         header = read_header(head, total=self.size)
         check_roles(SHARD_PUT, header)
         check_shapes(self._card, self._spec, header)
+        check_preceding_shapes(self._spec, header)
         records, limit = header["lengths"][1][0], self._store._settings.limits.max_records_per_shard
         if records > limit:
             raise unacceptable(
@@ -422,6 +430,8 @@ class Upload:
             raise FrameError("The body is no safetensors block.") from error
         values = shard.values.numpy() if self._spec.form is Form.IDS else _bits(shard.values)
         check_lengths(self._card, self._spec, shard.lengths, len(shard.values))
+        if shard.preceding is not None:
+            check_preceding(self._spec, *shard.preceding, shard.lengths)
         if self._spec.form is Form.IDS:
             check_ids(self._card, values)
         else:
@@ -436,10 +446,13 @@ def _check_open(row: RecordSet, number: int) -> None:
 
 def _check_fits(name: str, made: RecordSetSpec, spec: JobSpec) -> None:
     fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type)
-    if fits != (made.model, made.cut, made.form, made.segments, made.wire_type):
+    task = spec.reconstruction
+    words = {(0, 1)} | (set() if task is None else {(task.plain_tokens, len(task.words))})
+    same = fits == (made.model, made.cut, made.form, made.segments, made.wire_type)
+    if not same or (made.plain_tokens, made.plain_sequences) not in words:
         raise unacceptable(
             "records-do-not-fit",
-            f"Record set {name} was made for another model, cut or form than the job.",
+            f"Record set {name} was made for another model, cut or form than the job, or for other plain words.",
             remedy="Name a record set that was made for this job's spec.",
         )
 

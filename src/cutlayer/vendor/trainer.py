@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cutlayer.core import ModelError, Payload, Rows
+from cutlayer.core import ModelError, Payload, PrecededTokens, Rows
 from cutlayer.core.tuning import LoraSpec
 from cutlayer.models import (
     METHODS,
     Part,
+    ReconstructionHead,
     Seq2SeqTop,
     Top,
     adapter_state,
     attach,
+    last_states,
     load_adapter_state,
     seed_dropout,
     set_checkpointing,
@@ -32,6 +34,7 @@ from cutlayer.models.cutting import block_list
 from cutlayer.models.inputs import Template
 from cutlayer.models.joint import JointGradients, joint_stacks
 from cutlayer.models.optimiser import STATE_NUMBERS, Optimiser, is_update, updates_in
+from cutlayer.models.reconstruction import head_parameters
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
 from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
@@ -52,6 +55,9 @@ RoBERTa, DistilBERT and GPT-2, the starter model among them."""
 
 _DECODER = 1.5
 """What a block of an encoder-decoder's decoder keeps, in what an encoder block keeps: it attends twice."""
+
+_WORD_SCORES = 3
+"""Times that the scores of a word that is reconstructed are held: themselves, their logarithms, and their gradient."""
 
 _FP32 = 4
 
@@ -88,6 +94,12 @@ class Trainer:
         set_checkpointing(self.part, spec.gradient_checkpointing)
         self.part.train()
         trained = {name: parameter for name, parameter in self.part.named_parameters() if parameter.requires_grad}
+        task = spec.reconstruction
+        self._head = None
+        if task is not None:
+            self._head = ReconstructionHead(self.part, width=task.width, vocabulary=task.vocabulary, seed=spec.seed)
+            self._words = torch.tensor(task.words, device=device)
+            trained |= self._head.named()
         self._trained = trained
         both = joint_stacks(self.part.family, spec.cut) if spec.shared_weights else ()
         copies = {path: value for path, value in self.part.shared_parameters().items() if path in both}
@@ -108,6 +120,7 @@ class Trainer:
         self._estimate = 0
         self._output: Tensor | None = None
         self._boundary: Tensor | None = None
+        self._reconstruction: Tensor | None = None
 
     @classmethod
     def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
@@ -123,7 +136,8 @@ class Trainer:
         """The frames that may come next, by kind and step."""
         stats = self._stats if self.update_waits else {}
         backward = None if self._output is None else Backward(tuple(self._output.shape), self.backward)
-        forward = Forward(self._template, self.forward, stored=not self._spec.trainable_bottom)
+        stored, preceded = not self._spec.trainable_bottom, self._spec.reconstruction is not None
+        forward = Forward(self._template, self.forward, self._told, stored=stored, preceded=preceded)
         due = {(STEP, self.step + 1): Due(backward, stats, forward)}
         if backward is not None:
             due[GRADIENT, self.step] = Due(backward)
@@ -140,7 +154,8 @@ class Trainer:
         """Bytes that the graph of a forward pass takes at most."""
         specials = 0 if isinstance(payload, Rows) else self._template.special_count(len(payload.segments))
         longest = specials + int(text_lengths(payload).max())
-        return graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
+        blocks = graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
+        return blocks + _reconstruction_bytes(self.part, self._spec, texts=len(payload))
 
     @property
     def graph_bytes(self) -> int:
@@ -149,7 +164,7 @@ class Trainer:
 
     def forget_graph(self) -> None:
         """Frees the graph that waits, which nothing will ask for any more."""
-        self._output = self._boundary = None
+        self._output = self._boundary = self._reconstruction = None
 
     def forward(self, payload: Payload) -> Tensor:
         """Takes the next step's forward pass.
@@ -167,10 +182,22 @@ class Trainer:
         if self._spec.trainable_bottom and isinstance(payload, Rows):
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
-        with self._autocast():
+        with self._autocast(), last_states(self.part) as states:
             output = compute(self.part, self._template, payload, self._device)
         self._output = output.float()
+        if self._head is not None and isinstance(payload, PrecededTokens):
+            preceding = self._template.preceding(payload)
+            if preceding is None:
+                raise TypeError("words stand before these texts")
+            (hidden,) = states
+            text = hidden[:, -preceding.shape[1] :].to(self._head.up.weight.dtype)
+            words = self._words[payload.sequences.to(self._device)]
+            self._reconstruction = self._head.loss(text, preceding.to(self._device), words)
         return self._output.detach()
+
+    def _told(self) -> dict[str, Tensor]:
+        """What the customer is told of the last forward pass beside its output: `reconstruction_loss` `[1]`."""
+        return {} if self._reconstruction is None else {"reconstruction_loss": self._reconstruction.detach()[None]}
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._spec.precision is Precision.BF16)
@@ -178,6 +205,8 @@ class Trainer:
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Takes d loss / d output of the last forward pass, and the update that is due then.
 
+        With it, in the same pass, go the weighted gradients of the vendor's own loss, where the job has one (RAPT
+        eq. 11): the customer's is a share of an update that is taken of several steps, so this one is, too.
         An update that both parties take together waits for what the customer tells.
 
         Returns:
@@ -185,9 +214,13 @@ class Trainer:
         """
         if self._output is None:
             raise RuntimeError("no forward pass waits for a gradient")
-        output, boundary = self._output, self._boundary
-        self._output = self._boundary = None
-        torch.autograd.backward(output, gradient.to(output))
+        output, boundary, own, task = self._output, self._boundary, self._reconstruction, self._spec.reconstruction
+        self.forget_graph()
+        if own is None or task is None:
+            torch.autograd.backward(output, gradient.to(output))
+        else:
+            weighted = own * (task.weight / self._spec.optimiser.accumulation)
+            torch.autograd.backward((output, weighted), (gradient.to(output), torch.ones_like(weighted)))
         self._take()
         return None if boundary is None else boundary.grad
 
@@ -266,17 +299,23 @@ class Trainer:
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Tensor]:
-        """Adapter, optimiser, gradients kept for the next update, and how far the job is.
+        """Adapter, reconstruction head, optimiser, gradients kept for the next update, and how far the job is.
 
         Returns:
-            `adapter/…`, `optimiser/…` and `gradient/…` in their parameters' shapes; `taken` `[2]`: the last step taken,
-            and whether an update waits.
+            `adapter/…`, `head/…`, `optimiser/…` and `gradient/…` in their parameters' shapes; `taken` `[2]`: the last
+            step taken, and whether an update waits.
         """
         kept = {
             f"gradient/{name}": value.grad.clone() for name, value in self._trained.items() if value.grad is not None
         }
         optimiser = {f"optimiser/{name}": tensor for name, tensor in self._optimiser.state().items()}
-        return self.adapter() | optimiser | kept | {"taken": torch.tensor([self.taken, self.update_waits])}
+        head = {f"head/{name}": value.detach() for name, value in self._head_parameters.items()}
+        return self.adapter() | head | optimiser | kept | {"taken": torch.tensor([self.taken, self.update_waits])}
+
+    @property
+    def _head_parameters(self) -> dict[str, nn.Parameter]:
+        """Those of the reconstruction head, by name; it is no part of what is published."""
+        return {} if self._head is None else self._head.named()
 
     def adapter(self) -> dict[str, Tensor]:
         """The trained tensors as `adapter/…`, in the shapes of `adapter_state`."""
@@ -289,6 +328,9 @@ class Trainer:
     def load(self, state: dict[str, Tensor]) -> None:
         """Puts back what `state` returned, as after the last gradient: nothing waits."""
         self.load_adapter(state)
+        with torch.no_grad():
+            for name, value in self._head_parameters.items():
+                value.copy_(state[f"head/{name}"])
         self._optimiser.load(_below("optimiser/", state))
         kept = _below("gradient/", state)
         for name, parameter in self._trained.items():
@@ -338,12 +380,23 @@ def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
     for stack in targets:
         longest = size.target_positions
         total += graph_bytes(part, spec, stack, texts=size.texts, longest=longest, seen=longest + size.positions)
-    return total
+    return total + _reconstruction_bytes(part, spec, texts=size.texts)
+
+
+def _reconstruction_bytes(part: Part, spec: JobSpec, *, texts: int) -> int:
+    """Bytes that the graph of the reconstruction takes: of each word its state, scores, and their gradients."""
+    task = spec.reconstruction
+    if task is None:
+        return 0
+    floats = 2 * int(part.model.config.hidden_size) + task.width + _WORD_SCORES * task.vocabulary
+    return texts * task.plain_tokens * floats * _FP32
 
 
 def adapter_parameters(top: Part, spec: JobSpec) -> int:
-    """How many parameters a job trains, counted before any is made; the head is trained whole."""
-    return trained_parameters(top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights)
+    """How many parameters a job trains, counted before any is made; heads are trained whole."""
+    task = spec.reconstruction
+    own = 0 if task is None else head_parameters(top, width=task.width, vocabulary=task.vocabulary)
+    return own + trained_parameters(top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights)
 
 
 def job_bytes(top: Part, spec: JobSpec) -> int:

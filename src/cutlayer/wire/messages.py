@@ -7,10 +7,10 @@ of a vendor's model. There is no free text, no label name, no column name and no
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
 from cutlayer.core import Cut
 from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
@@ -161,6 +161,13 @@ class ArchiveManifest(Message):
 # ---------------------------------------------------------------- records
 
 
+MAX_PLAIN_TOKENS = 256
+"""Public words before a text."""
+MAX_PLAIN_SEQUENCES = 64
+MAX_PLAIN_INDICES = 1024
+"""Of all sequences together: a job names each word of each."""
+
+
 class RecordSetSpec(Message):
     """What the records of a set are: which model and cut they were made for, and their form."""
 
@@ -169,6 +176,10 @@ class RecordSetSpec(Message):
     form: Form
     segments: int = Field(ge=1, le=2)
     wire_type: WireType = WireType.BF16
+    plain_tokens: int = Field(default=0, ge=0, le=MAX_PLAIN_TOKENS)
+    """Public words that stand before each text, of which the shards tell how many pieces each has."""
+    plain_sequences: int = Field(default=1, ge=1, le=MAX_PLAIN_SEQUENCES)
+    """Of how many sequences of such words each text has one."""
 
     @property
     def virtual_positions(self) -> int:
@@ -231,6 +242,47 @@ class StepSize(Message):
     """Of an encoder-decoder's longest target text."""
 
 
+def _plain_words(words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    counts = {len(sequence) for sequence in words}
+    if len(counts) != 1 or not 1 <= counts.pop() <= MAX_PLAIN_TOKENS:
+        raise ValueError(f"sequences must be equally long, of 1 to {MAX_PLAIN_TOKENS} words")
+    if sum(map(len, words)) > MAX_PLAIN_INDICES:
+        raise ValueError(f"names more than {MAX_PLAIN_INDICES} words")
+    return words
+
+
+class ReconstructionSpec(Message):
+    """A second task beside the job's: to tell the public words that stand before stored texts from what they became.
+
+    Ref: RAPT §III-B2, eq. (7), (8) and (11).
+    """
+
+    vocabulary: int = Field(ge=2, le=2**20)
+    """Outputs of the head: words among which it tells."""
+    width: int = Field(default=96, ge=1, le=4096)
+    """Its hidden size."""
+    weight: float = Field(default=1, ge=0, le=1e6)
+    """What its loss counts, beside the customer's."""
+    words: Annotated[
+        tuple[tuple[Annotated[int, Ge(0), Le(2**20 - 1)], ...], ...],
+        Field(min_length=1, max_length=MAX_PLAIN_SEQUENCES),
+        FailFast(),
+        AfterValidator(_plain_words),
+    ]
+    """Of each sequence the true words, by their numbers among the outputs."""
+
+    @property
+    def plain_tokens(self) -> int:
+        """Words of a sequence."""
+        return len(self.words[0])
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if max(map(max, self.words)) >= self.vocabulary:
+            raise ValueError("words must be below vocabulary")
+        return self
+
+
 class JobSpec(Message):
     """A fine-tuning job, everything the vendor needs and nothing else."""
 
@@ -252,6 +304,8 @@ class JobSpec(Message):
     """Whether what all blocks of a stack use (T5's relative position biases) is trained with the rest. Where the
     customer holds a copy, both take the same updates: each tells the other the gradient of its own copy, and an update
     waits for the customer's."""
+    reconstruction: ReconstructionSpec | None = None
+    """What else is learnt from public words before stored texts, which the vendor computes alone."""
     optimiser: OptimiserSpec
     dropout: bool = True
     """Whether the blocks' own dropout is on while training."""

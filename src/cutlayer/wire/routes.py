@@ -50,6 +50,9 @@ ROLES: Mapping[str, Role] = {
     "lengths": Role(("U8", "U16"), 2, Category.RELEASE),
     # a release as rows: [rows, width]; its `lengths` count rows per segment
     "rows": Role(("BF16", "F32"), 2, Category.RELEASE),
+    # of each text how many pieces each public word before it has: [texts, words]; and which words they are: [texts]
+    "preceding": Role(("U8",), 2, Category.RELEASE),
+    "sequences": Role(("U8",), 1, Category.CONTROL),
     # stored records that a step or an inference names: [texts]
     "records": Role(INDEX, 1, Category.CONTROL),
     # d loss / d output of the step before: [texts, labels], or [rows, width] where there is a tail
@@ -62,6 +65,8 @@ ROLES: Mapping[str, Role] = {
     "parents": Role(INDEX, 1, Category.CONTROL),
     # answers: logits [texts, labels], or the upper boundary [rows, width]; boundary gradient [rows, width]
     "output": Role(("BF16", "F32"), 2, Category.RELEASE),
+    # of the vendor's own task beside the customer's: [1]
+    "reconstruction_loss": Role(("F32",), 1, Category.CONTROL),
     "boundary_gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
 }
 
@@ -121,7 +126,9 @@ def _sets(*names: str) -> tuple[frozenset[str], ...]:
 
 
 INLINE = ("ids lengths", "rows lengths")
+PRECEDED = "ids lengths preceding sequences"
 _OUTPUT = _sets("output")
+_STEP_OUTPUT = _sets("output", "output reconstruction_loss")
 _TOLD = ("norm", "shared_gradient", "norm shared_gradient")
 """What one party tells the other for an update that both take together."""
 
@@ -136,7 +143,11 @@ RECORD_SET_PUT = Route(
 RECORD_SET_GET = Route("record-set.get", "GET", "/v1/record-sets/{record_set}", reply=m.RecordSetInfo)
 RECORD_SET_DELETE = Route("record-set.delete", "DELETE", "/v1/record-sets/{record_set}")
 SHARD_PUT = Route(
-    "shard.put", "PUT", "/v1/record-sets/{record_set}/shards/{shard}", tensors=_sets(*INLINE), reply=m.ShardInfo
+    "shard.put",
+    "PUT",
+    "/v1/record-sets/{record_set}/shards/{shard}",
+    tensors=_sets(*INLINE, PRECEDED),
+    reply=m.ShardInfo,
 )
 SEAL = Route(
     "record-set.seal", "POST", "/v1/record-sets/{record_set}/seal", control=m.SealRequest, reply=m.RecordSetInfo
@@ -153,7 +164,7 @@ STEP = Route(
     # trainable bottom: the step's own release. Where gradients are clipped, step - 1's has gone before, and the
     # customer's norm rides along, after which the vendor takes its update.
     tensors=_sets("records", "records gradient", *INLINE, *(f"{what} norm" for what in ("records", *INLINE))),
-    reply_tensors=_OUTPUT,
+    reply_tensors=_STEP_OUTPUT,
 )
 SOURCE = Route(
     "job.source",
@@ -164,7 +175,7 @@ SOURCE = Route(
     tensors=_sets("rows lengths"),
     reply_tensors=_OUTPUT,
 )
-STEP_GET = Route("job.step.get", "GET", "/v1/jobs/{job}/steps/{step}", reply_tensors=_OUTPUT)
+STEP_GET = Route("job.step.get", "GET", "/v1/jobs/{job}/steps/{step}", reply_tensors=_STEP_OUTPUT)
 GRADIENT = Route(
     "job.gradient",
     "POST",

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from cutlayer.core import Payload, Ragged, Rows, Tokens
+from cutlayer.core import Payload, PrecededTokens, Ragged, Rows, Tokens
 from cutlayer.wire.header import FrameError, check_roles, read_header
 from cutlayer.wire.messages import Form, WireType
 from cutlayer.wire.routes import Route
@@ -70,8 +70,8 @@ def pack(payload: Payload, *, vocab_size: int, wire_type: WireType) -> dict[str,
     """A release's tensors, by role.
 
     Returns:
-        `ids` and `lengths` for tokens (a text's segments one behind the other), `rows` and
-        `lengths` for boundary rows.
+        `ids` and `lengths` for tokens (a text's segments one behind the other), with `preceding` and `sequences` where
+        public words stand before them; `rows` and `lengths` for boundary rows.
     """
     if isinstance(payload, Rows):
         dtype = torch.bfloat16 if wire_type is WireType.BF16 else torch.float32
@@ -82,7 +82,10 @@ def pack(payload: Payload, *, vocab_size: int, wire_type: WireType) -> dict[str,
     else:
         parts = [segment.values.split(segment.lengths.tolist()) for segment in payload.segments]
         flat = torch.cat([piece for pair in zip(*parts, strict=True) for piece in pair])
-    return {"ids": flat.to(id_type(vocab_size)), "lengths": _pack_lengths(lengths)}
+    packed = {"ids": flat.to(id_type(vocab_size)), "lengths": _pack_lengths(lengths)}
+    if isinstance(payload, PrecededTokens):
+        packed |= {"preceding": payload.preceding.to(torch.uint8), "sequences": payload.sequences.to(torch.uint8)}
+    return packed
 
 
 def _pack_lengths(lengths: Tensor) -> Tensor:
@@ -105,13 +108,17 @@ def unpack(tensors: Mapping[str, Tensor]) -> Payload:
         )
     if form is Form.ROWS:
         return Rows(Ragged(values, lengths.sum(1)), lengths)
-    ids = values.to(torch.int64)
+    segments = _segments(values.to(torch.int64), lengths)
+    if "preceding" in tensors:
+        return PrecededTokens(segments, tensors["preceding"].to(torch.int64), tensors["sequences"].to(torch.int64))
+    return Tokens(segments)
+
+
+def _segments(ids: Tensor, lengths: Tensor) -> tuple[Ragged, ...]:
+    """Ids `[tokens]` of texts, by segment, for lengths `[texts, segments]`."""
     if lengths.shape[1] == 1:
-        return Tokens((Ragged(ids, lengths[:, 0]),))
+        return (Ragged(ids, lengths[:, 0]),)
     pieces = ids.split(lengths.flatten().tolist())
-    return Tokens(
-        tuple(
-            Ragged(torch.cat(pieces[side::2]) if len(lengths) else ids, lengths[:, side].contiguous())
-            for side in range(2)
-        )
+    return tuple(
+        Ragged(torch.cat(pieces[side::2]) if len(lengths) else ids, lengths[:, side].contiguous()) for side in range(2)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Deviation, Fault, Guarantee, Ragged, Tokens
-from cutlayer.privacy.context import Excerpts
+from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededTokens, Ragged, Tokens
+from cutlayer.privacy.context import NAME_BYTES, Excerpts
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
@@ -23,7 +25,7 @@ from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
-from cutlayer.privacy.words import Dictionary, Word, clear_kind, folded, joins, written
+from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, folded, joins, written
 
 _KEPT_IDS = 2**24
 """Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
@@ -52,11 +54,30 @@ class _Distinct:
 
 
 @dataclass(frozen=True)
+class _Listed:
+    """Words that are to be drawn, item by item.
+
+    Attributes:
+        values: `[total]` int64, their names.
+        etas: `[total]` float64.
+        names: `[total, NAME_BYTES]` uint8: of their draws.
+        lengths: `[texts]` int64, words of each text.
+        own: `[total]` bool: which are the texts' own.
+    """
+
+    values: Tensor
+    etas: Tensor
+    names: NDArray[np.uint8]
+    lengths: Tensor
+    own: Tensor
+
+
+@dataclass(frozen=True)
 class Written:
     """Texts after the draw.
 
     Attributes:
-        payload: Token ids of `n` texts.
+        payload: Token ids of `n` texts, those of plain words among them.
         replaced: `[n]` int64, words of each that are others than before.
     """
 
@@ -74,12 +95,14 @@ class DrawnWords:
         changed: `[total]` bool, whether it became another word.
         pieces: `[total, 2]` strings, before each word, and what it became.
         lengths: `[texts]` int64, words of each text; of pairs one text behind the other.
+        own: `[total]` bool: which of them are the texts' own, and no plain words before them.
     """
 
     places: Tensor = field(repr=False)
     changed: Tensor = field(repr=False)
     pieces: NDArray[np.object_] = field(repr=False)
     lengths: Tensor = field(repr=False)
+    own: Tensor = field(repr=False)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -99,31 +122,44 @@ class DrawnWords:
         first = ends[self.lengths.cumsum(0) - self.lengths][self.of_text]
         return torch.stack([ends[1:] - sizes[:, 1] - first, ends[1:] - first], dim=1)
 
+    @property
+    def own_lengths(self) -> Tensor:
+        """`[texts]` int64: each text's own words."""
+        return torch.zeros_like(self.lengths).index_add(0, self.of_text, self.own.long())
+
     def within(self, characters: Tensor) -> Tensor:
-        """`[texts]` int64: how many words of each text end within its first characters `[texts]`."""
-        whole = (self.spans[:, 1] <= characters[self.of_text]).long()
+        """`[texts]` int64: how many own words of each text end within its first characters `[texts]`."""
+        whole = (self.own & (self.spans[:, 1] <= characters[self.of_text])).long()
         return torch.zeros_like(self.lengths).index_add(0, self.of_text, whole)
+
+
+_Told = tuple[Tensor, Tensor]
+"""Of a text the pieces `[m]` of each plain word before it, and the number of their sequence, `[]`."""
 
 
 class Kept:
     """Texts that were drawn for their length, until they leave."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+        self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int, _Told | None]] = OrderedDict()
         self._ids = 0
         self._lock = threading.Lock()
 
     def written(self, named: Named, written: Written) -> Written:
         """Keeps what was drawn; the oldest goes where it becomes too much."""
-        columns = [segment.split() for segment in written.payload.segments]
-        drawn = zip(named.release.identities, written.replaced.tolist(), *columns, strict=True)
+        payload = written.payload
+        columns = [segment.split() for segment in payload.segments]
+        told: Sequence[_Told | None] = [None] * len(payload)
+        if isinstance(payload, PrecededTokens):
+            told = list(zip(payload.preceding, payload.sequences, strict=True))
+        texts = zip(named.release.identities, written.replaced.tolist(), told, *columns, strict=True)
         with self._lock:
-            for identity, replaced, *ids in drawn:
+            for identity, replaced, preceding, *ids in texts:
                 if identity not in self._texts:
-                    self._texts[identity] = tuple(each.int() for each in ids), replaced
+                    self._texts[identity] = tuple(each.int() for each in ids), replaced, preceding
                     self._ids += sum(map(len, ids))
             while self._ids > _KEPT_IDS:
-                _, (oldest, _) = self._texts.popitem(last=False)
+                _, (oldest, _, _) = self._texts.popitem(last=False)
                 self._ids -= sum(map(len, oldest))
         return written
 
@@ -134,11 +170,16 @@ class Kept:
         if not found or any(each is None for each in found):
             return None
         kept = [each for each in found if each is not None]
-        columns = zip(*(ids for ids, _ in kept), strict=True)
+        columns = zip(*(ids for ids, _, _ in kept), strict=True)
         segments = tuple(
             Ragged(torch.cat(column).long(), torch.tensor([len(ids) for ids in column])) for column in columns
         )
-        return Written(Tokens(segments), torch.tensor([replaced for _, replaced in kept]))
+        replaced = torch.tensor([replaced for _, replaced, _ in kept])
+        told = [each for _, _, each in kept if each is not None]
+        if not told:
+            return Written(Tokens(segments), replaced)
+        preceding, sequences = (torch.stack(column) for column in zip(*told, strict=True))
+        return Written(PrecededTokens(segments, preceding, sequences), replaced)
 
 
 @PRIVATIZERS.add("words")
@@ -152,7 +193,30 @@ class WordsPrivatizer(Privatizer):
     chosen leave as they are, and so do tags and blanks.
 
     Ref: RAPT §III-A, eq. (2) to (4).
+
+    Attributes:
+        plain: Public words before each text; see `preceded_by`.
+        told: Whether a release says where they stand in it.
     """
+
+    plain: PlainWords | None = None
+    told: bool = False
+
+    def preceded_by(self, plain: PlainWords, *, told: bool) -> WordsPrivatizer:
+        """The same for texts behind public words, which are drawn with them.
+
+        A text's own words become what they become without: their draws, and what these are charged, depend on the
+        text alone. Of the public words each text has draws of its own, as if each text were drawn by itself; they are
+        charged to nobody, and count neither as replaced nor as left in clear.
+
+        Args:
+            plain: The words.
+            told: Whether a release says where they stand in it.
+        """
+        other = copy.copy(self)
+        other.plain, other.told = plain, told
+        vars(other).pop("_kept", None)  # its texts say where words stand, or not
+        return other
 
     @classmethod
     def faults(cls, spec: PrivacySpec, space: Space) -> Iterator[Fault]:
@@ -237,7 +301,10 @@ class WordsPrivatizer(Privatizer):
             hashlib.blake2b(blanks[start:stop].tobytes(), key=identity, digest_size=IDENTITY_BYTES).digest()
             for identity, start, stop in zip(named.release.identities, [0, *ends], ends, strict=False)
         )
-        return replace(named, release=replace(named.release, identities=identities))
+        release = replace(named.release, identities=identities)
+        if self.plain is not None:
+            release = release.carried_as(release.payload, self.plain.context)
+        return replace(named, release=release)
 
     def _drawn_as(self, token: int) -> int:
         if token not in self._names_of_draws:
@@ -296,7 +363,42 @@ class WordsPrivatizer(Privatizer):
         texts, drawn = named.texts, self._drawn(named)
         segments = texts.lengths.shape[1]
         columns = tuple(drawn.texts[side::segments] for side in range(segments))
-        return Written(Tokens(self._dictionary.pieces(columns)), texts.sums(drawn.changed.long()))
+        ids = self._dictionary.pieces(columns)
+        replaced = texts.sums(drawn.changed[drawn.own].long())
+        if self.plain is None:
+            return Written(Tokens(ids), replaced)
+        preceding = self._preceding(self.plain, drawn, columns[0], ids[0].lengths)
+        if ((preceding.sum(1) == ids[0].lengths) & (texts.lengths[:, 0] > 0)).any():
+            raise ConfigError(
+                [Fault("plain_tokens", self.plain.count, "leave no room for a text: nothing of its own would leave")],
+                remedy="Use fewer plain tokens, or a larger max_length.",
+            )
+        payload = PrecededTokens(ids, preceding, self._sequences(self.plain, named)) if self.told else Tokens(ids)
+        return Written(payload, replaced)
+
+    def _sequences(self, plain: PlainWords, named: Named) -> Tensor:
+        """`[n]` int64: the plain words before each item, chosen by the customer's secret."""
+        key = self._secret.derive("plain sequences")
+        digests = (hashlib.blake2b(identity, key=key, digest_size=8) for identity in named.release.identities)
+        return torch.tensor([int.from_bytes(each.digest(), "little") % len(plain.names) for each in digests])
+
+    def _preceding(self, plain: PlainWords, drawn: DrawnWords, texts: list[str], kept: Tensor) -> Tensor:
+        """`[n, m]` int64: of how many ids each plain word before a text is.
+
+        Args:
+            plain: The words.
+            drawn: What became of them, and of the texts' own words.
+            texts: The items' first texts.
+            kept: `[n]` int64, how many ids of each were kept.
+        """
+        ends = self._dictionary.piece_ends(texts).first(kept)
+        # texts side by side, with room between them, so that one search serves all
+        room = 1 + max(map(len, texts))
+        words = drawn.spans[:, 1][~drawn.own].reshape(-1, plain.count) + room * torch.arange(len(texts))[:, None]
+        owner = torch.arange(len(texts)).repeat_interleave(kept)
+        word = torch.searchsorted(words.flatten(), ends.values - 1 + room * owner, right=True)
+        of_plain = word < (owner + 1) * plain.count
+        return torch.bincount(word[of_plain], minlength=words.numel()).reshape(words.shape)
 
     def drawn(self, tokens: Tokens) -> DrawnWords:
         """What became of each word, item by item; an audit compares it with what attacks read.
@@ -306,22 +408,48 @@ class WordsPrivatizer(Privatizer):
         """
         return self._drawn(self._name(tokens, None, None, None))
 
+    def _listed(self, named: Named) -> _Listed:
+        """The items' words, with plain words before them."""
+        texts, plain = named.texts, self.plain
+        if plain is None:
+            own = torch.ones(len(texts.values), dtype=torch.bool)
+            return _Listed(texts.values, named.etas, named.names, texts.lengths.flatten(), own)
+        key, words = self._secret.derive("plain words"), plain.names[self._sequences(plain, named)]
+        drawn = b"".join(
+            hashlib.blake2b(identity + struct.pack("<q", place), key=key, digest_size=NAME_BYTES).digest()
+            for identity in named.release.identities
+            for place in range(plain.count)
+        )
+        total = texts.per_text + plain.count
+        own = torch.ones(int(total.sum()), dtype=torch.bool)
+        own[((total.cumsum(0) - total)[:, None] + torch.arange(plain.count)).flatten()] = False
+        values = torch.empty(len(own), dtype=torch.int64)
+        values[own], values[~own] = texts.values, words.flatten()
+        etas = torch.full((len(own),), self.spec.eta, dtype=torch.float64)
+        etas[own] = named.etas
+        names = np.empty((len(own), NAME_BYTES), dtype=np.uint8)
+        names[own.numpy()] = named.names
+        names[~own.numpy()] = np.frombuffer(drawn, dtype=np.uint8).reshape(-1, NAME_BYTES)
+        lengths = texts.lengths.clone()
+        lengths[:, 0] += plain.count
+        return _Listed(values, etas, names, lengths.flatten(), own)
+
     def _drawn(self, named: Named) -> DrawnWords:
-        texts, vocabulary = named.texts, self._dictionary.vocabulary
-        distinct = self._distinct(texts.values)
+        listed, vocabulary = self._listed(named), self._dictionary.vocabulary
+        distinct = self._distinct(listed.values)
         drawn, place = distinct.drawn, distinct.place
         chosen = distinct.group != CLEAR
         forms = [folded(word.form) for word in distinct.words]
         row = chosen.cumsum(0) - 1
         vectors = vocabulary.vectors([form for form, one in zip(forms, chosen.tolist(), strict=True) if one])
         of = torch.from_numpy(place)[drawn]
-        names = named.names[drawn.numpy()]
+        names = listed.names[drawn.numpy()]
         found = (
             self._exponential.draw(
                 vectors, distinct.group[chosen], row[of], self._noise_keys.streams(names).random(len(of))
             )
             if self.spec.exponential
-            else self._nearest(vectors, distinct.group[chosen], row[of], etas=named.etas[drawn], names=names)
+            else self._nearest(vectors, distinct.group[chosen], row[of], etas=listed.etas[drawn], names=names)
         )
         new = vocabulary.words[found.numpy()]
         mask = drawn.numpy()
@@ -334,12 +462,14 @@ class WordsPrivatizer(Privatizer):
         # a word that was drawn does not run into its neighbour, as `n't` does into `do`
         apart = np.append(False, met[:-1, 1] & met[1:, 0])[: len(mask)] & beside & (pieces[:, 0] == "")
         pieces[apart, 0] = " "
-        lengths = texts.lengths.flatten()
+        lengths, own = listed.lengths, listed.own.numpy()
+        # the first own word of a text has no blank before it, and would run into the last plain one
+        pieces[1:][own[1:] & ~own[:-1], 0] = " "
         pieces[(lengths.cumsum(0) - lengths)[lengths > 0].numpy(), 0] = ""
         changed, places = torch.zeros(len(mask), dtype=torch.bool), torch.full((len(mask),), CLEAR)
         changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(bool))
         places[drawn] = found
-        return DrawnWords(places, changed, pieces, lengths)
+        return DrawnWords(places, changed, pieces, lengths, listed.own)
 
     def _nearest(
         self, vectors: Tensor, groups: Tensor, of: Tensor, *, etas: Tensor, names: NDArray[np.uint8]

@@ -1,0 +1,39 @@
+"""Plain words: public words before training texts, which the vendor learns to reconstruct (RAPT §III-B2)."""
+
+from __future__ import annotations
+
+import torch
+
+from cutlayer.customer.reading import Reading, WordReading
+from cutlayer.customer.settings import RunSpec
+from cutlayer.data import load_word_counts
+from cutlayer.models import seeded
+from cutlayer.privacy import PlainWords, Word, Words
+from cutlayer.privacy.words import folded
+
+
+def plain_words(spec: RunSpec, reading: Reading) -> PlainWords | None:
+    """The plain words of a run, drawn from its seed, which the vendor is told; `None` where it has none.
+
+    Each is drawn uniformly from the public words of the categories that the run replaces, whatever these become.
+
+    Args:
+        spec: The run's settings.
+        reading: How its texts are read; its lexicon is told the words.
+    """
+    settings, privacy = spec.reconstruction, spec.privacy
+    if not settings.plain_tokens:
+        return None
+    if not isinstance(privacy, Words) or not isinstance(reading, WordReading):
+        raise TypeError("plain words without words are refused before")
+    counts, of_tag = load_word_counts(privacy.vocabulary), reading.dictionary.vocabulary.grouping.of_tag
+    tags: dict[str, str] = {}
+    for word, tag in zip(counts.words, counts.tags, strict=True):
+        if tag in of_tag:
+            tags.setdefault(folded(word), tag)
+    words = sorted(tags)
+    shape = settings.plain_sequences, settings.plain_tokens
+    numbers = torch.randint(len(words), shape, generator=seeded(spec.seed, "plain words"))
+    chosen = (words[number] for number in numbers.flatten().tolist())
+    names = reading.dictionary.lexicon.names(Word(" ", word, tags[word]) for word in chosen)
+    return PlainWords(torch.tensor(names).reshape(shape), tuple(map(tuple, numbers.tolist())), len(words))
