@@ -1,0 +1,163 @@
+"""`--mechanism words` on the command line: what it prints, and what it refuses before anything is sent."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
+from tests.unit.cli.conftest import Ran, Run
+
+SECRET_WORD = "zanzibar"
+WORDS = ("--mechanism", "words", "--eta", 60)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes.csv"
+    with path.open("w", newline="") as file:
+        rows = [(f"Mr {SECRET_WORD} doesn't like the {n} dogs of Paris.", "ab"[n % 2]) for n in range(12)]
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+@pytest.fixture
+def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No transport is opened: what is refused is refused before."""
+    monkeypatch.setattr("cutlayer.wire.transports.HttpTransport.send", lambda *_, **__: pytest.fail("it was sent"))
+
+
+def command(run: Run, name: str, notes: Path, *flags: object) -> Ran:
+    files: dict[str, tuple[object, ...]] = {
+        "privatize": ("--input", notes, "--output", notes.with_name("seen.csv")),
+        "finetune": ("--train", notes),
+        "audit": ("--data", notes, "--public", notes, "--model", "starter", "--out", notes.with_name("out")),
+    }
+    return run(name, *files[name], *flags, "--json")
+
+
+COMMANDS = pytest.mark.parametrize("name", ["privatize", "finetune", "audit"])
+
+
+@COMMANDS
+@pytest.mark.usefixtures("nothing_is_sent")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--eta", 60, "--words", "noun"), "--words"),
+        (("--eta", 60, "--candidates", "all"), "--candidates"),
+        ((*WORDS, "--words", "nuon"), "there is no category 'nuon': did you mean noun?"),
+        ((*WORDS, "--words", "nothing-like-it"), "choose from noun, verb"),
+        ((*WORDS, "--words", "all,noun"), "words must be all, or categories, not both"),
+        ((*WORDS, "--words", "noun,propn"), "words name PROPN twice"),
+        ((*WORDS, "--words", ","), "words must name one category at least"),
+    ],
+)
+def test_settings_without_meaning_are_refused(
+    name: str, flags: tuple[object, ...], said: str, notes: Path, run: Run
+) -> None:
+    refused = command(run, name, notes, *flags)
+    assert refused.code == 3, refused.err
+    assert said in refused.result["error"]
+    assert SECRET_WORD not in refused.out + refused.err
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--cti",), "--cti"),
+        (("--train-bottom", "resample"), "means other words in each epoch"),
+        (("--objective", "lm"), "is for classifiers"),
+    ],
+)
+def test_runs_that_words_do_not_serve_are_refused(flags: tuple[object, ...], said: str, notes: Path, run: Run) -> None:
+    refused = command(run, "finetune", notes, *WORDS, *flags)
+    assert refused.code == 3, refused.err
+    assert said in refused.result["error"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--tagger", "no_such"), 5, "no spaCy pipeline 'no_such'"),
+        (("--space", "no_such"), 5, "no_such"),
+        (("--vocabulary", "no_such.tsv"), 4, "There is no file 'no_such.tsv'"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    flags: tuple[object, ...], code: int, said: str, notes: Path, run: Run, starter_installed: None
+) -> None:
+    refused = command(run, "privatize", notes, *WORDS, "--model", "starter", *flags)
+    assert refused.code == code, refused.err
+    assert said in refused.result["error"]
+    assert not notes.with_name("seen.csv").exists()
+    assert SECRET_WORD not in refused.out + refused.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        ("dog\tNOUN\t3\ngo\tVERB\t2\nnot a line of it quixotic\n", 4, "line 3"),
+        ("dog\tNOUN\t3\ngo\tQUIXOTIC\t2\n", 4, "line 2"),
+        ("dog\tNOUN\t3\ngo\tVERB\tquixotic\n", 4, "line 2"),
+        ("dog\tNOUN\t3\ngo\tVERB\t2\nhe\tPRON\t1\n", 3, "no word of category 'preposition'"),
+        ("", 4, "holds no words"),
+    ],
+)
+def test_a_vocabulary_that_does_not_serve_is_refused_by_its_line(
+    lines: str, code: int, said: str, notes: Path, tmp_path: Path, run: Run, starter_installed: None
+) -> None:
+    file = tmp_path / "public.tsv"
+    file.write_text(lines)
+    refused = command(run, "privatize", notes, *WORDS, "--model", "starter", "--vocabulary", file)
+    assert refused.code == code, refused.err
+    assert said in refused.result["error"]
+    assert "quixotic" not in (refused.out + refused.err).lower()
+
+
+def test_words_are_privatized_and_charged(notes: Path, run: Run, starter_installed: None) -> None:
+    done = command(run, "privatize", notes, *WORDS, "--model", "starter", "--charge", "--privacy-budget", 60)
+    assert done.code == 0, done.err
+    assert done.result["texts"] == 12
+    assert 0 < done.result["replaced"] < 1
+    assert SECRET_WORD not in done.out + done.err
+    with notes.with_name("seen.csv").open(newline="") as file:
+        released = [row["text_released"] for row in csv.DictReader(file)]
+    assert all(f"the {n} " in text.lower() for n, text in enumerate(released)), "numbers are not chosen"
+    assert not any(SECRET_WORD in text for text in released)
+    summary = run("ledger", "show", "--json").result["summary"]
+    assert summary["clear"]["number"] == 12
+    assert summary["mechanisms"][0]["largest_spent"] == 60
+    again = command(run, "privatize", notes, *WORDS, "--model", "starter", "--charge", "--privacy-budget", 60)
+    assert again.code == 0
+    other = command(
+        run, "privatize", notes, *WORDS, "--words", "noun", "--model", "starter", "--charge", "--privacy-budget", 60
+    )
+    assert other.code == 6, "other categories are another look, of the same unit"
+
+
+def test_an_audit_with_a_vocabulary_of_ones_own(
+    run: Run,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """From the settings to the report, which names the file."""
+    texts, public, file = tmp_path / "texts.csv", tmp_path / "public.csv", tmp_path / "words.tsv"
+    for path, start in ((texts, 0), (public, 7)):
+        rows = [f"the w{n % 50} sees w{(n * 3 + start) % 50} and w{(n * 7) % 50} 42,{'ab'[n % 2]}" for n in range(60)]
+        path.write_text("text,label\n" + "\n".join(rows))
+    tags = ("NOUN", "VERB", "PRON", "ADP")
+    file.write_text("".join(f"w{number}\t{tag}\t1\n" for number in range(60) for tag in tags))
+    folder = tmp_path / "out"
+    files = ("--data", texts, "--public", public, "--vocabulary", file, "--out", folder)
+    attacks = ("--attack", "nearest-neighbour", "--attack", "maximum-posterior")
+    done = run("audit", *files, "--model", tiny_model, "--space", tiny_model, *WORDS, *attacks, "--json")
+    assert done.code == 0, done.err
+    told = str(done.result["attacks"])
+    assert "nearest-neighbour" in told
+    assert "maximum-posterior" in told
+    assert any("leave as they are" in each for each in done.err.splitlines())
+    assert list(folder.iterdir())
