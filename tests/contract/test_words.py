@@ -66,6 +66,13 @@ def as_bytes(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
     return tuple(Ragged.from_lists([list(text.encode()) for text in column]) for column in columns)
 
 
+def byte_ends(texts: list[str]) -> Ragged:
+    """Behind which character each of its tokens ends."""
+    return Ragged.from_lists(
+        [[place for place, letter in enumerate(text, start=1) for _ in letter.encode()] for text in texts]
+    )
+
+
 def space(
     candidates: str = "category", *, chosen: tuple[str, ...] = ("noun", "verb"), without: str = "", **given: Any
 ) -> WordSpace:
@@ -91,7 +98,7 @@ def build(
     privatizer = build_privatizer(
         Words(eta=eta, noise_window=window, candidates=candidates),
         secret=secret, table=None, candidates=None, table_fingerprint="",
-        dictionary=Dictionary(own, Lexicon(), pieces, written_as),
+        spellings=Dictionary(own, Lexicon(), pieces, byte_ends, written_as),
     )  # fmt: skip
     assert isinstance(privatizer, WordsPrivatizer)
     return privatizer
@@ -803,7 +810,7 @@ def test_no_more_is_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = privatizer.shape(given_names)
     kept: Kept = privatizer._kept
     assert kept._ids <= 40
-    assert kept._ids == sum(len(ids) for texts, _ in kept._texts.values() for ids in texts)
+    assert kept._ids == sum(len(ids) for texts, *_ in kept._texts.values() for ids in texts)
     release = privatizer.tokens(given_names, labels=None)
     assert isinstance(release.payload, Tokens)
     assert torch.equal(release.payload.segments[0].values, shape.segments[0].values)
