@@ -232,9 +232,8 @@ def again(privatizer: WordsPrivatizer, own: Text, window: int | None) -> list[st
     group = [words.grouping.of_tag.get(word.tag, CLEAR) for word in own]
     ids, spelled = [], {}
     for word, each in zip(own, group, strict=True):
-        # a drawn word by its vector and group, another one by all that is written
-        shared = each if words.grouping.constrained else 0
-        told = "\0".join(word) if each == CLEAR else f"{shared}\0{folded(word.form)}"
+        shared = each if words.grouping.constrained else min(each, 0)
+        told = f"{shared}\0{folded(word.form)}"
         ids.append(int.from_bytes(hashlib.blake2b(told.encode(), digest_size=8).digest(), "little") >> 1)
         spelled[ids[-1]] = b" " + folded(word.form).encode()  # a first word's blank is not read
     etas = [0.0 if each == CLEAR else privatizer.spec.eta for each in group]
@@ -603,6 +602,26 @@ def test_a_text_is_charged_once_however_often_it_leaves(ledger: Ledger) -> None:
     for _ in range(3):
         send(ledger, release_of(build(), text(SAID), text(SAID)), budget=ETA)
     assert ledger.summary().mechanisms[0].largest_spent == ETA
+
+
+@pytest.mark.parametrize("length", [0, 20])
+def test_a_word_in_the_middle_that_is_drawn_anew_is_a_look(ledger: Ledger, length: int) -> None:
+    """Two texts read alike, and a word of them is tagged in two ways: it is drawn in two groups."""
+    privatizer, rest = build(), " a/DET" * length + " dog/NOUN ./PUNCT"
+    first, second = (release_of(privatizer, text(f"they/PRON love/{tag}{rest}")) for tag in ("VERB", "NOUN"))
+    assert first.contents == second.contents
+    send(ledger, first, budget=ETA)
+    with pytest.raises(BudgetError):
+        send(ledger, second, budget=ETA)
+
+
+def test_the_case_of_a_clear_word_is_charged_nothing(ledger: Ledger) -> None:
+    privatizer = build()
+    first, second = (release_of(privatizer, text(f"dog/NOUN {well}")) for well in ("Well/INTJ", "well/ADV"))
+    assert first.identities != second.identities, "an identity names bytes"
+    assert read(first) != read(second)
+    send(ledger, first, budget=ETA)
+    send(ledger, second, budget=ETA)
 
 
 def test_the_same_text_at_two_etas_is_two_looks(ledger: Ledger) -> None:

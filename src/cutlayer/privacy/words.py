@@ -292,4 +292,4 @@ class Dictionary:
     def drawn_as(self, name: int) -> int:
         """The name of a word's draws: words of one vector and group share it, whatever their case or blanks."""
         form, group = self.member(name)
-        return name if group == CLEAR else _number(f"{group}\0{form}")
+        return _number(f"{group}\0{form}")

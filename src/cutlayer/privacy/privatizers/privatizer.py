@@ -320,7 +320,7 @@ class Privatizer(ABC):
             paired: Whether it is one of two texts, which have an account together.
         """
         first, start, stop = part
-        ids = source.ids
+        ids, look = source.ids, b""
         charges, drawn, largest = bytearray(), bytearray(), math.inf if math.isinf(self.spec.eta) else 0.0
         account = self._account(b"")
         if start == stop or (start, stop) == (0, len(ids)):
@@ -336,9 +336,9 @@ class Privatizer(ABC):
             key = context.before + struct.pack("<qd", self._drawn_as(ids[place]), eta)
             draw = hashlib.blake2b(key, key=settings, digest_size=NAME_BYTES).digest()
             drawn += draw
-            largest = max(largest, eta)
+            largest, look = max(largest, eta), self._look(look, draw)
             if place >= RECOGNISED - 1 or (last and not paired):
-                charges += record(account, draw, largest)
+                charges += record(account, look, largest)
         if reading is not None:
             account = self._account(reading.read)
         return NamedText(account, source.draw, stop - start, charges, drawn, largest)
@@ -365,6 +365,15 @@ class Privatizer(ABC):
     def _drawn_as(self, token: int) -> int:
         """The token whose draws are this one's, too."""
         return token
+
+    def _look(self, before: bytes, draw: bytes) -> bytes:
+        """What a text up to a token is charged for: the token's draw.
+
+        Args:
+            before: The same of the token before it.
+            draw: The token's draw.
+        """
+        return draw
 
     def _account(self, read: bytes) -> bytes:
         return hashlib.blake2b(read, key=self._content_key, digest_size=NAME_BYTES).digest()

@@ -291,20 +291,29 @@ class WordsPrivatizer(Privatizer):
         return torch.where(self._distinct(texts.values).drawn, self.spec.eta, 0.0).double()
 
     def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> Named:
-        """See `Privatizer._name`: words that are drawn alike leave with the blanks before them, which are theirs."""
+        """See `Privatizer._name`: of words that are drawn alike, what leaves beside the draw has a part in its name."""
         named = super()._name(tokens, labels, look, excerpts)
         names, place = np.unique(named.texts.values.numpy(), return_inverse=True)
-        before = [_BLANKS.index(self._dictionary.lexicon.word(name).before) for name in names.tolist()]
-        blanks = np.array(before, dtype=np.uint8)[place]
+        beside = np.array([self._beside(name) for name in names.tolist()], dtype="<i8")[place]
         ends = named.texts.per_text.cumsum(0).tolist()
         identities = tuple(
-            hashlib.blake2b(blanks[start:stop].tobytes(), key=identity, digest_size=IDENTITY_BYTES).digest()
+            hashlib.blake2b(beside[start:stop].tobytes(), key=identity, digest_size=IDENTITY_BYTES).digest()
             for identity, start, stop in zip(named.release.identities, [0, *ends], ends, strict=False)
         )
         release = replace(named.release, identities=identities)
         if self.plain is not None:
             release = release.carried_as(release.payload, self.plain.context)
         return replace(named, release=release)
+
+    def _beside(self, name: int) -> int:
+        """All of a word that leaves in clear; of one that is drawn that is the blank before it."""
+        word = self._dictionary.lexicon.word(name)
+        chosen = word.tag in self._dictionary.vocabulary.grouping.of_tag
+        return _BLANKS.index(word.before) if chosen else name
+
+    def _look(self, before: bytes, draw: bytes) -> bytes:
+        """Texts that read alike may have words of other groups: where any word was drawn anew, that is another look."""
+        return hashlib.blake2b(before + draw, digest_size=NAME_BYTES).digest()
 
     def _drawn_as(self, token: int) -> int:
         if token not in self._names_of_draws:
