@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cutlayer.customer.home import Home, default_home
     from cutlayer.customer.preview import Draw, Preview, PreviewStream
     from cutlayer.customer.progress import Progress, Silent
+    from cutlayer.customer.reconstruction import Reconstruction
     from cutlayer.customer.results import (
         FinetuneResult,
         Generation,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         Objective,
         Prefix,
         Prompt,
-        Reconstruction,
         RunSpec,
         Sampling,
         TrainBottom,

@@ -30,6 +30,7 @@ from cutlayer.customer.handout import local_archive_folder
 from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Shows, Silent, shown
+from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.settings import (
@@ -37,7 +38,6 @@ from cutlayer.customer.settings import (
     DataSpec,
     FinetuneSpec,
     Objective,
-    Reconstruction,
     Sampling,
     Training,
     TuningSpec,

@@ -26,7 +26,7 @@ def deviations(spec: RunSpec, family: Family) -> tuple[Deviation, ...]:
         if ours != same:
             why = "the paper leaves it open" if what not in stated else "chosen for this run"
             found.append(Deviation(what=what, value_in_paper=paper, ours=ours, why=why))
-    return (*found, *_of_bottom(spec))
+    return (*found, *_of_bottom(spec), *_of_reconstruction(spec))
 
 
 _STATED: Mapping[str, tuple[str, str]] = {
@@ -123,3 +123,29 @@ def _of_bottom(spec: RunSpec) -> tuple[Deviation, ...]:
         "changing metrics could not be added.",
     )
     return (bottom, drawn) if not spec.cut.bottom else (bottom,)
+
+
+def _of_reconstruction(spec: RunSpec) -> tuple[Deviation, ...]:
+    """Of plain words, which RAPT §III-B2 describes."""
+    if not spec.reconstruction.plain_tokens:
+        return ()
+    return (
+        Deviation(
+            what="state of a plain word, eq. (7)",
+            value_in_paper="g at its position",
+            ours="the mean over its pieces",
+            why="A word is drawn, and may have several pieces in the vendor's model.",
+        ),
+        Deviation(
+            what="noise on plain words",
+            value_in_paper="not stated",
+            ours="drawn for each text",
+            why="One draw of a sequence for all texts would be as many fixed words to learn by heart.",
+        ),
+        Deviation(
+            what="vocabulary of the reconstruction head, §V-A3",
+            value_in_paper="19,369 words, not stated which",
+            ours="the public words of the categories that are replaced",
+            why="Plain words are drawn from these.",
+        ),
+    )

@@ -30,8 +30,9 @@ from cutlayer.core.tuning import (
     Schedule,
 )
 from cutlayer.customer import earlier
+from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy.spec import LARGEST_EPSILON, PRIVACY, PrivacySpec
-from cutlayer.wire.messages import MAX_PLAIN_SEQUENCES, MAX_PLAIN_TOKENS, Form, Precision, WireType
+from cutlayer.wire.messages import Form, Precision, WireType
 
 TEXTS: Final = "Texts"
 TRAINING: Final = "Training"
@@ -321,55 +322,6 @@ class TrainSpec(Training):
         if open_ := [name for name in names if getattr(self, name) is None]:
             raise ValueError(f"{', '.join(open_)} must be filled in by `cutlayer.customer.defaults`")
         return self
-
-
-class Reconstruction(SettingsSpec):
-    """A second task of classifiers: the vendor learns to tell public words from what noise made of them.
-
-    Ref: RAPT §III-B2.
-    """
-
-    plain_tokens: int = setting(
-        0,
-        help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
-        "budget. 0: none; the paper has 40.",
-        shown=Shown(TRAINING, unit="words", source="RAPT §III-B2"),
-        ge=0,
-        le=MAX_PLAIN_TOKENS,
-    )
-    plain_sequences: int = setting(
-        1,
-        help="Sequences of such words, of which each text has one.",
-        shown=Shown(TRAINING, unit="sequences", source="RAPT §V-E3"),
-        ge=1,
-        le=MAX_PLAIN_SEQUENCES,
-    )
-    reconstruction_weight: float | None = setting(
-        None,
-        help="What their reconstruction counts in the loss, beside the labels. 0: they stand there, and nothing is "
-        "learnt from them.",
-        shown=Shown(TRAINING, source="RAPT §III-B2, eq. (11)", default="1"),
-        ge=0,
-        le=1e6,
-        allow_inf_nan=False,
-    )
-    reconstruction_width: int = setting(
-        96,
-        help="Hidden size of the head that reconstructs them; it is thrown away after training.",
-        shown=Shown(TRAINING, source="RAPT §V-A3"),
-        ge=1,
-        le=4096,
-    )
-    plain_tokens_at_inference: bool = setting(
-        False,
-        help="Put them before dev, test and later queries, too.",
-        shown=Shown(TRAINING),
-    )
-
-    @property
-    def weight(self) -> float:
-        """What reconstruction counts, where there is any."""
-        return 1.0 if self.reconstruction_weight is None else self.reconstruction_weight
 
 
 class FinetuneSpec(SettingsSpec):

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from cutlayer.core import ConfigError, DataError, Fault, ModelError, Place
+from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.settings import (
     DataSpec,
     FinetuneSpec,
     FullTuning,
     Objective,
-    Reconstruction,
     RunSpec,
     TrainBottom,
 )

@@ -237,7 +237,11 @@ class Template(BaseModel):
         return replace(inputs, inputs_embeds=values) if embedded else replace(inputs, input_ids=values)
 
     def preceding(self, tokens: Tokens) -> Tensor | None:
-        """Where the public words before texts stand in the batch that `assemble` makes; see `Inputs.preceding`."""
+        """Where the public words before texts stand in the batch that `assemble` makes.
+
+        Returns:
+            `[batch, seq]` int64: which word stands at each position, -1 for none; `None` where there are no words.
+        """
         if not isinstance(tokens, PrecededTokens):
             return None
         layout = self.layout(len(tokens.segments))

@@ -42,7 +42,7 @@ def mean_of_text(hidden: Tensor, inputs: Inputs) -> Tensor:
     real = inputs.attention_mask[:, -hidden.shape[1] :, None].to(hidden)
     if inputs.preceding is not None:
         real = real * (inputs.preceding < 0)[:, :, None]
-    return (hidden * real).sum(1) / real.sum(1)
+    return (hidden * real).sum(1) / real.sum(1).clamp(min=1)  # of a text that is empty, too
 
 
 def pool_last(scores: Tensor, inputs: Inputs) -> Tensor:

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, Ragged, Rows, Tokens, UnsupportedArchitectureError
+from cutlayer.core import Cut, PrecededTokens, Ragged, Rows, Tokens, UnsupportedArchitectureError
 from cutlayer.core.tuning import FullSpec, LoraSpec, MethodSpec, PrefixSpec, PromptSpec
 from cutlayer.models import Head, Template, adapter_state, attach, cut_up, own_bytes, split, tune_whole
 from cutlayer.models.inputs import Layout
 from cutlayer.vendor.compute import memory
 from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, OptimiserSpec, Precision, StepSize
+from cutlayer.wire.messages import JobSpec, OptimiserSpec, Precision, ReconstructionSpec, StepSize
 from tests.equivalence.zoo import CONFIGURATIONS, DECODERS, SEQ2SEQ, shared_model
 
 FAMILIES = [name for name in CONFIGURATIONS if name not in SEQ2SEQ]
@@ -80,6 +80,41 @@ def test_what_a_copy_takes_is_counted_before_it_is_made(name: str, shared: bool)
     assert adapter_parameters(top, spec) == trained
     assert job_bytes(top, spec) == own_bytes(made, top) + 3 * 4 * trained
     assert own_bytes(made, top) >= 4 * trained
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_what_reconstruction_takes_is_counted_before_it_is_made(name: str) -> None:
+    """The head's parameters and states, and the scores of all words of a step."""
+    task = ReconstructionSpec(vocabulary=2000, width=8, words=((0, 5, 1999, 7),))
+    spec = JobSpec(
+        model=name, fingerprint="0" * 64, cut=Cut(bottom=None), form=Form.IDS, segments=1, num_labels=3, seed=0,
+        tuning=LoraSpec(r=2), optimiser=OptimiserSpec(total_steps=4), dropout=False,
+    )  # fmt: skip
+    asked = spec.model_copy(update={"reconstruction": task})
+    top = split(shared_model(name, Head.CLASSIFICATION), spec.cut).top
+    trainer = Trainer(top, TEMPLATE, asked, torch.device("cpu"))
+    head = 8 * (16 + 2000)
+    assert adapter_parameters(top, asked) == adapter_parameters(top, spec) + head
+    assert adapter_parameters(top, asked) == sum(value.numel() for value in trainer._trained.values())
+    assert job_bytes(top, asked) == job_bytes(top, spec) + 4 * 4 * head
+    counts = torch.tensor([[1, 2, 1, 1], [1, 1, 1, 2], [2, 1, 1, 1]])
+    texts = PrecededTokens((Ragged(torch.arange(5, 29), torch.tensor([8, 8, 8])),), counts, torch.zeros(3).long())
+    room = trainer.estimate(texts) - Trainer(top, TEMPLATE, spec, torch.device("cpu")).estimate(texts)
+    assert room == step_bytes(top, asked, StepSize(texts=3, positions=8)) - step_bytes(
+        top, spec, StepSize(texts=3, positions=8)
+    )
+    scores = 3 * 4 * task.vocabulary * 4
+    kept = 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.nbytes if tensor.shape[-1:] == (task.vocabulary,) else 0
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        trainer.forward(texts)
+    assert 0 < kept <= room
+    assert room >= 3 * scores  # the scores, their logarithms and their gradient at once
 
 
 @pytest.mark.parametrize("tuning", METHODS[1:], ids=lambda tuning: tuning.method)

@@ -1,0 +1,57 @@
+"""What is said of plain words: public ones before training texts, which the vendor learns to reconstruct."""
+
+from __future__ import annotations
+
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+from cutlayer.core.tuning import TUNING
+from cutlayer.wire.messages import MAX_PLAIN_SEQUENCES, MAX_PLAIN_TOKENS
+
+
+class Reconstruction(SettingsSpec):
+    """A second task of classifiers: the vendor learns to tell public words from what noise made of them.
+
+    Ref: RAPT §III-B2.
+    """
+
+    plain_tokens: int = setting(
+        0,
+        help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
+        "budget. 0: none; the paper has 40.",
+        shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
+        ge=0,
+        le=MAX_PLAIN_TOKENS,
+    )
+    plain_sequences: int = setting(
+        1,
+        help="Sequences of such words, of which each text has one.",
+        shown=Shown(TUNING, unit="sequences", source="RAPT §V-E3"),
+        ge=1,
+        le=MAX_PLAIN_SEQUENCES,
+    )
+    reconstruction_weight: float | None = setting(
+        None,
+        help="What their reconstruction counts in the loss, beside the labels. 0: they stand there, and nothing is "
+        "learnt from them.",
+        shown=Shown(TUNING, source="RAPT §III-B2, eq. (11)", default="1"),
+        ge=0,
+        le=1e6,
+        allow_inf_nan=False,
+    )
+    reconstruction_width: int = setting(
+        96,
+        help="Hidden size of the head that reconstructs them; it is thrown away after training.",
+        shown=Shown(TUNING, source="RAPT §V-A3"),
+        ge=1,
+        le=4096,
+    )
+    plain_tokens_at_inference: bool = setting(
+        False,
+        help="Put them before dev, test and later queries, too.",
+        shown=Shown(TUNING),
+    )
+
+    @property
+    def weight(self) -> float:
+        """What reconstruction counts, where there is any."""
+        return 1.0 if self.reconstruction_weight is None else self.reconstruction_weight

@@ -1,0 +1,252 @@
+"""Runs with plain words before their texts: what is learnt, charged, continued, published and refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tokens
+from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
+from cutlayer.customer.derived import Privatizing, run_privatizing
+from cutlayer.customer.handout import local_archive
+from cutlayer.customer.home import Home
+from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.validate import validate
+from cutlayer.data import Dataset
+from cutlayer.privacy import PrivacySpec, Release, Words
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
+from cutlayer.wire.recording import read_recording
+from tests.promises.runs import SEED, TRAINING, customer, give_secret
+from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
+from tests.settings import run_spec
+
+VOCABULARY = [f"w{number}" for number in range(60)]
+PLAIN = Reconstruction(plain_tokens=5, plain_sequences=2, reconstruction_width=8)
+pytestmark = pytest.mark.usefixtures("needs_words")
+
+
+@pytest.fixture(scope="module")
+def needs_words() -> None:
+    pytest.importorskip("spacy", reason="the tagger needs spaCy: pip install 'cutlayer[words]'")
+
+
+def corpus(n: int, *, seed: int) -> Dataset:
+    """Texts of nouns, verbs and words in clear, of several lengths; some stand twice."""
+    drawn = torch.randint(60, (n, 9), generator=torch.Generator().manual_seed(seed)).tolist()
+    texts = [" ".join(f"the w{word} of" for word in row[: 1 + row[-1] % 8]) for row in drawn]
+    texts[n // 2] = texts[0]
+    return Dataset(tuple((text,) for text in texts), tuple("ab"[row[0] % 2] for row in drawn))
+
+
+TRAIN, TEST = corpus(40, seed=1), corpus(10, seed=2)
+
+
+@pytest.fixture
+def client(data_dir: Path, api_key: str, tmp_path: Path) -> Iterator[Client]:  # noqa: F811
+    with customer(data_dir, api_key, tmp_path / "home") as opened:
+        yield opened
+
+
+@pytest.fixture
+def privacy(tiny_model: Path, tmp_path: Path) -> Words:  # noqa: F811
+    """The tagger takes the texts' made-up words for nouns, mostly; `of` is replaced, and `the` is not."""
+    members = [(word, tag) for tag in ("NOUN", "PROPN") for word in VOCABULARY]
+    members += [(word, "ADP") for word in ("of", "in", "on")]
+    file = tmp_path / "words.tsv"
+    file.write_text("".join(f"{word}\t{tag}\t1\n" for word, tag in members))
+    return Words(eta=6.0, words=("noun", "preposition"), space=str(tiny_model), vocabulary=file)
+
+
+def finetune(client: Client, privacy: PrivacySpec, **settings: Any) -> FinetuneResult:
+    return client.finetune(TRAIN, test=TEST, privacy=privacy, training=TRAINING, seed=SEED, **settings)
+
+
+class Interrupts(Silent):
+    """Ctrl-C in the second epoch."""
+
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        if stage.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("cut", [Cut(bottom=0), Cut(bottom=None)], ids=lambda cut: cut.slug)
+@pytest.mark.parametrize("tuning", [Lora(r=2), Prefix(prefix_length=3, pooling="mean")], ids=lambda each: each.method)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    client: Client, privacy: Words, cut: Cut, tuning: Any, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"cut": cut, "tuning": tuning, "reconstruction": PLAIN}
+    with pytest.raises(Stopped):
+        finetune(client, privacy, progress=Interrupts(), out=tmp_path / "run", **settings)
+    resumed = finetune(client, privacy, out=tmp_path / "run", **settings)
+    straight = finetune(client, privacy, out=tmp_path / "straight", **settings)
+    without = finetune(client, privacy, cut=cut, tuning=tuning)
+    assert resumed.adapter_sha256 == straight.adapter_sha256 != without.adapter_sha256
+    assert resumed.reconstruction_loss == straight.reconstruction_loss
+    assert without.reconstruction_loss == ()
+    # what attacks read of the texts, and what left of them, is the same
+    for name in ("ep", "ep_n", "replaced", "clear_words", "tokens_released", "looks", "guarantee"):
+        assert getattr(straight, name) == getattr(without, name), name
+    first = json.loads((straight.folder / "losses.jsonl").read_text().splitlines()[0])
+    assert first["reconstruction_loss"] == pytest.approx(5 * math.log(63), rel=0.05)
+    assert straight.reconstruction_loss[-1] < straight.reconstruction_loss[0]
+    assert len(client.predict(straight.adapter_id, TEST.texts[:3])) == 3
+
+
+@dataclass(frozen=True)
+class Roads:
+    """The privatizers of a run with plain words before its training texts, and texts."""
+
+    privatizing: Privatizing
+    tokens: Tokens
+    tokenizer: Any
+
+
+@pytest.fixture
+def roads(tiny_model: Path, privacy: Words, tmp_path: Path) -> Roads:  # noqa: F811
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, str(tiny_model), Cut(bottom=0))
+    spec = run_spec(eta=1.0).model_copy(update={"privacy": privacy, "reconstruction": PLAIN, "seed": 4})
+    privatizing = run_privatizing(archive, home, spec)
+    tokens = privatizing.reading.read(TRAIN, max_content=62)
+    return Roads(privatizing, tokens, archive.tokenizer)
+
+
+def charged(release: Release) -> tuple[Any, Any]:
+    """All that its charges hold."""
+    return release.charges.records.values.tolist(), release.charges.records.lengths.tolist()
+
+
+def test_plain_words_cost_nothing_and_change_no_draw(roads: Roads) -> None:
+    """Charges, draws, own words that leave, and counts are those of the same texts without them."""
+    ways = roads.privatizing.training, roads.privatizing.privatizer
+    before, without = (each.tokens(roads.tokens, labels=None) for each in ways)
+    assert charged(before) == charged(without)
+    assert (before.contents, before.draws) == (without.contents, without.draws)
+    assert torch.equal(before.etas, without.etas)
+    assert torch.equal(before.tokens, without.tokens)
+    assert before.replaced is not None
+    assert without.replaced is not None
+    assert torch.equal(before.replaced, without.replaced)
+    assert before.replaced.sum() > 0
+    assert before.clear_words() == without.clear_words() == {"determiner": roads.tokens.total // 3}
+    # other bytes are another release, of the same draw
+    assert not set(before.identities) & set(without.identities)
+    assert isinstance(before.payload, PrecededTokens)
+    assert isinstance(without.payload, Tokens)
+    assert not isinstance(without.payload, PrecededTokens)
+    behind = before.payload.preceding.sum(1).tolist()
+    (own,), (all_,) = without.payload.segments, before.payload.segments
+    for number, count in enumerate(behind):
+        assert all_[number][count:].tolist() == own[number].tolist()
+
+
+def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
+    """By the tokenizer alone: a word's pieces are those that it has when it stands alone."""
+    training, plain = roads.privatizing.training, roads.privatizing.plain
+    assert isinstance(training, WordsPrivatizer)
+    assert plain is not None
+    payload = training.tokens(roads.tokens, labels=None).payload
+    drawn = training.drawn(roads.tokens)
+    assert isinstance(payload, PrecededTokens)
+    words = [drawn.pieces[number, 1] for number in (~drawn.own).nonzero()[:, 0].tolist()]
+    expected = [roads.tokenizer.encode(word, add_special_tokens=False) for word in words]
+    assert payload.preceding.flatten().tolist() == [len(pieces) for pieces in expected]
+    texts = zip(payload.segments[0].split(), payload.preceding.sum(1).tolist(), strict=True)
+    left = [ids[:count].tolist() for ids, count in texts]
+    assert list(chain(*left)) == list(chain(*expected))
+    assert set(payload.sequences.tolist()) == {0, 1}
+    # each text has draws of its own: one sequence does not leave as the same words every time
+    first = payload.sequences == 0
+    assert len({tuple(ids) for ids, chosen in zip(left, first.tolist(), strict=True) if chosen}) > 5
+    assert torch.equal(training.shape(roads.tokens).values, payload.values)
+
+
+def test_equal_texts_are_one_release(roads: Roads) -> None:
+    release = roads.privatizing.training.tokens(roads.tokens, labels=None)
+    assert TRAIN.texts[0] == TRAIN.texts[20]
+    assert release.identities[0] == release.identities[20]
+    alone = roads.privatizing.training.tokens(roads.tokens.select([20]), labels=None)
+    assert alone.digests() == release.digests()[20:21]
+
+
+def test_a_text_that_plain_words_leave_no_room_for_is_refused(client: Client, privacy: Words) -> None:
+    many = Reconstruction(plain_tokens=40)
+    with pytest.raises(ConfigError, match=r"plain_tokens = 40: leaves no room for a text: tiny has 64 positions"):
+        finetune(client, privacy, reconstruction=many, tuning=Prefix(prefix_length=17))
+    short = TRAINING.model_copy(update={"max_length": 14})
+    with pytest.raises(ConfigError, match=r"plain_tokens = 12: leaves no room for a text: max_length is 14"):
+        client.finetune(
+            TRAIN, test=TEST, privacy=privacy, training=short, reconstruction=Reconstruction(plain_tokens=12)
+        )
+    assert client.home.ledger.is_empty()
+
+
+def test_words_of_many_pieces_that_leave_no_room_are_refused(roads: Roads) -> None:
+    """Found by drawing them, before anything leaves."""
+    training = roads.privatizing.training
+    dictionary = training.space.dictionary
+    assert dictionary is not None
+    whole = dictionary.pieces
+
+    def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
+        return tuple(each.first(each.lengths.clamp(max=5)) for each in whole(columns))
+
+    cut = replace(dictionary, pieces=pieces)
+    training.space = replace(training.space, dictionary=cut)
+    vars(training).pop("_dictionary", None)
+    with pytest.raises(ConfigError, match="nothing of its own would leave"):
+        training.shape(roads.tokens)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "named"),
+    [
+        ({"reconstruction_weight": 1}, {}, r"reconstruction_weight = 1.0: needs plain tokens"),
+        ({"reconstruction_weight": 0}, {}, r"reconstruction_weight = 0.0: needs plain tokens"),
+        ({"plain_sequences": 2}, {}, r"plain_sequences = 2: needs plain tokens"),
+        ({"plain_tokens_at_inference": True}, {}, "plain_tokens_at_inference = True: needs plain tokens"),
+        ({"plain_tokens": 40}, {"eta": 6.0}, "plain_tokens = 40: needs mechanism words"),
+        ({"plain_tokens": 40}, {"bottom": 1}, "plain_tokens = 40: needs bottom 0, or the text cut"),
+        ({"plain_tokens": 40, "plain_sequences": 30}, {}, "plain_sequences = 30: make more than 1024 words"),
+        (
+            {"plain_tokens": 4, "plain_tokens_at_inference": True},
+            {"tuning": Prefix(pooling="mean", train_bottom="frozen")},
+            "plain_tokens_at_inference = True: must be off with pooling mean",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_contradict_each_other(settings: Any, changes: Any, named: str, privacy: Words) -> None:
+    spec = run_spec(eta=6.0, **{name: value for name, value in changes.items() if name == "bottom"})
+    updates = {"reconstruction": Reconstruction(**settings), "privacy": privacy}
+    if "eta" in changes:
+        del updates["privacy"]
+    if "tuning" in changes:
+        updates["tuning"] = changes["tuning"]
+    with pytest.raises(ConfigError, match=named):
+        validate(spec.model_copy(update=updates))
+
+
+def test_they_can_stand_before_queries_too_and_weigh_nothing(client: Client, privacy: Words) -> None:
+    """Of queries nothing is told but ids; with weight 0 the task moves no weight of the model."""
+    asked = PLAIN.model_copy(update={"plain_tokens_at_inference": True})
+    result = finetune(client, privacy, reconstruction=asked)
+    release = [frame for frame in read_recording(result.folder / "transcript") if "preceding" in frame.tensors()]
+    assert {frame.route.name for frame in release} == {"shard.put"}
+    shown = client.predict(result.adapter_id, TEST.texts[:3])
+    assert len(shown) == 3
+    control = PLAIN.model_copy(update={"reconstruction_weight": 0.0})
+    ended = [
+        finetune(client, privacy, reconstruction=control.model_copy(update={"reconstruction_width": width}))
+        for width in (8, 9)
+    ]
+    assert len({each.adapter_sha256 for each in ended}) == 1
+    assert ended[0].reconstruction_loss[0] == pytest.approx(5 * math.log(63), rel=0.05)
