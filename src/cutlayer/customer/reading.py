@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -184,17 +185,18 @@ def _vocabulary(
     archive = local_archive(Home(home), source, Cut(bottom=0))
     grouping = Grouping.of(chosen, constrained=constrained)
     counts = load_word_counts(file)
-    members: list[set[str]] = [set() for _ in (grouping.names if grouping.constrained else ("all",))]
-    for word, tag in zip(counts.words, counts.tags, strict=True):
+    members = [Counter[str]() for _ in (grouping.names if grouping.constrained else ("all",))]
+    for word, tag, count in zip(counts.words, counts.tags, counts.counts.tolist(), strict=True):
         group = grouping.of_tag.get(tag) if grouping.constrained else 0
         if group is not None:
-            members[group].add(folded(word))
+            members[group][folded(word)] += count
     if archive.table is None:
         raise TypeError("an archive with bottom 0 has a table")
     table = archive.table.detach()
     rows = table if components is None else principal_components(table, components)
     return WordSpace(
-        [sorted(own) for own in members],
+        # of words with one vector, as `.` and `...` have, the most frequent one comes out
+        [sorted(own, key=lambda word: (-own[word], word)) for own in members],
         grouping,
         embed=lambda words: word_vectors(words, rows, archive.tokenizer),
         unit=table_fingerprint(rows),
