@@ -23,7 +23,7 @@ from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec, Release, Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
-from cutlayer.wire.recording import read_recording
+from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import SEED, TRAINING, customer, give_secret
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
 from tests.settings import run_spec
@@ -233,6 +233,28 @@ def test_settings_that_contradict_each_other(settings: Any, changes: Any, named:
         updates["tuning"] = changes["tuning"]
     with pytest.raises(ConfigError, match=named):
         validate(spec.model_copy(update=updates))
+
+
+def test_what_leaves_of_them_is_numbers_and_what_was_drawn(client: Client, privacy: Words) -> None:
+    """Every shard of train is the privatizer's own release; the job has the words' numbers, and no frame a word."""
+    result = finetune(client, privacy, reconstruction=PLAIN)
+    frames = [frame for frame in read_recording(result.folder / "transcript") if frame.direction is Direction.UP]
+    (job,) = {frame.body for frame in frames if frame.route.name == "job.put"}
+    task = json.loads(job)["reconstruction"]
+    assert set(task) == {"vocabulary", "width", "weight", "words"}
+    assert (task["vocabulary"], task["width"], task["weight"]) == (63, 8, 1.0)
+    assert [len(words) for words in task["words"]] == [5, 5]
+    shards = [frame for frame in frames if frame.route.name == "shard.put"]
+    sets = [json.loads(frame.body) for frame in frames if frame.route.name == "record-set.put"]
+    assert [(each["plain_tokens"], each["plain_sequences"]) for each in sets] == [(5, 2), (0, 1)]
+    assert ["preceding" in frame.tensors() for frame in shards] == [True, False]
+    held = shards[0].tensors()
+    texts = {text for (text,) in TRAIN.texts}
+    assert held["preceding"].shape[1] == 5
+    assert len(held["sequences"]) <= len(texts)
+    assert set(held["sequences"].tolist()) == {0, 1}
+    control = [frame.body for frame in frames if not frame.tensors()]
+    assert not any(word.encode() in body for body in control for word in VOCABULARY)
 
 
 def test_they_can_stand_before_queries_too_and_weigh_nothing(client: Client, privacy: Words) -> None:
