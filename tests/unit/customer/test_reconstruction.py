@@ -169,6 +169,27 @@ def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
     assert torch.equal(training.shape(roads.tokens).values, payload.values)
 
 
+@pytest.mark.usefixtures("starter_installed")
+def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
+    """By a real tokenizer: the pieces that are told of a word read as the word; what follows is the text."""
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, "starter", Cut(bottom=0))
+    settings = {"privacy": Words(eta=60.0), "reconstruction": Reconstruction(plain_tokens=40), "seed": 4}
+    privatizing = run_privatizing(archive, home, run_spec(eta=1.0).model_copy(update=settings))
+    training = privatizing.training
+    assert isinstance(training, WordsPrivatizer)
+    rows = Dataset((("The doctor saw (53) patients in Paris; she didn't.",), ("“Well”, said he, ’tis naïve!",), ("",)))
+    tokens = privatizing.reading.read(rows, max_content=200)
+    payload, drawn = training.tokens(tokens, labels=None).payload, training.drawn(tokens)
+    assert isinstance(payload, PrecededTokens)
+    assert int(payload.preceding.max()) > 1
+    words = drawn.pieces[(~drawn.own).numpy(), 1].reshape(3, 40).tolist()
+    for ids, counts, expected in zip(payload.segments[0].split(), payload.preceding, words, strict=True):
+        *pieces, rest = ids.split([*counts.tolist(), len(ids) - int(counts.sum())])
+        assert [archive.tokenizer.decode(each) for each in pieces] == expected
+    assert not len(rest), "the last text is empty"
+
+
 def test_equal_texts_are_one_release(roads: Roads) -> None:
     release = roads.privatizing.training.tokens(roads.tokens, labels=None)
     assert TRAIN.texts[0] == TRAIN.texts[20]
