@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import Ragged, Rows, Tokens
+from cutlayer.core import PrecededTokens, Ragged, Rows, Tokens
 
 sequences = st.lists(st.lists(st.integers(0, 2**31), max_size=5), max_size=6)
 
@@ -73,3 +73,17 @@ def test_rows_are_counted_by_segment() -> None:
     assert last.segment_lengths.tolist() == [[2, 1]]
     with pytest.raises(ValueError, match="do not add up"):
         Rows(packed, torch.tensor([[1, 1], [1, 1]]))
+
+
+def test_words_before_texts_go_with_them() -> None:
+    segment = Ragged.from_lists([[1, 2, 3], [4, 5], [6]])
+    tokens = PrecededTokens((segment,), torch.tensor([[1, 1], [0, 2], [1, 0]]), torch.tensor([0, 1, 1]))
+    chosen = tokens.select([2, 0])
+    assert isinstance(chosen, PrecededTokens)
+    assert chosen.preceding.tolist() == [[1, 0], [1, 1]]
+    assert chosen.sequences.tolist() == [1, 0]
+    assert chosen.values.tolist() == [6, 1, 2, 3]
+    with pytest.raises(ValueError, match="more tokens are of preceding words"):
+        PrecededTokens((segment,), torch.tensor([[1, 1], [1, 2], [1, 0]]), torch.tensor([0, 1, 1]))
+    with pytest.raises(ValueError, match="its own preceding words"):
+        PrecededTokens((segment,), torch.tensor([[1, 1], [1, 1]]), torch.tensor([0, 1]))

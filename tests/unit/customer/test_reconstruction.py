@@ -23,7 +23,7 @@ from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec, Release, Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
-from cutlayer.wire.recording import read_recording
+from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import SEED, TRAINING, customer, give_secret
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
 from tests.settings import run_spec
@@ -169,6 +169,27 @@ def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
     assert torch.equal(training.shape(roads.tokens).values, payload.values)
 
 
+@pytest.mark.usefixtures("starter_installed")
+def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
+    """By a real tokenizer: the pieces that are told of a word read as the word; what follows is the text."""
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, "starter", Cut(bottom=0))
+    settings = {"privacy": Words(eta=60.0), "reconstruction": Reconstruction(plain_tokens=40), "seed": 4}
+    privatizing = run_privatizing(archive, home, run_spec(eta=1.0).model_copy(update=settings))
+    training = privatizing.training
+    assert isinstance(training, WordsPrivatizer)
+    rows = Dataset((("The doctor saw (53) patients in Paris; she didn't.",), ("“Well”, said he, ’tis naïve!",), ("",)))
+    tokens = privatizing.reading.read(rows, max_content=200)
+    payload, drawn = training.tokens(tokens, labels=None).payload, training.drawn(tokens)
+    assert isinstance(payload, PrecededTokens)
+    assert int(payload.preceding.max()) > 1
+    words = drawn.pieces[(~drawn.own).numpy(), 1].reshape(3, 40).tolist()
+    for ids, counts, expected in zip(payload.segments[0].split(), payload.preceding, words, strict=True):
+        *pieces, rest = ids.split([*counts.tolist(), len(ids) - int(counts.sum())])
+        assert [archive.tokenizer.decode(each) for each in pieces] == expected
+    assert not len(rest), "the last text is empty"
+
+
 def test_equal_texts_are_one_release(roads: Roads) -> None:
     release = roads.privatizing.training.tokens(roads.tokens, labels=None)
     assert TRAIN.texts[0] == TRAIN.texts[20]
@@ -233,6 +254,28 @@ def test_settings_that_contradict_each_other(settings: Any, changes: Any, named:
         updates["tuning"] = changes["tuning"]
     with pytest.raises(ConfigError, match=named):
         validate(spec.model_copy(update=updates))
+
+
+def test_what_leaves_of_them_is_numbers_and_what_was_drawn(client: Client, privacy: Words) -> None:
+    """Every shard of train is the privatizer's own release; the job has the words' numbers, and no frame a word."""
+    result = finetune(client, privacy, reconstruction=PLAIN)
+    frames = [frame for frame in read_recording(result.folder / "transcript") if frame.direction is Direction.UP]
+    (job,) = {frame.body for frame in frames if frame.route.name == "job.put"}
+    task = json.loads(job)["reconstruction"]
+    assert set(task) == {"vocabulary", "width", "weight", "words"}
+    assert (task["vocabulary"], task["width"], task["weight"]) == (63, 8, 1.0)
+    assert [len(words) for words in task["words"]] == [5, 5]
+    shards = [frame for frame in frames if frame.route.name == "shard.put"]
+    sets = [json.loads(frame.body) for frame in frames if frame.route.name == "record-set.put"]
+    assert [(each["plain_tokens"], each["plain_sequences"]) for each in sets] == [(5, 2), (0, 1)]
+    assert ["preceding" in frame.tensors() for frame in shards] == [True, False]
+    held = shards[0].tensors()
+    texts = {text for (text,) in TRAIN.texts}
+    assert held["preceding"].shape[1] == 5
+    assert len(held["sequences"]) <= len(texts)
+    assert set(held["sequences"].tolist()) == {0, 1}
+    control = [frame.body for frame in frames if not frame.tensors()]
+    assert not any(word.encode() in body for body in control for word in VOCABULARY)
 
 
 def test_they_can_stand_before_queries_too_and_weigh_nothing(client: Client, privacy: Words) -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import Ragged, Tokens
+from cutlayer.core import PrecededTokens, Ragged, Tokens
 from cutlayer.wire import (
     ROLES,
     Frame,
@@ -161,6 +161,25 @@ def test_ids_take_two_bytes_up_to_65536_entries_and_four_above(
     assert isinstance(arrived, Tokens)
     assert torch.equal(arrived.segments[0].values, release.segments[0].values)
     assert dtype.itemsize < len(body) / (texts * length) <= most
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_words_before_texts_come_back(segments: int) -> None:
+    """Of a pair they are of its first text."""
+    texts = tuple(Ragged(torch.arange(7) + 10 * side, torch.tensor([4, 3])) for side in range(segments))
+    release = PrecededTokens(texts, torch.tensor([[1, 0, 2], [1, 1, 1]]), torch.tensor([63, 0]))
+    packed = pack(release, vocab_size=100, wire_type=WireType.BF16)
+    assert {role: tensor.dtype for role, tensor in packed.items()} == {
+        "ids": torch.uint16, "lengths": torch.uint8, "preceding": torch.uint8, "sequences": torch.uint8
+    }  # fmt: skip
+    arrived = unpack(decode_tensors(routes.SHARD_PUT, encode_tensors(packed)))
+    assert isinstance(arrived, PrecededTokens)
+    assert torch.equal(arrived.preceding, release.preceding)
+    assert torch.equal(arrived.sequences, release.sequences)
+    assert torch.equal(arrived.values, release.values)
+    # no query has a field for them
+    with pytest.raises(FrameError, match="takes tensors"):
+        decode_tensors(routes.ADAPTER_INFER, encode_tensors(packed))
 
 
 TYPES = (torch.uint8, torch.uint16, torch.uint32, torch.bfloat16, torch.float32)

@@ -12,9 +12,11 @@ from cutlayer.core import Cut
 from cutlayer.core.tuning import LoraSpec
 from cutlayer.wire.messages import (
     MAX_CONTROL_BYTES,
+    MAX_PLAIN_INDICES,
     Form,
     JobSpec,
     OptimiserSpec,
+    ReconstructionSpec,
     SealRequest,
     SnapshotRequest,
 )
@@ -81,6 +83,9 @@ def sets(*numbers: int) -> tuple[str, ...]:
 def test_the_longest_message_of_a_customer_fits() -> None:
     longest = JobSpec.model_validate(JOB.model_dump() | {"record_sets": sets(*range(64))})
     assert 2000 < len(longest.model_dump_json()) < MAX_CONTROL_BYTES / 4
+    words = tuple((2**20 - 1,) * (MAX_PLAIN_INDICES // 4) for _ in range(4))
+    task = ReconstructionSpec(vocabulary=2**20, width=4096, weight=1e6 / 3, words=words)
+    assert len(longest.model_copy(update={"reconstruction": task}).model_dump_json()) < MAX_CONTROL_BYTES * 3 / 4
 
 
 @pytest.mark.parametrize(

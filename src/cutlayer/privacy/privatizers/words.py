@@ -31,6 +31,8 @@ _KEPT_IDS = 2**24
 """Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
 _BLOCK_WORDS = 2**16
 _BLANKS = ("", " ", "\n")
+_MOST_PIECES = 2**8 - 1
+"""Of a plain word: what is told of it is a byte."""
 
 
 @dataclass(frozen=True)
@@ -381,6 +383,11 @@ class WordsPrivatizer(Privatizer):
             raise ConfigError(
                 [Fault("plain_tokens", self.plain.count, "leave no room for a text: nothing of its own would leave")],
                 remedy="Use fewer plain tokens, or a larger max_length.",
+            )
+        if int(preceding.max()) > _MOST_PIECES:
+            raise ConfigError(
+                [Fault("plain_tokens", self.plain.count, f"became a word of more than {_MOST_PIECES} pieces")],
+                remedy="Leave such words out of the vocabulary.",
             )
         payload = PrecededTokens(ids, preceding, self._sequences(self.plain, named)) if self.told else Tokens(ids)
         return Written(payload, replaced)
