@@ -36,9 +36,11 @@ from cutlayer.privacy import (
     Words,
     WordSpace,
     build_privatizer,
+    drawn_words,
 )
+from cutlayer.privacy.drawn_words import Kept
 from cutlayer.privacy.privatizers import words as module
-from cutlayer.privacy.privatizers.words import Kept, WordsPrivatizer
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.randomness import stream_fingerprint
 from cutlayer.privacy.replacement import CLEAR
 from cutlayer.privacy.words import clear_kind, folded
@@ -810,7 +812,7 @@ def test_vectors_of_new_words_are_the_same_from_many_threads() -> None:
 def test_threads_draw_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = corpus(60)
     expected = released(build(), *texts)
-    monkeypatch.setattr(module, "_KEPT_IDS", 100)
+    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 100)
     privatizer = build()
 
     def one(at: int) -> str:
@@ -823,7 +825,7 @@ def test_threads_draw_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_is_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT_IDS", 40)
+    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 40)
     privatizer = build()
     given_names = names(privatizer, *corpus(30))
     shape = privatizer.shape(given_names)

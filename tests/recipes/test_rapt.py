@@ -13,7 +13,7 @@ import torch
 from cutlayer.core import ConfigError, DataError
 from cutlayer.customer import Silent
 from cutlayer.data import load_tagger
-from cutlayer.privacy.privatizers.words import DrawnWords
+from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes import RECIPES, grammar_cells
 from cutlayer.recipes.grammar_cells import GrammarCell, Kept, category_minus_all, tags_that_stay
 from cutlayer.recipes.lab import Lab, Model

@@ -22,7 +22,8 @@ from cutlayer.customer.reading import WordReading
 from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.data import Dataset, TaggedTexts
 from cutlayer.privacy import Words
-from cutlayer.privacy.privatizers.words import DrawnWords, WordsPrivatizer
+from cutlayer.privacy.drawn_words import DrawnWords
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.sentence_similarity import similarities
