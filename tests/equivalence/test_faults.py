@@ -113,7 +113,7 @@ def project_in_twice(_: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 def pool_the_last_column(patch: pytest.MonkeyPatch) -> None:
     """What Hugging Face's own heads do without ids."""
-    patch.setattr(cutting, "_pool_last", lambda scores, inputs: scores[:, -1])
+    patch.setattr(cutting, "pool_last", lambda scores, inputs: scores[:, -1])
 
 
 def count_positions_from_the_left_edge(patch: pytest.MonkeyPatch) -> None:

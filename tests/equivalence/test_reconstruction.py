@@ -30,7 +30,7 @@ LABELS = torch.tensor([2, 0, 1])
 METHODS = (
     LoraSpec(r=2, target_modules="all-linear"),
     FullSpec(),
-    PromptSpec(prompt_length=4),
+    PromptSpec(prompt_length=4, pooling="sequence"),
     PrefixSpec(prefix_length=3),
 )
 Fault = Callable[[pytest.MonkeyPatch], None]

@@ -171,7 +171,7 @@ def test_a_tag_stays_where_a_word_of_it_begins_at_its_place():
     written = [("", "The"), (" ", "dog"), (" ", "sees"), (" ", "2 cats"), ("", ".")]
     drawn = DrawnWords(
         places=pieces, changed=pieces, pieces=pandas.DataFrame(written).to_numpy(dtype=object),
-        lengths=torch.tensor([5]),
+        lengths=torch.tensor([5]), own=torch.ones(5, dtype=torch.bool),
     )  # fmt: skip
     assert drawn.spans.tolist() == [[0, 3], [4, 7], [8, 12], [13, 19], [19, 20]]
     # the fourth word begins where one of another tag does

@@ -30,14 +30,15 @@ from cutlayer.core import (
 from cutlayer.customer import Client, Gate, Lora, Silent, TrainBottom, trainer
 from cutlayer.customer.advice import classifier_advice
 from cutlayer.customer.corpora import Corpora, Labelled
-from cutlayer.customer.derived import run_privatizing, split_order
+from cutlayer.customer.derived import Privatizing, run_privatizing, split_order
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.profile import Profile
+from cutlayer.customer.reading import TokenReading
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Template, fingerprint, load_model, load_tokenizer
-from cutlayer.privacy import CtiSpec, CustomerSecret, TextToText
+from cutlayer.privacy import CtiSpec, CustomerSecret, NoPrivacy, TextToText, build_privatizer
 from cutlayer.privacy.randomness import NoiseKeys
 from cutlayer.wire import Route, routes
 from tests.promises.runs import LABELS, TEST, TRAIN, TRAINING, corpus, customer, finetune
@@ -276,8 +277,14 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
         prepared = LabelledTexts(
-            Labelled.of(Corpora(*given), spec, CustomerSecret.unsafe(1)), spec, archive, vocab_size=len(tokenizer)
+            Labelled.of(Corpora(*given), spec, CustomerSecret.unsafe(1)),
+            spec,
+            archive,
+            reading=TokenReading(archive),
+            vocab_size=len(tokenizer),
         )
+        privatizer = build_privatizer(NoPrivacy(), secret=CustomerSecret.unsafe(1))
+        prepared.privatizing = Privatizing(TokenReading(archive), privatizer, training=privatizer)
         with pytest.raises(DataError, match=f"1 texts of {name} are empty"):
             prepared.check()
 

@@ -97,7 +97,7 @@ def tuned_whole(
         resize_head(whole, num_labels)
     whole.load_state_dict(state, strict=False)
     for name, parameter in whole.named_parameters():
-        parameter.requires_grad_(name in state)
+        parameter.requires_grad_(not bottom or name in state)
     return whole
 
 

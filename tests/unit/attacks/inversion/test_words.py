@@ -11,7 +11,7 @@ from cutlayer.attacks import MaximumPosterior, Measured, Noise, TokenTruth, View
 from cutlayer.attacks.inversion.channel import Channel, Pairs, draw_ids
 from cutlayer.attacks.simulate import simulate
 from cutlayer.core import Cut, Tokens
-from cutlayer.privacy import DChi, Words
+from cutlayer.privacy import Words
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.replacement import CLEAR
 from tests.unit.attacks.inversion.test_maximum_posterior import PUBLIC, SPEC, TEXTS, constant, rng, transcript
@@ -29,7 +29,7 @@ CLEAR_ONES = GROUPS[SIDE.values] == CLEAR
 
 
 def drawn(seed, *, search=SEARCH):
-    ids = draw_ids(SIDE.values, search, mechanism=DChi(), etas=constant(ETA)(SIDE.values), rng=rng(seed))
+    ids = draw_ids(SIDE.values, search, privacy=Words(eta=1), etas=constant(ETA)(SIDE.values), rng=rng(seed))
     return Tokens((SIDE.with_values(ids),))
 
 
@@ -58,7 +58,7 @@ def test_an_attackers_own_draws_are_those_of_the_mechanism():
 def test_the_channel_knows_groups_and_words_in_clear():
     chosen = GROUPS[NUMBERS] != CLEAR
     unigram = torch.where(chosen & (NUMBERS >= 10), -5.0, -torch.inf).double()
-    pairs = Pairs.drawn(4000, SEARCH, unigram, mechanism=DChi(), etas=constant(ETA), rng=rng())
+    pairs = Pairs.drawn(4000, SEARCH, unigram, privacy=Words(eta=1), etas=constant(ETA), rng=rng())
     assert not bool((GROUPS[pairs.true] == CLEAR).any())
     channel = Channel(SEARCH, pairs, eta=ETA)
     told = channel.log_probability(NUMBERS, torch.tensor([20, 120, 185]).expand(VOCAB, 3)).double().exp()
