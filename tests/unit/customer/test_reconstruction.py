@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -170,6 +171,13 @@ def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
 
 
 @pytest.mark.usefixtures("starter_installed")
+def letters(text: str) -> str:
+    """What stays of a text by a tokenizer that takes accents off, and puts blanks around hyphens."""
+    return "".join(
+        each for each in unicodedata.normalize("NFD", text) if not (unicodedata.combining(each) or each == " ")
+    )
+
+
 def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
     """By a real tokenizer: the pieces that are told of a word read as the word; what follows is the text."""
     home = Home(give_secret(tmp_path / "own"))
@@ -186,7 +194,7 @@ def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
     words = drawn.pieces[(~drawn.own).numpy(), 1].reshape(3, 40).tolist()
     for ids, counts, expected in zip(payload.segments[0].split(), payload.preceding, words, strict=True):
         *pieces, rest = ids.split([*counts.tolist(), len(ids) - int(counts.sum())])
-        assert [archive.tokenizer.decode(each) for each in pieces] == expected
+        assert [letters(archive.tokenizer.decode(each)) for each in pieces] == [letters(word) for word in expected]
     assert not len(rest), "the last text is empty"
 
 
