@@ -175,7 +175,7 @@ def not_trained(part: Any, parts: Any, name: str, head: Head) -> list[str]:
 def test_what_a_head_reads(name: str, spec: MethodSpec, tmp_path: Path) -> None:
     """[CLS] or a decoder's last token is found behind a prompt, and the mean is that of the text alone (RAPT eq. 9)."""
     if (name, spec.method) in IGNORED:
-        pytest.skip("refused")
+        pytest.skip("refused: its blocks do not look at a prefix")
     model = make_model(name, Head.CLASSIFICATION).requires_grad_(False)
     case = Case(name, Head.CLASSIFICATION, Cut(bottom=1))
     batch, parts = make_batch(case), split(model, case.cut)

@@ -273,7 +273,8 @@ class Evidence:
         data = prepare(rows, spec, archive, home, vocab_size=archive.manifest.vocab_size)
         recorded = RecordedRun(run, rows, data, archive, home)
         knowledge, labels = recorded.released.knowledge, recorded.labels
-        truth = replace(recorded.words, search=recorded.in_words.knowledge.search)
+        in_words = recorded.in_words
+        truth = replace(recorded.words, search=in_words.knowledge.search)
         texts = equal_texts(data.tokens)
         known = _known(rows.train, texts, attacker)
         # who knows a text has read every equal one
@@ -312,7 +313,7 @@ class Evidence:
         words = None
         if recorded.numbers is not None:
             own = _singles(released.select(known.nonzero()[:, 0]))
-            words = WordEvidence(recorded.numbers, recorded.in_words.transcript, recorded.in_words.knowledge, known=own)
+            words = WordEvidence(recorded.numbers, in_words.transcript, in_words.knowledge, known=own)
             content = archive.template.max_content(rows.train.segments, spec.training.max_length)
             released = tokenise(rows.train, archive.tokenizer, max_content=content)
         return cls(

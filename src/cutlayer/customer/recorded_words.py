@@ -119,16 +119,10 @@ class WordNumbers:
             [_reach(text, kept, archive) for (text,), kept in zip(texts, shape.segments, strict=True)], 1
         )
         whole = drawn.within(reach.flatten()).reshape(-1, segments)
-        own = self._in_order(tokens)
-        numbers = self.of(own)
+        numbers = self.of(TextMajor.of(tokens).values)
         places = drawn.places[drawn.own]
         left = torch.where(places == CLEAR, numbers, places)
         return self._sides(numbers, drawn.own_lengths, whole), self._sides(left, drawn.own_lengths, whole)
-
-    @staticmethod
-    def _in_order(tokens: Tokens) -> Tensor:
-        """Names `[total]` item by item, as they are drawn."""
-        return TextMajor.of(tokens).values
 
     @staticmethod
     def _sides(values: Tensor, lengths: Tensor, kept: Tensor) -> Tokens:
