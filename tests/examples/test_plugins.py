@@ -115,7 +115,7 @@ def test_texts_are_privatized_with_the_mechanism(
 ) -> None:
     shown = {}
     for noise in ("laplace", "d-chi"):
-        options = ("--input", notes, "--output", tmp_path / f"{noise}.csv", "--eta", 40, "--model", tiny_model)
+        options = ("--input", notes, "--output", tmp_path / f"{noise}.csv", "--eta", 200, "--model", tiny_model)
         left = run("privatize", *options, "--noise", noise, "--home", tmp_path / "home", "--json")
         assert left.code == 0, left.err
         assert left.result["noise"] == noise
