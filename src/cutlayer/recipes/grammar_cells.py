@@ -7,47 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from cutlayer.attacks import Knowledge, bootstrap, clustered
+from cutlayer.attacks import bootstrap, clustered
 from cutlayer.attacks.evaluation.statistics import resampled
-from cutlayer.core import Cut, Spec, Tokens
-from cutlayer.customer import FinetuneSpec
-from cutlayer.customer.defaults import settle
-from cutlayer.customer.derived import Privatizing, run_privatizing
+from cutlayer.core import Spec, Tokens
 from cutlayer.customer.reading import WordReading
-from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.data import Dataset, TaggedTexts
-from cutlayer.privacy import Words
 from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.sentence_similarity import similarities
+from cutlayer.recipes.replacement import ALL, CATEGORY, Candidates, Replacement, Source
 from cutlayer.recipes.tasks import TextFile
-from cutlayer.reports import etas_for_shares
 
-Candidates: TypeAlias = Literal["category", "all"]
-CATEGORY: Final = "category"
-ALL: Final = "all"
 METRICS: Final = ("replaced, measured", "tags stay", "similarity")
-_CALIBRATION_SEED = 0
 _DRAWS = 12
 _NEAR = 1e-3
 """How far the share of a draw may lie from the one that is asked for, or a word: what stays falls as more is replaced,
 and is compared at equal shares."""
 _STEEPNESS = 0.6
 """By how much less is replaced at e times the eta: 0.4 to 0.9 of all words, so that each draw comes nearer."""
-
-
-class Source(Spec):
-    """A public model: what it is called, and what it is."""
-
-    name: str
-    fingerprint: str
 
 
 class Kept(Spec):
@@ -103,12 +87,17 @@ class GrammarCell(Cell):
         chosen = "-".join(self.words)
         return f"{self.texts.name}-{chosen}-among-{self.candidates}-{100 * self.share:g}-s{self.seed}"
 
+    @property
+    def replacement(self) -> Replacement:
+        """Which words become which."""
+        return Replacement(words=self.words, candidates=self.candidates, space=self.space)
+
     def run(self, lab: Lab) -> Kept:
-        key = (type(self), self.space, self.words, self.candidates)
-        reading = lab.once(key, lambda: self._reading(lab))
-        tokens = lab.once((*key, self.texts, self.most_words), lambda: self._read(reading, lab))
-        eta = _eta(WordNumbers(self._privatizing(lab, 1.0, reading)), tokens, self.share)
-        privatizer, drawn = min(self._draws(lab, reading, tokens, eta), key=lambda each: self._missed(each[1]))
+        replacement = self.replacement
+        reading = replacement.reading(lab)
+        tokens = lab.once((replacement, self.texts, self.most_words), lambda: self._read(reading, lab))
+        eta = replacement.eta(lab, tokens, self.share)
+        privatizer, drawn = min(self._draws(lab, tokens, eta), key=lambda each: self._missed(each[1]))
         stays = tags_that_stay(_tags(reading, tokens), drawn, reading.tagger.tag(drawn.texts))
         before = [reading.text(names) for names in tokens.segments[0].split()]
         alike = similarities(before, drawn.texts, lab.model(self.encoder.name, head=None))
@@ -126,14 +115,10 @@ class GrammarCell(Cell):
             low, high = bootstrap(sums, trials)
             yield Measure(metric, share.value, share.standard_error, share.n, low, high, independent=share.independent)
 
-    def _draws(
-        self, lab: Lab, reading: WordReading, tokens: Tokens, eta: float
-    ) -> Iterator[tuple[WordsPrivatizer, DrawnWords]]:
+    def _draws(self, lab: Lab, tokens: Tokens, eta: float) -> Iterator[tuple[WordsPrivatizer, DrawnWords]]:
         """Draws at etas near this one, until the share is met."""
         for _ in range(_DRAWS):
-            privatizer = self._privatizing(lab, eta, reading).privatizer
-            if not isinstance(privatizer, WordsPrivatizer):
-                raise TypeError("words are drawn")
+            privatizer = self.replacement.privatizer(lab, eta, seed=self.seed)
             drawn = privatizer.drawn(tokens)
             yield privatizer, drawn
             if self._missed(drawn) <= max(_NEAR, 1 / tokens.total):
@@ -142,20 +127,6 @@ class GrammarCell(Cell):
 
     def _missed(self, drawn: DrawnWords) -> float:
         return abs(_replaced(drawn) - self.share)
-
-    def _privatizing(self, lab: Lab, eta: float, reading: WordReading | None = None) -> Privatizing:
-        privacy = Words(eta=eta, words=self.words, candidates=self.candidates, space=self.space.name)
-        cut = Cut(bottom=None)
-        spec = settle(FinetuneSpec(privacy=privacy, cut=cut, unsafe_noise_seed=self.seed))
-        # of the space's own model: whichever the vendor's is, the draws are the same
-        archive = lab.archive(cut, self.space.name)
-        return run_privatizing(archive, lab.home(str(self.seed)), spec, reading=reading)
-
-    def _reading(self, lab: Lab) -> WordReading:
-        reading = self._privatizing(lab, 1.0).reading
-        if not isinstance(reading, WordReading):
-            raise TypeError("words are read")
-        return reading
 
     def _read(self, reading: WordReading, lab: Lab) -> Tokens:
         return reading.read(self.texts.read(lab.options.data), max_content=self.most_words)
@@ -200,16 +171,6 @@ def tags_that_stay(tags: Sequence[str], drawn: DrawnWords, again: TaggedTexts) -
     found = dict(zip(zip(owner.tolist(), again.starts.tolist(), strict=True), again.tags, strict=True))
     places = zip(drawn.of_text.tolist(), drawn.spans[:, 0].tolist(), strict=True)
     return torch.tensor([found.get(place) == tag for place, tag in zip(places, tags, strict=True)], dtype=torch.bool)
-
-
-def _eta(numbers: WordNumbers, tokens: Tokens, share: float) -> float:
-    """The eta that replaces about this share of words, given by name."""
-    numbered = tokens.with_values(numbers.of(tokens.values))
-    search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
-    if search is None:
-        raise TypeError("words have vectors")
-    (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED)
-    return point.eta
 
 
 def _replaced(drawn: DrawnWords) -> float:

@@ -15,12 +15,13 @@ from pydantic import Field
 from cutlayer.core import Spec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above
-from cutlayer.recipes.grammar_cells import ALL, CATEGORY, GrammarCell, Source, category_minus_all
+from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import RecipeConfig, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.replacement import ALL, CATEGORY, Source
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports import Table, percent
@@ -72,10 +73,6 @@ LAYOUT = Layout("rapt")
 WORDS = LAYOUT.axis("words").text
 
 
-def _source(lab: Lab, name: str) -> Source:
-    return Source(name=name, fingerprint=lab.model(name, head=None).fingerprint)
-
-
 @RECIPE.part("grammar")
 def grammar(c: RaptConfig, lab: Lab) -> Part:
     """Tags that stay and sentence similarity, of words replaced within their part of speech and by any word."""
@@ -83,7 +80,7 @@ def grammar(c: RaptConfig, lab: Lab) -> Part:
     corpora = [
         c.sentences.model_copy(update={"texts": scale.sentences}), c.posts.model_copy(update={"texts": scale.posts})
     ]  # fmt: skip
-    space, encoder = _source(lab, asked.space), _source(lab, asked.encoder)
+    space, encoder = Source.of(asked.space, lab), Source.of(asked.encoder, lab)
     places = [(choice.words, share) for choice in asked.choices for share in choice.replaced]
     for texts, (words, share) in product(corpora, places):
         place: dict[str, Level] = {"words": ",".join(words), "replaced": share, "corpus": texts.name}

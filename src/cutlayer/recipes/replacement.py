@@ -1,0 +1,94 @@
+"""Which words of texts are replaced, by which, and at which eta: what the parts of recipe `rapt` have in common."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from cutlayer.attacks import Knowledge
+from cutlayer.core import Cut, Spec, Tokens
+from cutlayer.customer import FinetuneSpec
+from cutlayer.customer.defaults import settle
+from cutlayer.customer.derived import Privatizing, run_privatizing
+from cutlayer.customer.reading import WordReading
+from cutlayer.customer.recorded_words import WordNumbers
+from cutlayer.privacy import Words
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
+from cutlayer.recipes.lab import Lab
+from cutlayer.reports import etas_for_shares
+
+Candidates: TypeAlias = Literal["category", "all"]
+CATEGORY: Final = "category"
+ALL: Final = "all"
+_CALIBRATION_SEED = 0
+
+
+class Source(Spec):
+    """A public model: what it is called, and what it is."""
+
+    name: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, name: str, lab: Lab) -> Source:
+        """A model that a recipe names."""
+        return cls(name=name, fingerprint=lab.model(name, head=None).fingerprint)
+
+
+class Replacement(Spec):
+    """Which words become others, and which these may be.
+
+    Attributes:
+        words: As of `privacy.Words`; and so `candidates`.
+        space: Gives words their vectors.
+    """
+
+    words: tuple[str, ...]
+    candidates: Candidates
+    space: Source
+
+    def privacy(self, eta: float) -> Words:
+        """The mechanism at an eta."""
+        return Words(eta=eta, words=self.words, candidates=self.candidates, space=self.space.name)
+
+    def reading(self, lab: Lab) -> WordReading:
+        """How texts are read as words."""
+
+        def read() -> WordReading:
+            found = self._privatizing(lab, 1.0, seed=0).reading
+            if not isinstance(found, WordReading):
+                raise TypeError("words are read")
+            return found
+
+        return lab.once(self, read)
+
+    def privatizer(self, lab: Lab, eta: float, *, seed: int) -> WordsPrivatizer:
+        """Draws words at an eta, with noise that repeats with the seed: of public text."""
+        found = self._privatizing(lab, eta, seed=seed, reading=self.reading(lab)).privatizer
+        if not isinstance(found, WordsPrivatizer):
+            raise TypeError("words are drawn")
+        return found
+
+    def eta(self, lab: Lab, tokens: Tokens, share: float) -> float:
+        """The eta that replaces about this share of all words.
+
+        Args:
+            lab: Where models and vocabularies are.
+            tokens: Texts as names of words, as `reading` reads them.
+            share: Of their words, those among them that leave as they are.
+
+        Raises:
+            ConfigError: No eta does.
+        """
+        numbers = WordNumbers(self._privatizing(lab, 1.0, seed=0, reading=self.reading(lab)))
+        numbered = tokens.with_values(numbers.of(tokens.values))
+        search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
+        if search is None:
+            raise TypeError("words have vectors")
+        (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED)
+        return point.eta
+
+    def _privatizing(self, lab: Lab, eta: float, *, seed: int, reading: WordReading | None = None) -> Privatizing:
+        cut = Cut(bottom=None)
+        spec = settle(FinetuneSpec(privacy=self.privacy(eta), cut=cut, unsafe_noise_seed=seed))
+        # of the space's own model: whichever the vendor's is, the draws are the same
+        return run_privatizing(lab.archive(cut, self.space.name), lab.home(str(seed)), spec, reading=reading)
