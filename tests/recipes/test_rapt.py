@@ -17,9 +17,11 @@ from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes import RECIPES, grammar_cells
 from cutlayer.recipes.grammar_cells import GrammarCell, Kept, category_minus_all, tags_that_stay
 from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
+from cutlayer.recipes.word_training import _gain
 from tests.recipes.worlds import write_split
 
 SHIPPED = RECIPE.config
@@ -54,7 +56,9 @@ def data(tmp_path_factory):
 
 
 def options(data, out, **changes):
-    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": "starter", "data": data, "out": out, **changes})
+    return RecipeOptions(
+        **{"size": Size.TINY, "seeds": 1, "model": "starter", "data": data, "out": out, "only": ("grammar",), **changes}
+    )
 
 
 def verdicts(report):
@@ -70,7 +74,7 @@ def whole(data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings_and_the_papers_numbers():
     recipe = RECIPES["rapt"]
-    assert recipe.parts == ("grammar",)
+    assert recipe.parts == ("table-3", "figure-3", "grammar")
     assert set(SHIPPED.sizes) == set(Size)
     shown = json.loads(json.dumps(recipe.show()))
     first, second = shown["grammar"]["choices"]
@@ -245,3 +249,63 @@ def test_a_share_that_no_eta_gives_fails_by_name(whole, data):
     report = RECIPE.using(asking(0.9)).run(options(data, whole[2]), Silent())
     assert len(report.failures) == 4
     assert all("leave as they are" in why for why in report.failures.values())
+
+
+# ---------------------------------------------------------------- Table III and Figure 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two arms at two shares, and unprotected text, by one method."""
+    folder, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
+    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
+    for part in ("train_sentences", "dev"):
+        write_split(folder, "sst2", part, labelled, ("text", "label"))
+    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    utility = SHIPPED.utility
+    arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
+    changes = {"arms": arms, "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]}}
+    config = SHIPPED.model_copy(
+        update={"utility": utility.model_copy(update={**changes, "replaced": (0.3, 0.5)}), "sizes": SHIPPED.sizes}
+    )
+    only = ("table-3", "figure-3")
+    return RECIPE.using(config).run(options(folder, out, only=only), Silent())
+
+
+def test_each_arm_is_trained_and_attacked_at_its_share(trained):
+    assert not trained.failures
+    frame = pandas.DataFrame(trained.content["table"])
+    replaced = frame[(frame["metric"] == "replaced") & (frame["part"] == "table-3")]
+    found = {(row.arm, row.replaced): row.value for row in replaced.itertuples()}
+    assert set(found) == {("clear", 0.0), ("pct2t", 0.3), ("pct2t", 0.5), ("rapt", 0.3), ("rapt", 0.5)}
+    for (arm, asked), share in found.items():
+        assert arm == "clear" or abs(share - asked) < 0.1
+    # public words before texts change nothing of what texts become
+    assert found["pct2t", 0.3] == found["rapt", 0.3]
+
+
+def test_words_in_clear_count_as_read(trained):
+    frame = pandas.DataFrame(trained.content["table"])
+    own = frame[frame["part"] == "figure-3"].pivot_table(
+        index=["arm", "replaced"], columns=["metric", "attack"], values="value"
+    )
+    for (_, share), row in own.iterrows():
+        clear = row["in clear", ""]
+        assert 0 < clear < 1
+        read, success = row["read, all words", "nearest-neighbour"], row["success", "nearest-neighbour"]
+        assert read == pytest.approx(clear + (1 - clear) * success)
+        # the nearest word of what was released is what was released
+        assert read == pytest.approx(1 - row["replaced", ""], abs=0.02)
+        assert share in (0.3, 0.5)
+
+
+def test_accuracies_are_compared_where_as_much_is_read():
+    def point(read, accuracy):
+        return read, Number(accuracy, 0.01)
+
+    before = [point(0.4, 0.60), point(0.8, 0.80)]
+    after = [point(0.5, 0.70), point(0.7, 0.90)]
+    gain = _gain(before, after, {})
+    assert gain.value == pytest.approx(0.80 - 0.70)
+    assert gain.se == pytest.approx(0.01)
+    assert _gain(before, [point(0.9, 0.7), point(0.95, 0.9)], {}).value is None

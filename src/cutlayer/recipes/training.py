@@ -207,7 +207,7 @@ class TrainingCell(Cell):
     limits: Limits
     model: str
     training: TrainSpec
-    tuning: Lora = Lora()
+    tuning: TuningSpec = Lora()
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
