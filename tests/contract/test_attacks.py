@@ -50,6 +50,7 @@ from cutlayer.attacks import (
     simulate,
 )
 from cutlayer.attacks.evaluation.telling import telling_texts
+from cutlayer.attacks.evaluation.traffic import altered, behind_plain_words
 from cutlayer.attacks.knowledge import GRANTS
 from cutlayer.attacks.simulate import boundary
 from cutlayer.core import ConfigError, Cut, Ragged, Rows, Tokens
@@ -122,6 +123,26 @@ def adaptive_world(folder, kind, *, form, noise, segments=1, model=None):
     public = PublicText(worlds.random_tokens(2000, seed=1), source="made up")
     knowledge = dataclasses.replace(KNOWLEDGE, noise=noise, public=public, candidates=worlds.CANDIDATES, model=model)
     return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
+
+
+def preceded_world(folder, kind):
+    """Single texts behind public words, which left as the texts did: the attacker is told which words these were."""
+    plain = torch.arange(20, 60).reshape(2, 20)
+    world = token_world(folder / "texts", Traffic.UNPROTECTED, form="ids")
+    world.knowledge = dataclasses.replace(
+        KNOWLEDGE,
+        cut=Cut(bottom=None),
+        candidates=worlds.CANDIDATES,
+        plain=plain,
+        public=PublicText(worlds.random_tokens(2000, seed=1), source="made up"),
+    )
+    rng = worlds.generator(9)
+    tokens = behind_plain_words(world.truth.tokens, world.knowledge, rng=rng)
+    sent = altered(tokens, kind, world.knowledge, rng)
+    shards = worlds.pieces(sent, 150, 150, 100)
+    record(folder / "sent", [worlds.shard(number, part) for number, part in enumerate(shards)])
+    world.transcript = Transcript.recorded(folder / "sent")
+    return world
 
 
 def several_runs_world(folder, kind):
@@ -582,6 +603,7 @@ WORLDS = {
         lambda folder, kind: filled_world(folder, kind, form="rows", segments=2),
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing(), model=INFILLED),
     ],
+    "known-pairs": [preceded_world],
     "multi-run": [
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
@@ -614,6 +636,7 @@ WORLDS = {
         lambda folder, kind: named_world(folder, kind, bottom=0),
         lambda folder, kind: named_world(folder, kind, bottom=1),
     ],
+    "ner-clear": [lambda folder, kind: named_world(folder, kind, bottom=None)],
     "attribute-classifier": [lambda folder, kind: attribute_world(folder, kind, form="rows", model=True)],
     "label-classifier": [lambda folder, kind: attribute_world(folder, kind, form="ids", model=True)],
     "lengths": [
@@ -908,6 +931,7 @@ GRADED = {
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=3))),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(Vector(eta=6))),
     ],
+    "known-pairs": [lambda folder, kind: half_hidden(preceded_world(folder, kind), 3)],
     "multi-run": [lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=3)))],
     "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
     **{
@@ -930,7 +954,10 @@ GRADED = {
         ]
         for name in ("attribute-classifier", "label-classifier")
     },
-    "ner": [lambda folder, kind: half_hidden(named_world(folder, kind, bottom=None), 5, candidates=None)],
+    **{
+        name: [lambda folder, kind: half_hidden(named_world(folder, kind, bottom=None), 5, candidates=None)]
+        for name in ("ner", "ner-clear")
+    },
     "output-gradient": [lambda folder, kind: responding(class_world(folder, kind))],
     "gradient-sign": [lambda folder, kind: responding(class_world(folder, kind))],
     "gradient-direction": [lambda folder, kind: responding(class_world(folder, kind, shares=(0.5, 0.5)))],

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cutlayer.attacks.extraction.student import DistillationSpec
     from cutlayer.attacks.inversion.autoencoder import AutoencoderInversion
     from cutlayer.attacks.inversion.float_support import FloatSupport
+    from cutlayer.attacks.inversion.known_pairs import KnownPairs, KnownPairsSpec
     from cutlayer.attacks.inversion.learned import LearnedInversion, LearnedInversionSpec
     from cutlayer.attacks.inversion.linear import LinearInversion, LinearInversionSpec
     from cutlayer.attacks.inversion.masked_infill import MaskedInfill, MaskedInfillSpec
@@ -112,6 +113,8 @@ __all__ = [
     "InputTruth",
     "Knowledge",
     "KnownInOrder",
+    "KnownPairs",
+    "KnownPairsSpec",
     "LabelTruth",
     "Labelled",
     "LearnedInversion",

@@ -57,6 +57,7 @@ class Need(StrEnum):
     ANNOTATED_TEXT = "public text in which entities are marked"
     LABELLED = "labels of some of the records"
     MODEL = "the vendor's own model"
+    PLAIN_WORDS = "the public words before the texts"
 
 
 GRANTS = {
@@ -73,6 +74,7 @@ GRANTS = {
     Need.ANNOTATED_TEXT: ("annotated",),
     Need.LABELLED: ("labelled",),
     Need.MODEL: ("model", "rows"),
+    Need.PLAIN_WORDS: ("plain",),
 }
 """Which fields of `Knowledge` each need opens."""
 
@@ -249,6 +251,8 @@ class Knowledge:
         labelled: Labels of some of the records.
         model: The vendor's own model, before any training.
         rows: Where tokens are words: what the model reads in their places.
+        plain: Where tokens are words: `[sequences, m]` int64, the public words before texts that are trained on, as
+            they were before they were drawn. A job tells the vendor.
     """
 
     cut: Cut
@@ -271,6 +275,7 @@ class Knowledge:
     labelled: Labelled | None = None
     model: PreTrainedModel | None = None
     rows: WordRows | None = None
+    plain: Tensor | None = None
 
     @property
     def key(self) -> Hashable:

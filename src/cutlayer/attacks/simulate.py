@@ -232,8 +232,8 @@ def _each(
             etas = noise.etas[segment.values, classes.repeat_interleave(segment.lengths)].double()
         parts = [slice(0), *_parts(len(segment.values), width)]  # a segment may be empty everywhere
         pieces = [made(segment.values[part], _drawn(etas[part], width, noise, rng)) for part in parts]
-        sides.append(segment.with_values(torch.cat(pieces)))
-    return Tokens(tuple(sides))
+        sides.append(torch.cat(pieces))
+    return tokens.with_values(torch.cat(sides))
 
 
 def _likeliest_classes(tokens: Tokens, noise: Noise) -> Tensor:

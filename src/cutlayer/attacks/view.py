@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.knowledge import Knowledge
-from cutlayer.core import Payload, Rows
+from cutlayer.core import Payload, PrecededTokens, Rows
 from cutlayer.wire import Route, routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
 
@@ -46,12 +46,14 @@ class SeenRelease:
             release, `job/ID/source` for the source texts of an encoder-decoder's, `job/ID/infer` or
             `adapter/ID/infer` for queries.
         number: The shard, the step, or the running number of the query.
-        payload: Token ids or boundary rows.
+        payload: Token ids or boundary rows; without public words before the texts.
+        preceded: The same token ids with public words before them; `None` where there are none.
     """
 
     source: str
     number: int
     payload: Payload
+    preceded: PrecededTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,10 @@ class Transcript:
             source = template.format(**frame.where)
             if number is None:
                 queries[source] = queries.get(source, -1) + 1
-            yield SeenRelease(source, queries[source] if number is None else int(frame.where[number]), unpack(tensors))
+            at = queries[source] if number is None else int(frame.where[number])
+            payload = unpack(tensors)
+            preceded = payload if isinstance(payload, PrecededTokens) else None
+            yield SeenRelease(source, at, payload if preceded is None else preceded.parted()[1], preceded)
 
     def steps(self) -> Iterator[SeenStep]:
         """The training steps whose gradient was sent, with the output that it belongs to."""

@@ -179,6 +179,34 @@ class PrecededTokens(Tokens):
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return PrecededTokens(super().select(chosen).segments, self.preceding[chosen], self.sequences[chosen])
 
+    def with_values(self, values: Tensor) -> PrecededTokens:
+        """The same lengths over other items, `[items, ...]` in the order of `values`."""
+        return PrecededTokens(super().with_values(values).segments, self.preceding, self.sequences)
+
+    @classmethod
+    def of(cls, words: Ragged, texts: Tokens, *, sequences: Tensor) -> PrecededTokens:
+        """Texts behind words of one token each.
+
+        Args:
+            words: `n` times the words that stand before a text, of some perhaps the first of them alone.
+            texts: `n` texts.
+            sequences: `[n]` int64, see the attribute.
+        """
+        first, *others = texts.segments
+        pairs = zip(words.split(), first.split(), strict=True)
+        joined = Ragged(torch.cat([part for pair in pairs for part in pair]), words.lengths + first.lengths)
+        most = int(words.lengths.max()) if len(words) else 0
+        return cls((joined, *others), (torch.arange(most) < words.lengths[:, None]).long(), sequences)
+
+    def parted(self) -> tuple[Ragged, Tokens]:
+        """Tokens of the preceding words alone, and the texts without them."""
+        first, *others = self.segments
+        before = self.preceding.sum(1)
+        place = torch.arange(len(first.values)) - first.offsets[:-1].repeat_interleave(first.lengths)
+        own = place >= before.repeat_interleave(first.lengths)
+        texts = Ragged(first.values[own], first.lengths - before)
+        return Ragged(first.values[~own], before), Tokens((texts, *others))
+
 
 @dataclass(frozen=True)
 class Rows:

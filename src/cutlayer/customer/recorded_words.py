@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge, SeenFrame, TokenTruth, Transcript, WordRows
-from cutlayer.core import Cut, DataError, Ragged, Rows, Tokens
+from cutlayer.core import Cut, DataError, PrecededTokens, Ragged, Rows, Tokens
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.reading import WordReading
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
@@ -38,8 +38,8 @@ class WordNumbers:
     `CLEAR`, and each stands for itself.
 
     Args:
-        privatizing: How a run's texts were read and privatized; those that were trained on are asked about. Plain words
-            before them are no secret, and left out.
+        privatizing: How a run's texts were read and privatized; those that were trained on are asked about, and plain
+            words before them are none of theirs.
     """
 
     def __init__(self, privatizing: Privatizing) -> None:
@@ -53,6 +53,8 @@ class WordNumbers:
         members = zip(vocabulary.words.tolist(), vocabulary.groups.tolist(), strict=True)
         self._numbers = {member: number for number, member in enumerate(members)}
         self.size = len(self._numbers)
+        plain = privatizing.plain
+        self._plain = None if plain is None else self.of(plain.names.flatten()).reshape(plain.names.shape)
 
     def of(self, names: Tensor) -> Tensor:
         """Numbers of words, by their names `[n]` int64."""
@@ -102,14 +104,18 @@ class WordNumbers:
             candidates=candidates,
             groups=torch.tensor(groups),
             bottom=None,
+            plain=self._plain,
         )
 
-    def true(self, tokens: Tokens, archive: Archive) -> tuple[Tokens, Tokens]:
+    def true(self, tokens: Tokens, archive: Archive) -> tuple[Tokens, Tokens, Ragged]:
         """Words as they were and as they left, by number, of texts as far as they left.
 
         Args:
             tokens: `n` texts as names of words.
             archive: What tokenised them.
+
+        Returns:
+            Words as they were, as they left, and what the plain words before each text became.
         """
         drawn = self.privatizer.drawn(tokens)
         segments = len(tokens.segments)
@@ -122,7 +128,10 @@ class WordNumbers:
         numbers = self.of(TextMajor.of(tokens).values)
         places = drawn.places[drawn.own]
         left = torch.where(places == CLEAR, numbers, places)
-        return self._sides(numbers, drawn.own_lengths, whole), self._sides(left, drawn.own_lengths, whole)
+        before = ~drawn.own & (drawn.spans[:, 1] <= reach.flatten()[drawn.of_text])
+        counts = torch.bincount(drawn.of_text[before] // segments, minlength=len(tokens))
+        was, became = (self._sides(values, drawn.own_lengths, whole) for values in (numbers, left))
+        return was, became, Ragged(drawn.places[before], counts)
 
     @staticmethod
     def _sides(values: Tensor, lengths: Tensor, kept: Tensor) -> Tokens:
@@ -159,10 +168,13 @@ def word_stream(
     """
     first = torch.full((int(records.max()) + 1,), len(records))
     first = first.scatter_reduce(0, records, torch.arange(len(records)), "amin")
-    _check(numbers, tokens.select(first), seen, record_set)
+    sequences = _check(numbers, tokens.select(first), seen, record_set)
     sides = [numbers.true(tokens.select(some), archive) for some in blocks(tokens, BLOCK_TOKENS)]
-    true = Tokens.concatenate([was for was, _ in sides])
-    left = Tokens.concatenate([became for _, became in sides]).select(first)
+    true = Tokens.concatenate([was for was, _, _ in sides])
+    left = Tokens.concatenate([became for _, became, _ in sides]).select(first)
+    if sequences is not None:
+        plain = Ragged.concatenate([before for _, _, before in sides]).select(first)
+        left = PrecededTokens.of(plain, left, sequences=sequences)
 
     def frames() -> Iterator[SeenFrame]:
         for shard, some in enumerate(blocks(left, BLOCK_TOKENS)):
@@ -175,9 +187,14 @@ def word_stream(
     return Transcript(frames), TokenTruth(true, records={record_set: records}, uncounted=uncounted)
 
 
-def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: str) -> None:
-    """Refuses a transcript whose released ids are not those that these words make."""
+def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: str) -> Tensor | None:
+    """Refuses a transcript whose released ids are not those that these words make.
+
+    Returns:
+        `[n]` int64: which plain words stand before each text; `None` where there are none.
+    """
     start = 0
+    sequences = []
     for release in seen.releases():
         if release.source != f"record-set/{record_set}" or isinstance(release.payload, Rows):
             continue  # rows are computed from such ids
@@ -185,12 +202,15 @@ def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: s
         if stop > len(tokens):
             raise DataError(_OTHER)
         made = numbers.privatizer.shape(tokens.select(torch.arange(start, stop)))
-        for own, crossed in zip(made.segments, release.payload.segments, strict=True):
+        whole = release.payload if release.preceded is None else release.preceded
+        sequences += [] if release.preceded is None else [release.preceded.sequences]
+        for own, crossed in zip(made.segments, whole.segments, strict=True):
             if not (torch.equal(own.lengths, crossed.lengths) and torch.equal(own.values, crossed.values.long())):
                 raise DataError(_OTHER)
         start = stop
     if 0 < start < len(tokens):
         raise DataError(_OTHER)
+    return torch.cat(sequences) if sequences else None
 
 
 _OTHER = "The transcript holds other texts than those that were given."

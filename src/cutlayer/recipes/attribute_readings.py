@@ -45,7 +45,8 @@ from cutlayer.recipes.tasks import data_file
 _ORDER_SEED = 0
 """All runs of the recipe see the same posts."""
 ATTACKED, INVERTED, NAMED = "attacked posts", "inverted posts", "named sentences"
-ENTITIES = "ner"
+ENTITIES = ("ner", "ner-clear")
+"""The attacks that find entities: one that learnt from releases, and the paper's, which learnt from clear text."""
 
 
 class PostsSpec(Spec):
@@ -134,7 +135,7 @@ class InferenceCell(Cell):
         ).outcome  # fmt: skip
         if self.column and isinstance(outcome, Measured):
             lab.shared[checked] = outcome.controls
-        of = NAMED if self.attack == ENTITIES else ATTACKED if self.column else INVERTED
+        of = NAMED if self.attack in ENTITIES else ATTACKED if self.column else INVERTED
         return Inferred(outcome=outcome, replaced=released.replaced[of], seconds=time.monotonic() - begun)
 
     def measures(self, result: Inferred) -> Iterator[Measure]:
@@ -268,7 +269,7 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
 def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:
     if cell.column:
         return _attribute(cell, corpus, released)
-    if cell.attack == ENTITIES:
+    if cell.attack in ENTITIES:
         tokens, tags = corpus.named
         records = {identifier(NAMED): released.records[NAMED]}
         return released.only([NAMED]), EntityTruth(tokens, records=records, tags=tags, names=corpus.tags)

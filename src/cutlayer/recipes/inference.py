@@ -197,7 +197,8 @@ def figure_3_rapt(c: InferenceConfig, lab: Lab) -> Part:
     releases, paper = Releases.of(c, lab), c.paper["rapt_figure_3"]
     most = max(c.at(lab.options.size).labelled)
     asked = [(attack, "", 0) for attack in INVERSIONS]
-    asked += [*((PERCEPTRON, column, most) for column in c.posts.columns), (ENTITIES, "", 0)]
+    asked += [*((PERCEPTRON, column, most) for column in c.posts.columns)]
+    asked += [(attack, "", 0) for attack in ENTITIES]
     lines = {
         (f"{column}: {TITLES(attack)}" if column else TITLES(attack)): {"attack": attack, "column": column}
         for attack, column, _ in asked

@@ -87,3 +87,19 @@ def test_words_before_texts_go_with_them() -> None:
         PrecededTokens((segment,), torch.tensor([[1, 1], [1, 2], [1, 0]]), torch.tensor([0, 1, 1]))
     with pytest.raises(ValueError, match="its own preceding words"):
         PrecededTokens((segment,), torch.tensor([[1, 1], [1, 1]]), torch.tensor([0, 1]))
+
+
+def test_words_and_the_texts_behind_them_are_parted_as_they_were_joined() -> None:
+    words = Ragged.from_lists([[7, 8], [7], []])
+    texts = Tokens((Ragged.from_lists([[1], [2, 3], [4]]), Ragged.from_lists([[5], [], [6]])))
+    joined = PrecededTokens.of(words, texts, sequences=torch.tensor([0, 1, 0]))
+    assert joined.segments[0].split()[0].tolist() == [7, 8, 1]
+    assert joined.preceding.tolist() == [[1, 1], [1, 0], [0, 0]]
+    changed = joined.with_values(10 * joined.values)
+    assert isinstance(changed, PrecededTokens)
+    before, own = changed.parted()
+    assert [part.tolist() for part in before.split()] == [[70, 80], [70], []]
+    assert own.values.tolist() == [10, 20, 30, 40, 50, 60]
+    assert [side.lengths.tolist() for side in own.segments] == [[1, 2, 1], [1, 0, 1]]
+    pieces = PrecededTokens((Ragged.from_lists([[1, 2, 3, 4]]),), torch.tensor([[2, 0, 1]]), torch.tensor([0]))
+    assert [part.values.tolist() for part in (pieces.parted()[0], pieces.parted()[1].segments[0])] == [[1, 2, 3], [4]]

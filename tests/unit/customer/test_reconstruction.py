@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from cutlayer.attacks import Measured, measure
+from cutlayer.attacks.inversion.known_pairs import known_pairs
 from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tokens
 from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
+from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.derived import Privatizing, run_privatizing
+from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.results import FinetuneResult
@@ -168,6 +172,37 @@ def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
     first = payload.sequences == 0
     assert len({tuple(ids) for ids, chosen in zip(left, first.tolist(), strict=True) if chosen}) > 5
     assert torch.equal(training.shape(roads.tokens).values, payload.values)
+
+
+def test_an_attacker_sees_what_plain_words_became(client: Client, privacy: Words, tiny_model: Path) -> None:  # noqa: F811
+    """Which they were it is told; what they became stands in the word stream, and is what crossed."""
+    result = finetune(client, privacy, reconstruction=PLAIN)
+    archive = local_archive(client.home, str(tiny_model), Cut(bottom=Evidence.settings(result.folder).cut.bottom))
+    found = Evidence.of(result.folder, Corpora(TRAIN, None, TEST), archive, home=client.home)
+    assert found.words is not None
+    told = found.words.knowledge.plain
+    assert told is not None
+    assert told.shape == (2, 5)
+    assert found.knowledge.plain is None, "of token ids no word is one number"
+    seen = [each.preceded for each in found.words.transcript.releases()]
+    crossed = [each.preceded for each in found.transcript.releases() if each.preceded is not None]
+    decode, became = found.words.numbers.decode, 0
+    for words, ids in zip(seen, crossed, strict=True):
+        assert words is not None
+        assert ids is not None
+        assert torch.equal(words.sequences, ids.sequences)
+        for own, sent, sequence in zip(
+            words.parted()[0].split(), ids.parted()[0].split(), words.sequences.tolist(), strict=True
+        ):
+            assert decode(own) == archive.tokenizer.decode(sent)
+            became += int((own != told[sequence]).sum())
+    assert became, "nothing was replaced"
+    pairs = known_pairs(found.words.transcript, found.words.knowledge)
+    assert len(pairs.true) == 5 * sum(len(each) for each in seen if each is not None)
+    # guesses are about the texts' own words alone
+    outcome = measure("nearest-neighbour", found.words.transcript, knowledge=found.words.knowledge, truth=found.tokens)
+    assert isinstance(outcome, Measured)
+    assert (outcome.privacy.value, outcome.success.n) == (pytest.approx(result.ep), result.ep_n)
 
 
 @pytest.mark.usefixtures("starter_installed")

@@ -20,6 +20,7 @@ from cutlayer.attacks.evaluation.traffic import (
     Traffic,
     altered,
     as_rows,
+    behind_plain_words,
     form_of,
     packed,
     released_again,
@@ -283,7 +284,7 @@ class TokenTruth:
         form = form_of(like)
         frames = []
         for step in range(1, looks + 1):
-            tokens = altered(self.tokens, kind, knowledge, rng)
+            tokens = altered(behind_plain_words(self.tokens, knowledge, rng=rng), kind, knowledge, rng)
             payload = as_rows(tokens, kind, knowledge, rng) if isinstance(form, Rows) else tokens
             frames.append(sent(Direction.UP, step, packed(payload, form)))
         steps = {(CONTROL, step): torch.arange(len(self.tokens)) for step in range(1, looks + 1)}
@@ -295,7 +296,8 @@ class TokenTruth:
 
         Of copies of a text that is what most of them say in each place.
         """
-        transcript, payload = released_again(self.tokens, like, knowledge, rng=rng)
+        tokens = behind_plain_words(self.tokens, knowledge, rng=rng)
+        transcript, payload = released_again(tokens, like, knowledge, rng=rng)
         truth = TokenTruth(
             self.tokens,
             steps={(CONTROL, 1): torch.arange(len(self.tokens))},

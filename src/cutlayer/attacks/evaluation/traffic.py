@@ -17,7 +17,7 @@ from cutlayer.attacks.evaluation.telling import vocabulary
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.attacks.view import SeenFrame, Transcript
-from cutlayer.core import Payload, Ragged, Rows, Tokens
+from cutlayer.core import Payload, PrecededTokens, Ragged, Rows, Tokens
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
 
@@ -70,7 +70,7 @@ def released_again(
         classes: `[n]` int64, as for `simulate`.
 
     Returns:
-        A step's release, and what it holds.
+        A step's release, and what it holds; public words before the texts left out.
 
     Raises:
         Inapplicable: Nothing was released, nothing is privatized, or it is not known how.
@@ -92,7 +92,8 @@ def released_again(
     else:
         key = ("released again", knowledge.key, dtype, seed, _digest(tokens), classes is None)
         payload = knowledge.public.fitted(key, release)
-    return Transcript(lambda: [sent(Direction.UP, 1, packed(payload, form))]), payload
+    own = payload.parted()[1] if isinstance(payload, PrecededTokens) else payload
+    return Transcript(lambda: [sent(Direction.UP, 1, packed(payload, form))]), own
 
 
 def _digest(tokens: Tokens) -> bytes:
@@ -127,6 +128,22 @@ def packed(payload: Payload, like: Payload) -> Mapping[str, Tensor]:
     """A release's tensors as a frame carries them (`wire.pack`), rows in the element type of another release's."""
     bf16 = isinstance(like, Rows) and like.packed.values.dtype is torch.bfloat16
     return pack(payload, vocab_size=2**32, wire_type=WireType.BF16 if bf16 else WireType.FP32)
+
+
+def behind_plain_words(tokens: Tokens, knowledge: Knowledge, *, rng: torch.Generator) -> Tokens:
+    """Texts behind public words as a run's are, each behind a sequence that is drawn; as they are where it has none.
+
+    Args:
+        tokens: The texts.
+        knowledge: Which words these are.
+        rng: Draws which sequence each text has.
+    """
+    if knowledge.plain is None:
+        return tokens
+    count, length = knowledge.plain.shape
+    sequences = torch.randint(count, (len(tokens),), generator=rng)
+    words = Ragged(knowledge.plain[sequences].flatten(), torch.full((len(tokens),), length))
+    return PrecededTokens.of(words, tokens, sequences=sequences)
 
 
 def altered(tokens: Tokens, kind: Traffic, knowledge: Knowledge, rng: torch.Generator) -> Tokens:

@@ -189,7 +189,7 @@ class Channel:
     Args:
         search: Of the table, with its candidates: nothing else is released.
         pairs: What it is fitted on.
-        eta: What they were drawn at, or about: the fit begins there.
+        eta: What they were drawn at, or about: the fit begins there, and ends in the same place wherever it begins.
 
     Attributes:
         weights: a, b, c and s.
@@ -215,16 +215,28 @@ class Channel:
         self._partition = torch.full((len(self._table),), torch.nan)
         self.weights = self._fit(eta)
 
-    def shrunk(self, shrinkage: float) -> Channel:
+    def shrunk(self, shrinkage: float, pairs: Pairs | None = None) -> Channel:
         """The same formula, with counted pairs mixed in.
 
         Args:
             shrinkage: m; infinite leaves them out.
+            pairs: Those that are counted; all that it was fitted on where they are left out.
         """
         mixed = copy.copy(self)
         mixed.shrinkage = shrinkage
-        mixed._counts = None if math.isinf(shrinkage) else _Counts(self._drawn, len(self._table))
+        mixed._counts = None if math.isinf(shrinkage) else _Counts(pairs or self._drawn, len(self._table))
         return mixed
+
+    def draw(self, true: Tensor, rng: np.random.Generator) -> Tensor:
+        """Released tokens `[n]` int64 that the formula draws for tokens `[n]`; those in clear are themselves."""
+        released, places = true.clone(), torch.arange(len(true))
+        if self._groups is not None:
+            places = (self._groups[true] != CLEAR).nonzero()[:, 0]
+        for some in places.split(_ROWS):
+            ends = self._scores(true[some]).double().softmax(1).cumsum(1)
+            drawn = torch.from_numpy(rng.random(len(some)))[:, None] * ends[:, -1:]
+            released[some] = self._released[torch.searchsorted(ends, drawn)[:, 0].clamp(max=len(self._released) - 1)]
+        return released
 
     def log_probability(self, released: Tensor, true: Tensor) -> Tensor:
         """ln P(released | true).
@@ -300,15 +312,19 @@ class Channel:
 
     def _prepare(self, true: Tensor) -> None:
         """Finds ln Z of tokens for which it is not known yet."""
+        for part in true[self._partition[true].isnan()].split(_ROWS):
+            self._partition[part] = self._scores(part).logsumexp(1)
+
+    def _scores(self, true: Tensor) -> Tensor:
+        """`[n, candidates]`: ln of how probable each candidate is, up to ln Z of each of the tokens `[n]`."""
         a, b, c, s = self.weights
         offset = b * self._square + c * self._norm
-        for part in true[self._partition[true].isnan()].split(_ROWS):
-            score = torch.addmm(offset, self._table[part], self._rows, alpha=a)
-            own = self._place[part]
-            known = (own >= 0).nonzero()[:, 0]
-            score[known, own[known]] += s
-            _keep_apart(score, self._groups, self._released, part[:, None])
-            self._partition[part] = score.logsumexp(1)
+        score = torch.addmm(offset, self._table[true], self._rows, alpha=a)
+        own = self._place[true]
+        known = (own >= 0).nonzero()[:, 0]
+        score[known, own[known]] += s
+        _keep_apart(score, self._groups, self._released, true[:, None])
+        return score
 
     def _fit(self, eta: float) -> tuple[float, float, float, float]:
         """Maximum likelihood by Newton steps in a trust region: four numbers, one maximum."""

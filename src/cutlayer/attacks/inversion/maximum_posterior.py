@@ -241,8 +241,8 @@ def read_texts(
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """The attacker's own text as the mechanism releases it.
+class Drawn:
+    """The attacker's own text as the mechanism releases it, or as what was learnt of it does.
 
     Attributes:
         observed: Ids or rows, of the held-out tokens.
@@ -289,6 +289,32 @@ def _fit(
         raise Inapplicable(
             f"It reads noisy rows by the likelihood of d_chi noise, and theirs is {noise.privacy.noise}."
         )
+    draw = _draw_rows if mechanism == "vector" else _draw_released
+    drawing = partial(draw, search=search, noise=noise, spec=spec)
+    return chosen_reader(public, search, spec, drawing, rounded=rounded, replaces=noise.privacy.replaces)
+
+
+def chosen_reader(
+    public: PublicText,
+    search: NeighbourSearch,
+    spec: MaximumPosteriorSpec,
+    draw: Callable[..., Drawn],
+    *,
+    rounded: NeighbourSearch | None = None,
+    replaces: bool = True,
+) -> PosteriorReader:
+    """What reads most of the attacker's own text, of which some is held out to choose by.
+
+    Args:
+        public: That text.
+        search: Of the table.
+        spec: What there is to choose from.
+        draw: Releases tokens `[n]` under a `prior` that is fitted on the rest, and explains them by `sources`, tokens
+            that a text may have.
+        rounded: See `PosteriorReader`.
+        replaces: Whether tokens were replaced, so that each may be taken as it is.
+    """
+    texts = single_texts(public.tokens)
     allowed = torch.zeros(len(search.table), dtype=torch.bool)
     allowed[search.candidates] = True
     if search.groups is not None:
@@ -297,10 +323,9 @@ def _fit(
     own, learnt = texts.select(held), _others(len(texts), held)
     fitted = Bigram(texts.select(learnt), allowed=allowed)
     seen = texts.values.unique()
-    draw = _draw_rows if mechanism == "vector" else _draw_released
-    drawn = draw(own.values, search, fitted, noise, spec, sources=seen[allowed[seen]])
+    drawn = draw(own.values, prior=fitted, sources=seen[allowed[seen]])
     plain = float((drawn.as_released == own.values).double().mean())
-    best = Tuned(None, math.inf, plain, plain, len(own.values))
+    best = Tuned(None, max(drawn.emissions), plain, plain, len(own.values))
     for shrinkage, explained in drawn.emissions.items():
         tried = explained(fitted).candidates(drawn.observed, spec.candidates)
         for weight in spec.weights:
@@ -309,15 +334,15 @@ def _fit(
                 best = Tuned(weight, shrinkage, read, plain, len(own.values))
     # what was held out to choose by is text as good as any other
     prior = Bigram(texts, allowed=allowed)
-    taken = best.weight is None and noise.privacy.replaces
+    taken = best.weight is None and replaces
     emission = Unchanged() if taken else drawn.emissions[best.shrinkage](prior)
     tried_on = OwnText(learnt, own, drawn.observed, fitted, drawn.emissions[best.shrinkage])
     return PosteriorReader(emission, prior, best, spec.candidates, rounded, tried_on)
 
 
 def _draw_released(
-    ids: Tensor, search: NeighbourSearch, prior: Bigram, noise: Noise, spec: MaximumPosteriorSpec, *, sources: Tensor
-) -> _Drawn:
+    ids: Tensor, *, prior: Bigram, sources: Tensor, search: NeighbourSearch, noise: Noise, spec: MaximumPosteriorSpec
+) -> Drawn:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     privacy = noise.privacy
     etas = partial(_etas, noise=noise, rng=rng)
@@ -332,12 +357,12 @@ def _draw_released(
     def emission(shrinkage: float, prior: Bigram) -> Emission:
         return Released(channel.shrunk(shrinkage), prior.unigram, sources)
 
-    return _Drawn(observed, observed, {each: partial(emission, each) for each in spec.shrinkages})
+    return Drawn(observed, observed, {each: partial(emission, each) for each in spec.shrinkages})
 
 
 def _draw_rows(
-    ids: Tensor, search: NeighbourSearch, prior: Bigram, noise: Noise, spec: MaximumPosteriorSpec, *, sources: Tensor
-) -> _Drawn:
+    ids: Tensor, *, prior: Bigram, sources: Tensor, search: NeighbourSearch, noise: Noise, spec: MaximumPosteriorSpec
+) -> Drawn:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     table, eta = search.table, noise.privacy.eta
     etas = _etas(ids, noise=noise, rng=rng).numpy()
@@ -349,7 +374,7 @@ def _draw_rows(
     def emission(prior: Bigram) -> Emission:
         return NoisyRows(table, eta=eta, clip=noise.clip, unigram=prior.unigram, sources=sources, spread=spread)
 
-    return _Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
+    return Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
 
 
 def _etas(ids: Tensor, *, noise: Noise, rng: np.random.Generator) -> Tensor:

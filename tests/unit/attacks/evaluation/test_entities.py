@@ -170,7 +170,10 @@ def test_it_learns_from_the_noise_that_it_meets(tmp_path):
     truth = EntityTruth(tokens, records={RECORD_SET: torch.arange(300)}, tags=tags, names=worlds.TAGS)
     transcript = seen(tmp_path, released)
     ours = truth.score(EntityTagger()(View(transcript, told)))
-    naive = truth.score(EntityTagger()(View(transcript, replace(told, noise=Noise.nothing()))))
+    naive = truth.score(EntityTagger(clear=True)(View(transcript, replace(told, noise=None))))
+    # it is told of no noise, and would make nothing of it
+    again = truth.score(EntityTagger(clear=True)(View(transcript, told)))
+    assert again.success.value == naive.success.value
     assert ours.success.value > 1.5 * naive.success.value
     assert ours.success.value > ours.chance + 0.02
 
