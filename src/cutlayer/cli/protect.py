@@ -68,8 +68,8 @@ def protect(
                 privacy=privacy,
                 **settings,
             )
-            told = ((row[0], row[1:], each.category, made.job) for row, each in zip(rows, facts, strict=True))
-            write(("source", "references", "category", JOB), told)
+            lines = ((row[0], row[1:], each.category, made.job) for row, each in zip(rows, facts, strict=True))
+            write(("source", "references", "category", JOB), lines)
         else:
             own = entities.entities_column
             given = list(rows_with(files.input, [column, *([own] if own else [])]))
@@ -82,11 +82,10 @@ def protect(
     )
     total = made.mentions + sum(made.clear.values())
     shares = ", ".join(f"{kind} {count / total:.1%}" for kind, count in made.clear.items())
-    output.show(
-        f"- {made.clear_share:.1%} of {total} words stand outside entities, and are there as they were: {shares}"
-    )
+    output.show(f"- {made.clear_share:.1%} of {total} words stand outside entities, and are as they were: {shares}")
     output.show(f"- Job {made.job}: `cutlayer restore` puts entities back into answers")
-    output.result({"output": str(files.output), "eta": privacy.eta, **fields(made), "words": None})
+    told = {name: value for name, value in fields(made).items() if name != "words"}  # which is the map
+    output.result({"output": str(files.output), "eta": privacy.eta, **told})
 
 
 def _listed(entities: Any) -> list[str]:
@@ -138,6 +137,6 @@ def restore(
 def register(app: typer.Typer) -> None:
     """Adds the commands to the main app."""
     app.command(
-        epilog="Example: cutlayer protect --input prompts.jsonl --entities-column names --output protected.jsonl --eta 40"
+        epilog="Example: cutlayer protect --input prompts.jsonl --entities-column names --output safe.jsonl --eta 40"
     )(protect)
     app.command(epilog="Example: cutlayer restore --input answers.jsonl --output restored.jsonl")(restore)

@@ -113,7 +113,8 @@ def _singular(reading: str) -> str:
 
 def _tokens(text: str, cuts: Iterable[int] = ()) -> list[re.Match[str]]:
     """Words of a text; one that goes on behind a cut ends there."""
-    found, start = [], 0
+    found: list[re.Match[str]] = []
+    start = 0
     for stop in [*sorted(cuts), len(text)]:
         found += _words().finditer(text, start, stop)
         start = stop
@@ -147,7 +148,8 @@ def entity_words(entity: str) -> list[Mention]:
         reading = _reading(plain)
         kind = _closed_classes().get(reading)
         exact = Mention(each.start(), each.end(), _exactly(plain), plain, each[0])
-        if kind is None or (kind in _STANDING_FOR and plain[:1].isupper()):
+        capital = plain[:1].isupper() if kind in _STANDING_FOR else plain.isupper() and len(plain) > 1
+        if kind is None or capital:
             key = _singular(reading)
             open_class.append(exact if kind else exact._replace(key=key, reading=reading))
         else:
