@@ -49,7 +49,7 @@ def test_all_copied_words_are_put_back(drawn: list[str], clear: list[str], rando
         assert put_back(joint.join(code for code, _ in pieces), words.get) == joint.join(word for _, word in pieces)
 
 
-def test_numbers_do_not_tell_the_order_ofwords_behind() -> None:
+def test_numbers_do_not_tell_the_order_of_words() -> None:
     readings = {f"k{n}": [f"k{n}"] for n in range(8)}
     orders = {tuple(stand_ins(readings, ["cat"] * 8, set(), bytes([key])).values()) for key in range(4)}
     assert len({tuple(sorted(order)) for order in orders}) == 1
