@@ -34,6 +34,7 @@ from cutlayer.cli import (
     generate,
     ledger,
     privatize,
+    protect,
     recipe,
     vendor,
 )
@@ -108,6 +109,7 @@ demo.register(app)
 finetune.register(app)
 generate.register(app)
 privatize.register(app)
+protect.register(app)
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(recipe.app, name="recipe")

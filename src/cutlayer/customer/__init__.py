@@ -7,6 +7,7 @@ from cutlayer.core.lazy import on_first_use
 if TYPE_CHECKING:
     from cutlayer.customer.account import Account
     from cutlayer.customer.client import Client
+    from cutlayer.customer.entities import EntityMap, Protected
     from cutlayer.customer.gate import Gate
     from cutlayer.customer.home import Home, default_home
     from cutlayer.customer.preview import Draw, Preview, PreviewStream
@@ -43,6 +44,7 @@ __all__ = [
     "Client",
     "DataSpec",
     "Draw",
+    "EntityMap",
     "FinetuneResult",
     "FinetuneSpec",
     "FullTuning",
@@ -59,6 +61,7 @@ __all__ = [
     "PrivatizedText",
     "Progress",
     "Prompt",
+    "Protected",
     "Reconstruction",
     "RunResult",
     "RunSpec",

@@ -24,6 +24,7 @@ from cutlayer.customer.ask import continue_texts, exchange, predict
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import settle
+from cutlayer.customer.entities import Entities, EntityMap, Protected, Protection, protect
 from cutlayer.customer.finetune import finetune
 from cutlayer.customer.generate import OnText
 from cutlayer.customer.handout import local_archive_folder
@@ -358,6 +359,52 @@ class Client(Connection):
         draw = Draw(privacy, model=model or LOCAL_MODEL, max_length=max_length, unsafe_noise_seed=unsafe_noise_seed)
         with shown(progress) as bars:
             return Preview.of(self.privatize_stream(rows, draw, resume=False, progress=bars))
+
+    def protect(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[str]],
+        entities: Entities | None = None,
+        *,
+        eta: float | None = None,
+        privacy: PrivacySpec | None = None,
+        privacy_budget: float | None = None,
+        unsafe_noise_seed: int | None = None,
+    ) -> Protected:
+        """Puts drawn words in the places of entities, and keeps what puts them back. Nothing is sent.
+
+        Each word of an entity is drawn once, wherever it stands, and charged in the ledger before the texts are handed
+        out. All other words are handed out as they are.
+
+        Args:
+            texts: Prompts; or rows of texts about the same entities, as a table and what people wrote of it.
+            entities: Strings, of all texts; or for each text strings and spans (begin, end) of its characters. Names
+                and numbers that the tagger finds where they are left out.
+            eta: As of `Words(eta=…, words="all")`.
+            privacy: How words are drawn: `Words` with `words="all"`.
+            privacy_budget: Largest sum of eta that a word may be charged over all its draws.
+            unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
+
+        Returns:
+            Texts, in the form and order in which they were given, and the map, of which `restore` puts entities back.
+
+        Raises:
+            ConfigError: Entities cannot be protected so.
+            DataError: An entity is empty, or in no text.
+            BudgetError: A word would be charged beyond the budget. Nothing is handed out.
+        """
+        protection = Protection.of(eta, privacy, budget=privacy_budget, seed=unsafe_noise_seed)
+        return protect(self.home, texts, entities, protection)
+
+    def entity_map(self, job: str) -> EntityMap:
+        """What puts the entities of an earlier `protect` back.
+
+        Args:
+            job: Its name, as `EntityMap.job` has it.
+
+        Raises:
+            DataError: This customer's folder has no map of it.
+        """
+        return EntityMap.load(self.home, job)
 
     def privatize_stream(
         self,

@@ -8,6 +8,7 @@ home/
   archives/<sha256>/  bottoms, by the digest of their manifest
   adapters/<id>/      how to query an adapter: label names, privacy settings, CTI scores, own bottom
   runs/<id>/          state of fine-tuning runs
+  entities/<id>       sealed maps of jobs whose entities were protected: without one no answer is restored
   drawn/<digest>/     sealed shards of a corpus that `privatize` has not finished; may be deleted at any time
 ```
 Losing `secret` means that every text released before would be drawn again: a second look.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,16 @@ class Home:
             ConfigError: This is no adapter's identifier.
         """
         return self.path / "adapters" / adapter_identifier(identifier)
+
+    def entities(self, job: str) -> Path:
+        """The map of a job whose entities were protected.
+
+        Raises:
+            ConfigError: This is no job's name.
+        """
+        if not re.fullmatch("[0-9a-f]{32}", job):
+            raise ConfigError([Fault("job", job, "must be 32 characters of 0-9a-f")])
+        return self.path / "entities" / job
 
     def run(self, identifier: str) -> Path:
         """The state of a run."""

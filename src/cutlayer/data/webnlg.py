@@ -34,6 +34,11 @@ class Facts:
         """The facts as one text, " | subject : property : object" each."""
         return "".join(f" | {' : '.join(triple)}" for triple in self.triples)
 
+    @property
+    def entities(self) -> tuple[str, ...]:
+        """Subjects and objects, each once, in their order."""
+        return tuple(dict.fromkeys(part for triple in self.triples for part in (triple[0], triple[2])))
+
 
 def read_webnlg(source: str | Path | Table) -> tuple[Facts, ...]:
     """Reads facts with all their references.

@@ -1,0 +1,118 @@
+"""Entities leave as drawn words, are charged once, and come back."""
+
+from __future__ import annotations
+
+import stat
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutlayer.core import BudgetError, ConfigError, DataError
+from cutlayer.customer import Client
+from cutlayer.customer.stand_ins import stand_ins, words_behind
+from cutlayer.data.mentions import codes_pattern, put_back
+from cutlayer.privacy import Words
+
+TABLE = " | Aarhus_Airport : cityServed : Aarhus"
+ROW = (TABLE, "Aarhus's airports serve Århus-Ø in 1999.")
+TEXT = "Jacob Bundgaard leads Aarhus."
+WORD = st.sampled_from(["cat", "cats", "river", "rivers", "Øst", "東京", "x", "2", "o'clock", ""])
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    warnings.simplefilter("ignore")
+
+
+@given(st.lists(WORD, min_size=1, max_size=8), st.lists(WORD, max_size=6), st.randoms())
+@settings(max_examples=300, deadline=None)
+def test_all_copied_words_are_put_back(drawn: list[str], clear: list[str], random) -> None:
+    """Equal draws, draws that are others' plurals, and draws that the text has anyway."""
+    families = {
+        f"k{n}": {f"k{n}": f"Word{n}q", **({f"k{n}s": f"Words{n}q"} if n % 2 else {})} for n in range(len(drawn))
+    }
+    around = [run.casefold() for word in clear for run in codes_pattern().findall(word)]
+    codes = stand_ins({key: list(own) for key, own in families.items()}, drawn, set(around), b"key")
+    assert len(set(codes.values())) == len(codes)
+    pieces = [(code, families[key][reading]) for (key, reading), code in codes.items()] + [(run, run) for run in around]
+    random.shuffle(pieces)
+    words = words_behind(families, codes)
+    for joint in (" ", "-", "'s ", "/", ", "):
+        assert put_back(joint.join(code for code, _ in pieces), words.get) == joint.join(word for _, word in pieces)
+
+
+def test_numbers_do_not_tell_the_order_of_words() -> None:
+    readings = {f"k{n}": [f"k{n}"] for n in range(8)}
+    orders = {
+        tuple(codes[key, key] for key in readings)
+        for number in range(4)
+        for codes in [stand_ins(readings, ["cat"] * 8, set(), bytes([number]))]
+    }
+    assert len({tuple(sorted(order)) for order in orders}) == 1
+    assert len(orders) > 1
+
+
+def test_a_table_and_its_texts_come_back_and_are_charged_once(client: Client) -> None:
+    texts, made = client.protect([ROW], [["Aarhus_Airport", "Aarhus", "1999"]], eta=20)
+    assert "arhus" not in str(texts).casefold()
+    assert "1999" not in str(texts)
+    assert made.restore(texts[0][0]) == " | Aarhus Airport : cityServed : Aarhus"
+    assert made.restore(texts[0][1]).startswith("Aarhus's airports serve")
+    told = client.ledger.summary()
+    (mechanism,) = told.mechanisms
+    assert (mechanism.mechanism, mechanism.draws, mechanism.largest_spent) == ("words, entities", made.drawn, 20)
+    assert told.clear == made.clear
+    assert client.protect([ROW], [["Aarhus_Airport", "Aarhus", "1999"]], eta=20) == (texts, made)
+    assert client.ledger.summary().mechanisms[0].draws == made.drawn
+    assert client.entity_map(made.job) == made
+    path = client.home.entities(made.job)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert b"Aarhus" not in path.read_bytes()
+    assert "Aarhus" not in repr(made)
+
+
+def test_spans_and_names_that_the_tagger_finds(client: Client) -> None:
+    (text,), made = client.protect(["東京都へ行く"], [[(0, 2)]], eta=20)
+    assert "東京" not in text
+    assert "東京" in made.restore(text)
+    (text,), made = client.protect([TEXT], eta=20)
+    assert "Bundgaard" not in text
+    assert made.restore(text) == TEXT
+
+
+@pytest.mark.parametrize("entities", [["…"], [" "], ["Copenhagen"], [["Aarhus"], ["x"]], [[(4, 99)]], []])
+def test_an_entity_that_is_empty_or_in_no_text_is_refused(client: Client, entities: list[str]) -> None:
+    with pytest.raises(DataError) as refused:
+        client.protect([TEXT], entities, eta=20)
+    assert "Copenhagen" not in str(refused.value)
+    assert client.ledger.is_empty()
+
+
+def test_a_map_of_another_job_is_refused(client: Client) -> None:
+    (_,), one = client.protect([TEXT], ["Aarhus"], eta=20)
+    (_,), other = client.protect([TEXT], ["Jacob"], eta=20)
+    with pytest.raises(DataError, match="map of job"):
+        one.restore("a", job=other.job)
+    client.home.entities(one.job).write_bytes(client.home.entities(other.job).read_bytes())
+    with pytest.raises(DataError, match="another job"):
+        client.entity_map(one.job)
+    with pytest.raises(DataError, match="no map"):
+        client.entity_map("0" * 32)
+
+
+def test_settings_that_would_leave_words_in_clear_are_refused(client: Client) -> None:
+    with pytest.raises(ConfigError, match="must be all"):
+        client.protect([TEXT], ["Aarhus"], privacy=Words(eta=3))
+    with pytest.raises(ConfigError):
+        client.protect([TEXT], ["Aarhus"])
+    with pytest.raises(BudgetError):
+        client.protect([TEXT], ["Aarhus"], eta=20, privacy_budget=10)
+    assert not list(Path(client.home.path).glob("entities/*"))
