@@ -23,7 +23,7 @@ from cutlayer.customer.account import check_is_here, delete
 from cutlayer.customer.ask import continue_texts, exchange, predict
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
-from cutlayer.customer.defaults import settle
+from cutlayer.customer.defaults import of_pairs, settle
 from cutlayer.customer.finetune import finetune
 from cutlayer.customer.generate import OnText
 from cutlayer.customer.handout import local_archive_folder
@@ -45,6 +45,7 @@ from cutlayer.customer.settings import (
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.sources import Source, Texts, read_source, read_texts
 from cutlayer.customer.validate import check_labels, check_public, choose_privacy, validate
+from cutlayer.data import Dataset
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import PrivacySpec
 from cutlayer.wire import WireType, routes
@@ -190,6 +191,9 @@ class Client(Connection):
         columns = {name: settings.pop(name) for name in DataSpec.model_fields if name in settings}
         given = FinetuneSpec(objective=Objective(objective), privacy=privacy, **settings)
         data = DataSpec(**columns)
+        paired = data.second_column(given.objective) is not None
+        if paired or (isinstance(train, Dataset) and train.segments == 2):
+            given = of_pairs(given)
         public = public_first is not None
         check_public(given, public=public)
         validate(settle(given, public=public), data)

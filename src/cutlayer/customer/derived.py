@@ -83,7 +83,14 @@ class Privatizing:
 
 def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
     """How a run reads its texts; see `reading_of`."""
-    return reading_of(spec.privacy, archive, home, max_length=spec.training.max_length, positions=spec.tuning.positions)
+    return reading_of(
+        spec.privacy,
+        archive,
+        home,
+        max_length=spec.training.max_length,
+        positions=spec.tuning.positions,
+        closed=spec.objective.generates,
+    )
 
 
 def run_privatizing(

@@ -97,7 +97,8 @@ class DataSpec(SettingsSpec):
     )
     target_column: str = setting(
         "target",
-        help="Encoder-decoders: the column of the text to be written.",
+        help="Encoder-decoders: the column of the text to be written. Of a decoder (lm), where it is given, texts are "
+        "pairs, and this one is learnt as what follows the source text.",
         shown=Shown(TEXTS, metavar="NAME"),
     )
     many_labels: bool = setting(
@@ -106,6 +107,18 @@ class DataSpec(SettingsSpec):
         "each row.",
         shown=Shown(TEXTS),
     )
+
+
+    def second_column(self, objective: Objective) -> str | None:
+        """The column of each row's second text; `None` where rows have one text.
+
+        Args:
+            objective: What is learnt.
+        """
+        if objective is Objective.CLASSIFICATION:
+            return self.text_pair_column
+        written = objective is Objective.SEQ2SEQ or "target_column" in self.model_fields_set
+        return self.target_column if written else None
 
 
 class TuningSpec(MethodSpec, SpecFamily):

@@ -35,11 +35,10 @@ def read_source(
     if isinstance(source, Dataset):
         return source
     classifies = objective is Objective.CLASSIFICATION
-    pair = data.text_pair_column if classifies else data.target_column if objective is Objective.SEQ2SEQ else None
     return read_dataset(
         source,
         text_column=data.text_column,
-        text_pair_column=pair,
+        text_pair_column=data.second_column(objective),
         label_column=data.label_column if classifies and labelled else None,
         attribute_columns=attributes,
     )
