@@ -56,7 +56,10 @@ class Closing:
         joined = closed[0]
         if len(closed) > 1:
             pieces = zip(*(side.split() for side in closed), strict=True)
-            joined = Ragged(torch.cat([piece for row in pieces for piece in row]), sum(side.lengths for side in closed))
+            joined = Ragged(
+                torch.cat([piece for row in pieces for piece in row]),
+                torch.stack([side.lengths for side in closed]).sum(0),
+            )
         return joined.first(joined.lengths.clamp(max=most))
 
     def part(self, joined: Ragged) -> Tokens:

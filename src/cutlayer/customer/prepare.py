@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError, DataError, Fault, PrivacyError, Ragged, Tokens
-from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.closing import Closing, row_length
+from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
 from cutlayer.customer.home import Home
 from cutlayer.customer.reading import Reading
@@ -20,7 +20,7 @@ from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.customer.trainer import Examples
 from cutlayer.data import UNCUT, Dataset, tokenise
-from cutlayer.models import Archive, Template
+from cutlayer.models import Archive
 from cutlayer.privacy import Excerpts, ReportedLabels, UtilityImportance
 from cutlayer.wire.messages import StepSize
 

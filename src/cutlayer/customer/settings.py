@@ -108,7 +108,6 @@ class DataSpec(SettingsSpec):
         shown=Shown(TEXTS),
     )
 
-
     def second_column(self, objective: Objective) -> str | None:
         """The column of each row's second text; `None` where rows have one text.
 
@@ -473,8 +472,9 @@ class Sampling(SettingsSpec):
     )
     num_beams: int = setting(
         1,
-        help="Encoder-decoders: how many continuations beam search follows, of which the most probable is taken; "
-        "tokens are then not drawn. 1: no beam search.",
+        help="How many continuations beam search follows, of which the most probable is taken; tokens are then not "
+        "drawn. Of decoders the vendor follows them, where token ids leave and you hold no trained weights. 1: no beam "
+        "search.",
         shown=Shown(SAMPLING, unit="beams"),
         ge=1,
     )
