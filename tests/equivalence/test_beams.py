@@ -20,7 +20,8 @@ def found_by(name: str, *, beams: int, lengths: tuple[int, ...]) -> tuple[list[l
     beginnings = Ragged(ids, torch.tensor(lengths))
     end = model.config.vocab_size - 1
     parts = cut_up(model, Cut(bottom=None, tail=0))
-    assert isinstance(parts, Parts) and parts.tail is not None
+    assert isinstance(parts, Parts)
+    assert parts.tail is not None
     search = BeamSearch(
         num_beams=beams, max_new_tokens=TOKENS, length_penalty=0.8, end=end, vocabulary=model.config.vocab_size
     )
