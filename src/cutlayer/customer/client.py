@@ -86,6 +86,7 @@ class Settings(Privacy, Columns, total=False):
     unsafe_noise_seed: int | None
     label_column: str
     target_column: str
+    facts: bool
     many_labels: bool
 
 

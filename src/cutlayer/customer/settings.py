@@ -101,6 +101,12 @@ class DataSpec(SettingsSpec):
         "pairs, and this one is learnt as what follows the source text.",
         shown=Shown(TEXTS, metavar="NAME"),
     )
+    facts: bool = setting(
+        False,
+        help="Rows are facts and texts that state them, as WebNLG's: columns triples, references and category. Each "
+        "reference is learnt as the target text of all facts.",
+        shown=Shown(TEXTS),
+    )
     many_labels: bool = setting(
         False,
         help="Classifiers: take a label column that looks like no label, with more than 200 values or another one in "
@@ -109,14 +115,10 @@ class DataSpec(SettingsSpec):
     )
 
     def second_column(self, objective: Objective) -> str | None:
-        """The column of each row's second text; `None` where rows have one text.
-
-        Args:
-            objective: What is learnt.
-        """
+        """The column of each row's second text, by what is learnt; `None` where rows have one text."""
         if objective is Objective.CLASSIFICATION:
             return self.text_pair_column
-        written = objective is Objective.SEQ2SEQ or "target_column" in self.model_fields_set
+        written = objective is Objective.SEQ2SEQ or self.facts or "target_column" in self.model_fields_set
         return self.target_column if written else None
 
 

@@ -225,6 +225,13 @@ def _data_faults(spec: RunSpec, data: DataSpec) -> Iterator[Fault]:
             "must be left out: a language model is trained on single texts, an encoder-decoder's second text is "
             "target_column",
         )
+    if data.facts:
+        if not spec.objective.generates:
+            yield Fault("facts", True, "must be left out: a classifier has labels, no target texts")
+        for name in sorted({"text_column", "target_column"} & data.model_fields_set):
+            yield Fault(name, getattr(data, name), "must be left out with facts, whose columns have names of their own")
+    if spec.objective is Objective.LM and spec.training.packing and data.facts:
+        yield Fault("packing", True, "must be off with facts: each has target texts of its own")
     if "target_column" not in data.model_fields_set:
         return
     if not spec.objective.generates:
