@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import ConfigError
+from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer import Client, LanguageResult, Sampling, reading
 from cutlayer.customer.derived import prompt_reading, run_privatizing
 from cutlayer.customer.handout import choose_model, fetch_archive
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Silent
 from cutlayer.data import UNCUT, Dataset
-from cutlayer.models.load import load_tokenizer
-from cutlayer.wire import decode_tensors, routes
+from cutlayer.models import Head
+from cutlayer.models.load import load_model, load_tokenizer
+from cutlayer.wire import Frame, decode_tensors, routes
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.promises.runs import CANARIES, SEED, Sent, corpus, customer
@@ -202,3 +203,40 @@ def test_what_the_vendor_cannot_write_is_refused_before_a_prompt_leaves(
         with pytest.raises(ConfigError):
             client.generate(result.adapter_id, PROMPTS, sampling=sampling, progress=None)
         assert not any(entry.route == "adapter.generate" for entry in list(client.ledger.frames())[left:])
+
+
+def test_an_adapter_of_rows_is_not_written_with(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """Neither by a customer that keeps to the rules nor by one that does not."""
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = tune(client, {"mechanism": "none", "bottom": 1}, pairs=False, epochs=1)
+        with pytest.raises(ConfigError, match="num_beams"):
+            client.generate(result.adapter_id, PROMPTS, sampling=BEAMS, progress=None)
+        tensors = {"ids": torch.tensor([40], dtype=torch.uint16), "lengths": torch.tensor([[1]], dtype=torch.uint8)}
+        tensors["search"] = torch.tensor([2.0, 3.0, 1.0, 2.0])
+        with pytest.raises(VendorError, match="text cut with a tail of 0"):
+            client.transport.send(Frame(routes.ADAPTER_GENERATE, {"adapter": result.adapter_id}, None, tensors))
+
+
+def test_beams_of_ids_without_noise_are_those_of_the_whole_model(
+    decoder: Path, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    """The road to the vendor and back adds nothing: an adapter that has learnt nothing writes what its model writes."""
+    settings = {"mechanism": "none", "bottom": None, "learning_rate": 1e-30}
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = tune(client, settings, pairs=False, epochs=1)
+        written = client.generate(result.adapter_id, PROMPTS, sampling=BEAMS, progress=None)
+    model, tokenizer = load_model(str(decoder), head=Head.LANGUAGE), load_tokenizer(str(decoder))
+    for prompt, found in zip(PROMPTS, written, strict=True):
+        ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]])
+        end = tokenizer.eos_token_id
+        (grown,) = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=3,
+            max_new_tokens=5,
+            do_sample=False,
+            eos_token_id=end,
+            pad_token_id=end,
+        )
+        whole = tokenizer.decode(grown, skip_special_tokens=True)
+        assert whole[len(tokenizer.decode(ids[0])) :] == found.text

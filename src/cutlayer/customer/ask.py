@@ -210,10 +210,11 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
         ConfigError: The adapter does not take rows and give rows.
         DataError: No text has a token.
     """
-    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None:
+    words = profile.spec.privacy.mechanism == "words"
+    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None or words:
         raise ConfigError(
             f"Adapter {profile.adapter} does not take rows and give rows back.",
-            remedy="Name a language model's, with bottom 0 or more.",
+            remedy="Name a language model's, with bottom 0 or more, that draws no words.",
         )
     query = Query.open(connection, profile, "exchange", progress)
     session = query.session

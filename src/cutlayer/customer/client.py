@@ -159,9 +159,10 @@ class Client(Connection):
     ) -> RunResult:
         """Fine-tunes the vendor's model on private texts, and measures what it cost and bought.
 
-        A classifier learns a label for each text. A language model learns to continue texts, an encoder-decoder to
-        write a target text for each source text; of both the customer holds the bottom and the tail, and the tokens
-        to be predicted stay the true ones. What crosses into an encoder-decoder's decoder is made of its labels: with
+        A classifier learns a label for each text. A language model learns to continue texts (of pairs the second text,
+        behind the first one), an encoder-decoder to write a target text for each source text; of both the customer
+        holds the bottom and the tail, and the tokens to be predicted stay the true ones, but where words are drawn
+        those that leave. What crosses into an encoder-decoder's decoder is made of its labels: with
         `Cut(target=0)` a table lookup reads them all, and the result says how many.
 
         Args:
