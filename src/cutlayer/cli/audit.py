@@ -82,7 +82,9 @@ class Report(AuditSpec):
 @settings_command
 def audit(
     audited: Annotated[Audited, Part(Audited, (), AS_RECORDED)],
-    columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column", "label_column", "target_column"), LABELS)],
+    columns: Annotated[
+        dict[str, Any], Part(DataSpec, ("text_column", "label_column", "target_column", "facts"), LABELS)
+    ],
     settings: Annotated[dict[str, Any], Part(FinetuneSpec, tuple(LOCAL), tuple(LOCAL.items()))],
     local: LocalModel,
     attacker: AttackerSpec,

@@ -32,8 +32,13 @@ class Cut(BaseModel):
     bottom: int | None = setting(
         0,
         help="Blocks on your side, below the cut. 0: the embedding table alone; text (in Python None): no weights at "
-        "all, without noise only.",
-        shown=Shown(CUT, unit="blocks", none="text", default="0; of language models and encoder-decoders 1"),
+        "all; without noise, or with drawn words.",
+        shown=Shown(
+            CUT,
+            unit="blocks",
+            none="text",
+            default="0; of language models and encoder-decoders 1, but text where a language model's words are drawn",
+        ),
         ge=0,
     )
     tail: int | None = setting(

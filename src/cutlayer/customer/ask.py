@@ -10,8 +10,9 @@ import torch
 
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
+from cutlayer.customer.closing import Closing
 from cutlayer.customer.connection import Connection
-from cutlayer.customer.derived import noise_secret, run_privatizing
+from cutlayer.customer.derived import noise_secret, prompt_reading, run_privatizing
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, generate
@@ -24,6 +25,7 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.results import Generation, Prediction
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective, Sampling
+from cutlayer.customer.there import written_there
 from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
 from cutlayer.data import UNCUT, Dataset, tokenise
 from cutlayer.models import Tail
@@ -53,7 +55,9 @@ class Query:
     progress: Progress
 
     @classmethod
-    def open(cls, connection: Connection, profile: Profile, purpose: str, progress: Progress) -> Query:
+    def open(
+        cls, connection: Connection, profile: Profile, purpose: str, progress: Progress, *, prompts: bool = False
+    ) -> Query:
         """The road to an adapter.
 
         Args:
@@ -61,13 +65,17 @@ class Query:
             profile: How the adapter was trained.
             purpose: What is asked.
             progress: Where to show progress.
+            prompts: Whether texts are to be continued.
         """
         spec = profile.spec
         find_mechanism(spec.privacy.noise)  # before the vendor is asked: a plug-in may be gone
         offer = choose_model(connection.gate(), spec.model)
         gate = connection.gate_of(f"{purpose}/{profile.adapter}", spec, offer)
         archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
-        privatizing = run_privatizing(archive, connection.home, spec, importance=profile.importance(connection.home))
+        reading = prompt_reading(archive, connection.home, spec, segments=profile.segments) if prompts else None
+        privatizing = run_privatizing(
+            archive, connection.home, spec, importance=profile.importance(connection.home), reading=reading
+        )
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.load_trained(profile.trained(connection.home))
         return cls(connection, profile, purpose, session, gate, offer, progress)
@@ -156,23 +164,37 @@ def continue_texts(
         raise ConfigError(f"Adapter {profile.adapter} is a classifier's: it gives no text.", remedy="Use predict.")
     if not prompts:
         raise DataError("There are no prompts.", remedy="Give one at least.")
-    query = Query.open(connection, profile, "generate", progress)
+    query = Query.open(connection, profile, "generate", progress, prompts=True)
     order = query.order([(prompt,) for prompt in prompts])
-    dataset = Dataset(tuple((prompts[row],) for row in order))
-    # a source text is cut as those of training were; a prompt never is
-    most = profile.max_content if profile.spec.objective is Objective.SEQ2SEQ else UNCUT
-    (tokens,) = tokenise(dataset, query.session.archive.tokenizer, max_content=most).segments
-    found = generate(
-        query.session,
-        query.gate,
-        profile.adapter,
-        tokens,
-        sampling,
-        limit=query.offer.model.max_length - profile.spec.tuning.positions,
-        on_text=(lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None),
-    )
+    tokens = _read_prompts(query, Dataset(tuple((prompts[row],) for row in order)))
+    limit = query.offer.model.max_length - profile.spec.tuning.positions
+    told: OnText = (lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None)
+    if profile.spec.objective is Objective.LM and (sampling.num_beams > 1 or query.session.reading.dictionary):
+        query.check_budget(tokens)
+        positions = query.offer.positions
+        found = written_there(
+            query.session, query.gate, profile.adapter, tokens, sampling, limit=limit, positions=positions, on_text=told
+        )
+    else:
+        (ids,) = tokens.segments
+        found = generate(query.session, query.gate, profile.adapter, ids, sampling, limit=limit, on_text=told)
     written = dict(zip(order, found, strict=True))
     return [written[row] for row in range(len(prompts))]
+
+
+def _read_prompts(query: Query, prompts: Dataset) -> Tokens:
+    """Prompts as tokens, or as words; a decoder's source texts are closed by the mark behind which targets begin.
+
+    A source text is cut as those of training were; a prompt never is.
+    """
+    profile, session = query.profile, query.session
+    if session.reading.dictionary is not None:
+        return session.reading.read(prompts, max_content=UNCUT)
+    seq2seq = profile.spec.objective is Objective.SEQ2SEQ
+    tokens = tokenise(prompts, session.archive.tokenizer, max_content=profile.max_content if seq2seq else UNCUT)
+    if seq2seq or profile.segments == 1:
+        return tokens
+    return Tokens((Closing.of(session.archive.tokenizer).close(tokens.segments[0]),))
 
 
 def exchange(connection: Connection, profile: Profile, dataset: Dataset, progress: Progress) -> Exchanged:
@@ -188,10 +210,11 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
         ConfigError: The adapter does not take rows and give rows.
         DataError: No text has a token.
     """
-    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None:
+    words = profile.spec.privacy.mechanism == "words"
+    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None or words:
         raise ConfigError(
             f"Adapter {profile.adapter} does not take rows and give rows back.",
-            remedy="Name a language model's, with bottom 0 or more.",
+            remedy="Name a language model's, with bottom 0 or more, that draws no words.",
         )
     query = Query.open(connection, profile, "exchange", progress)
     session = query.session

@@ -23,7 +23,7 @@ from cutlayer.customer.account import check_is_here, delete
 from cutlayer.customer.ask import continue_texts, exchange, predict
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
-from cutlayer.customer.defaults import settle
+from cutlayer.customer.defaults import of_pairs, settle
 from cutlayer.customer.entities import Entities, EntityMap, Protected, Protection, protect
 from cutlayer.customer.finetune import finetune
 from cutlayer.customer.generate import OnText
@@ -46,6 +46,7 @@ from cutlayer.customer.settings import (
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.sources import Source, Texts, read_source, read_texts
 from cutlayer.customer.validate import check_labels, check_public, choose_privacy, validate
+from cutlayer.data import Dataset
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import PrivacySpec
 from cutlayer.wire import WireType, routes
@@ -86,6 +87,7 @@ class Settings(Privacy, Columns, total=False):
     unsafe_noise_seed: int | None
     label_column: str
     target_column: str
+    facts: bool
     many_labels: bool
 
 
@@ -158,9 +160,10 @@ class Client(Connection):
     ) -> RunResult:
         """Fine-tunes the vendor's model on private texts, and measures what it cost and bought.
 
-        A classifier learns a label for each text. A language model learns to continue texts, an encoder-decoder to
-        write a target text for each source text; of both the customer holds the bottom and the tail, and the tokens
-        to be predicted stay the true ones. What crosses into an encoder-decoder's decoder is made of its labels: with
+        A classifier learns a label for each text. A language model learns to continue texts (of pairs the second text,
+        behind the first one), an encoder-decoder to write a target text for each source text; of both the customer
+        holds the bottom and the tail, and the tokens to be predicted stay the true ones, but where words are drawn
+        those that leave. What crosses into an encoder-decoder's decoder is made of its labels: with
         `Cut(target=0)` a table lookup reads them all, and the result says how many.
 
         Args:
@@ -191,6 +194,9 @@ class Client(Connection):
         columns = {name: settings.pop(name) for name in DataSpec.model_fields if name in settings}
         given = FinetuneSpec(objective=Objective(objective), privacy=privacy, **settings)
         data = DataSpec(**columns)
+        paired = data.second_column(given.objective) is not None
+        if paired or (isinstance(train, Dataset) and train.segments == 2):
+            given = of_pairs(given)
         public = public_first is not None
         check_public(given, public=public)
         validate(settle(given, public=public), data)

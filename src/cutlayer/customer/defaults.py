@@ -84,7 +84,7 @@ PAPERS: Final = Learner(texts=66_675, width=1024)
 
 
 def settle_training(
-    training: Training, objective: Objective, tuning: TuningSpec, learner: Learner = PAPERS
+    training: Training, objective: Objective, tuning: TuningSpec, learner: Learner = PAPERS, *, packing: bool = True
 ) -> TrainSpec:
     """Training with nothing left open.
 
@@ -98,6 +98,7 @@ def settle_training(
         objective: What is learnt.
         tuning: Which weights are trained.
         learner: What it is learnt by, and from how much.
+        packing: Whether a language model's texts may be joined and cut into blocks.
     """
     said = {name: value for name, value in training.model_dump().items() if value is not None}
     if not objective.generates:
@@ -105,7 +106,7 @@ def settle_training(
         return TrainSpec(**_classifier_training(said, learner, _RATES[tuning.method], looks=looks))
     open_ = {"epochs": 5, "patience": 2, "learning_rate": _RATES[tuning.method].language, "warmup_steps": 0}
     if objective is Objective.LM:
-        open_ |= {"batch_size": 4, "packing": True, "dropout": True}
+        open_ |= {"batch_size": 4, "packing": packing, "dropout": True}
     else:  # a cut T5 cannot drop out in its parts as the whole one does
         open_ |= {"batch_size": 8, "packing": False, "dropout": False}
     return TrainSpec(**(open_ | said))
@@ -129,17 +130,22 @@ def _classifier_training(said: Mapping[str, Any], learner: Learner, rates: Rates
     return {"epochs": epochs, "patience": max(_PATIENCE, -(-_PATIENT_UPDATES // of_epoch)), **settled}
 
 
-def settle_cut(cut: Cut | None, objective: Objective) -> Cut:
+def settle_cut(cut: Cut | None, objective: Objective, *, words: bool = False) -> Cut:
     """Where the model is cut: what was said of it, else where the objective's models are cut by default.
 
     Args:
         cut: What was said.
         objective: What is learnt.
+        words: Whether words are drawn. A language model then takes the ids of what they make, for which the customer
+            needs no block.
     """
     said = {} if cut is None else cut.model_dump(exclude_unset=True)
     if said.get("tail", 0) is None:
         del said["tail"]
-    return Cut.model_validate(_CUTS[objective].model_dump() | said)
+    usual = _CUTS[objective].model_dump()
+    if words and objective is Objective.LM:
+        usual["bottom"] = None
+    return Cut.model_validate(usual | said)
 
 
 def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, privacy: PrivacySpec) -> TrainBottom:
@@ -162,6 +168,17 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     return TrainBottom.RESAMPLE if whole_table else TrainBottom.FROZEN
 
 
+def of_pairs(given: FinetuneSpec) -> FinetuneSpec:
+    """What was said of a run, where its rows are pairs: a decoder's are not joined to blocks.
+
+    Args:
+        given: What was said.
+    """
+    if given.objective is not Objective.LM or given.training.packing is not None:
+        return given
+    return given.model_copy(update={"training": given.training.model_copy(update={"packing": False})})
+
+
 def settle(given: FinetuneSpec, *, public: bool = False, learner: Learner = PAPERS) -> RunSpec:
     """A run's settings with nothing left open but the vendor's model and a seed, which are "" and 0 until then.
 
@@ -170,14 +187,15 @@ def settle(given: FinetuneSpec, *, public: bool = False, learner: Learner = PAPE
         public: Whether there is public text to begin with.
         learner: What a classifier's schedule depends on.
     """
-    cut = settle_cut(given.cut, given.objective)
+    words = given.privacy.mechanism == "words"
+    cut = settle_cut(given.cut, given.objective, words=words)
     train_bottom = settle_train_bottom(given.tuning, cut, given.objective, given.privacy)
     iterations = given.public_iterations
     settled = {
         "model": given.model or "",
         "cut": cut,
         "tuning": given.tuning.model_copy(update={"train_bottom": train_bottom}),
-        "training": settle_training(given.training, given.objective, given.tuning, learner),
+        "training": settle_training(given.training, given.objective, given.tuning, learner, packing=not words),
         "public_iterations": int(public) if iterations is None else iterations,
         "seed": given.seed or 0,
     }

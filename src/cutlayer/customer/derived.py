@@ -83,7 +83,28 @@ class Privatizing:
 
 def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
     """How a run reads its texts; see `reading_of`."""
-    return reading_of(spec.privacy, archive, home, max_length=spec.training.max_length, positions=spec.tuning.positions)
+    return reading_of(
+        spec.privacy,
+        archive,
+        home,
+        max_length=spec.training.max_length,
+        positions=spec.tuning.positions,
+        closed=spec.objective.generates,
+    )
+
+
+def prompt_reading(archive: Archive, home: Home, spec: RunSpec, *, segments: int) -> Reading:
+    """How a run's language model reads texts that it is to continue: whole, and closed where they are source texts.
+
+    Args:
+        archive: What the vendor handed out.
+        home: The customer's folder.
+        spec: The run's settings.
+        segments: Texts of a row in training.
+    """
+    return reading_of(
+        spec.privacy, archive, home, max_length=None, positions=spec.tuning.positions, closed=segments == 2
+    )
 
 
 def run_privatizing(

@@ -35,7 +35,7 @@ from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora, split_rows
 from cutlayer.customer.derived import noise_secret
 from cutlayer.customer.home import Home
-from cutlayer.customer.prepare import prepare
+from cutlayer.customer.prepare import Prepared, prepare
 from cutlayer.customer.recorded import RecordedRun, Stream
 from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.customer.results import RunResult
@@ -112,7 +112,7 @@ class Evidence:
         tokens: Which tokens the texts had of which the attacker knows nothing, and where they were released; of an
             encoder-decoder the source texts'.
         trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
-            that predict no tokens.
+            that predict no tokens, or those that left.
         said: What the adapter's next tokens were where it was asked; `None` for runs that predict none.
         labels: Which labels they had, and what each step was about; `None` for runs without labels, and where the
             texts had none (`unlabelled`).
@@ -315,13 +315,14 @@ class Evidence:
             own = _singles(released.select(known.nonzero()[:, 0]))
             words = WordEvidence(recorded.numbers, in_words.transcript, in_words.knowledge, known=own)
             content = archive.template.max_content(rows.train.segments, spec.training.max_length)
-            released = tokenise(rows.train, archive.tokenizer, max_content=content)
+            texts_of = _as_read(data) if spec.objective.generates else rows.train  # of those, empty ones are left out
+            released = tokenise(texts_of, archive.tokenizer, max_content=content)
         return cls(
             spec=spec,
             transcript=recorded.released.transcript,
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
-            trained=recorded.trained.only(hidden) if spec.objective.generates else None,
+            trained=recorded.trained.only(hidden) if spec.objective.generates and words is None else None,
             said=recorded.said if spec.objective.generates else None,
             labels=labels,
             classes=classes,
@@ -385,6 +386,12 @@ def _known(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
     share = attacker.auxiliary_fraction
     drawn = order[sizes.cumsum(0) - sizes < share * len(unit)] if share else order[:0]
     return torch.isin(unit, drawn)
+
+
+def _as_read(data: Prepared) -> Dataset:
+    """The texts of train as words were read of them."""
+    rows = zip(*(side.split() for side in data.tokens.segments), strict=True)
+    return Dataset(tuple(tuple(data.privatizing.reading.text(names) for names in row) for row in rows))
 
 
 def _numbered(texts: Dataset, column: str) -> tuple[Tensor, tuple[str, ...]]:

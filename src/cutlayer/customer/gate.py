@@ -58,12 +58,14 @@ class StepTensors:
         gradient: d loss / d output of the step before, in the output's shape and element type.
         gradient_stats: What an update that both parties take together needs of the customer's gradients, by role.
         parents: `[sequences]`, which sequence each one goes on from.
+        search: `[4]`, how the vendor is to choose tokens.
     """
 
     records: Tensor | None = None
     gradient: Tensor | None = None
     gradient_stats: Mapping[str, Tensor] | None = None
     parents: Tensor | None = None
+    search: Tensor | None = None
 
     def by_role(self) -> dict[str, Tensor]:
         """The tensors of a frame."""
@@ -75,6 +77,8 @@ class StepTensors:
         tensors |= self.gradient_stats or {}
         if self.parents is not None:
             tensors["parents"] = self.parents.to(wire.smallest_index(len(self.parents)))
+        if self.search is not None:
+            tensors["search"] = self.search
         return tensors
 
 

@@ -159,7 +159,7 @@ def begin(session: Session, gate: Gate, adapter: str, prompts: Ragged, sampling:
         VendorError: The vendor refused or stayed away.
     """
     seq2seq = isinstance(session, Seq2SeqSession)
-    check_sampling(sampling, seq2seq=seq2seq, vocabulary=len(session.archive.candidates))
+    check_sampling(sampling, beams=seq2seq, vocabulary=len(session.archive.candidates))
     template, sequences, source_positions = session.archive.template, len(prompts) * sampling.num_beams, 0
     if seq2seq:
         positions = check_targets(prompts, limit=limit, new_tokens=sampling.max_new_tokens)

@@ -73,7 +73,7 @@ def summarise(recorded: RecordedRun, utility: Score | None, facts: Facts, *, tol
     stream = recorded.in_words
     inversion = measure("nearest-neighbour", stream.transcript, knowledge=stream.knowledge, truth=recorded.words)
     privacy = inversion.privacy if isinstance(inversion, Measured) else None
-    uncovered = (_GRADIENTS_NAME,) if recorded.spec.objective.generates else ()
+    uncovered = (_GRADIENTS_NAME,) if recorded.spec.objective.generates and recorded.numbers is None else ()
     caveats = (*facts.guarantee.caveats, *uncovered, *facts.caveats)
     common = dict(facts.values) | {
         "guarantee": facts.guarantee.model_copy(update={"caveats": caveats}),
@@ -139,10 +139,10 @@ def _majority_baseline(data: LabelledTexts) -> float:
 def _language(recorded: RecordedRun, utility: Score | None, common: dict[str, Any], told: Told) -> LanguageResult:
     state = recorded.run.state
     told(1, 5, "gradients")
-    trained = _tokens_trained_on(recorded, _some_steps(recorded, recorded.predicted.steps.items(), MEASURED_TOKENS))
+    steps = list(recorded.predicted.steps.items())
+    trained = _tokens_trained_on(recorded, _some_steps(recorded, steps, MEASURED_TOKENS))
     told(2, 5, "gradients of the last steps")
-    last = list(recorded.predicted.steps.items())[::-1]
-    at_end = _tokens_trained_on(recorded, _some_steps(recorded, last, MEASURED_TOKENS))
+    at_end = _tokens_trained_on(recorded, _some_steps(recorded, steps[::-1], MEASURED_TOKENS))
     told(3, 5, "answers")
     said = _tokens_said(recorded)
     told(4, 5, "rows, from left to right")
@@ -176,11 +176,14 @@ def _language(recorded: RecordedRun, utility: Score | None, common: dict[str, An
 def _predicted(recorded: RecordedRun) -> int:
     """How many tokens of dev are predicted."""
     dev = recorded.data.dev
-    if recorded.spec.objective is Objective.LM:
-        return int((dev.lengths - 1).sum())
     if not isinstance(dev.labels, Tokens):
-        raise TypeError("an encoder-decoder's labels are its target texts")
-    return int((dev.labels.segments[1].lengths + 1).sum())
+        raise TypeError("a language model's labels are tokens")
+    if recorded.spec.objective is Objective.SEQ2SEQ:
+        return int((dev.labels.segments[1].lengths + 1).sum())
+    if len(dev.labels.segments) == 1:
+        return int((dev.lengths - 1).sum())
+    closing = len(recorded.archive.template.single.specials[-1])
+    return int((dev.labels.segments[1].lengths + closing).sum())
 
 
 @dataclass(frozen=True)
@@ -218,8 +221,11 @@ def _some_steps(recorded: RecordedRun, steps: Iterable[tuple[tuple[str, int], Te
 
 def _tokens_trained_on(recorded: RecordedRun, some: _Steps) -> Outcome:
     """Share of these steps' tokens that the vendor reads from gradients, by the tail as it was handed out."""
+    if recorded.numbers is not None:
+        reason = "What is predicted are the tokens that left: gradients name no others."
+        return NotApplicable(attack="tail-gradient", reason=reason)
     stream = recorded.predicted
-    truth = replace(recorded.trained, tokens=stream.tokens.select(some.texts), steps=some.places)
+    truth = replace(recorded.trained.of(some.texts), steps=some.places)
     shown = stream.transcript.first_steps(some.last, after=some.first - 1)
     return measure("tail-gradient", shown, knowledge=stream.knowledge, truth=truth)
 

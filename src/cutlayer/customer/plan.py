@@ -80,6 +80,11 @@ class Plan:
         cut = self.spec.cut
         return cut.model_copy(update={"bottom": None}) if self.spec.form is Form.IDS else cut
 
+    @property
+    def _segments(self) -> int:
+        """Texts of a row as it leaves: those of an encoder-decoder leave one by one, those of a decoder joined."""
+        return 1 if self.spec.objective.generates else self.data.segments
+
     def record_set_spec(self, *, trained: bool) -> RecordSetSpec:
         """What the vendor is told of stored texts.
 
@@ -93,7 +98,7 @@ class Plan:
             model=self.offer.model.name,
             cut=self.job_cut,
             form=self.spec.form,
-            segments=self.data.segments,
+            segments=self._segments,
             wire_type=self.spec.wire_type,
         )
 
@@ -123,7 +128,7 @@ class Plan:
             cut=self.job_cut,
             form=spec.form,
             wire_type=spec.wire_type,
-            segments=1 if spec.objective is Objective.SEQ2SEQ else self.data.segments,
+            segments=self._segments,
             record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
             num_labels=len(self.data.label_names) or None,
             trainable_bottom=not spec.stores,

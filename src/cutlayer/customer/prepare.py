@@ -10,9 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, DataError, Fault, ModelError, PrivacyError, Ragged, Tokens
+from cutlayer.core import ConfigError, DataError, Fault, PrivacyError, Ragged, Tokens
+from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.corpora import Labelled, Plain
-from cutlayer.customer.defaults import BLOCK_LENGTH
 from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
 from cutlayer.customer.home import Home
 from cutlayer.customer.reading import Reading
@@ -20,7 +20,7 @@ from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.customer.trainer import Examples
 from cutlayer.data import UNCUT, Dataset, tokenise
-from cutlayer.models import Archive, Template
+from cutlayer.models import Archive
 from cutlayer.privacy import Excerpts, ReportedLabels, UtilityImportance
 from cutlayer.wire.messages import StepSize
 
@@ -117,12 +117,11 @@ def prepare(
         DataError: There are no tokens to train on, or none to measure on.
         ModelError: The tokenizer has no mark to join texts with.
     """
+    reading = run_reading(archive, home, spec)
     if isinstance(rows, Plain):
         kind = PairedTexts if spec.objective is Objective.SEQ2SEQ else LanguageTexts
-        found: Prepared = kind(rows, spec, archive)
-        reading = None
+        found: Prepared = kind(rows, spec, archive, reading)
     else:
-        reading = run_reading(archive, home, spec)
         found = LabelledTexts(rows, spec, archive, reading=reading, vocab_size=vocab_size, reported=reported)
     found.privatizing = run_privatizing(archive, home, spec, importance=found.importance, reading=reading)
     return found
@@ -203,12 +202,10 @@ class LabelledTexts(Prepared):
 class SelfLabelled(Prepared):
     """Texts whose tokens are their own labels."""
 
-    def __init__(self, rows: Plain, archive: Archive) -> None:
+    def __init__(self, rows: Plain, archive: Archive, reading: Reading) -> None:
         self._archive = archive
-        end = archive.tokenizer.eos_token_id
-        if end is None:
-            raise ModelError("The model's tokenizer has no end mark to close texts with.", remedy="Use another model.")
-        self._end = int(end)
+        self._reading = reading
+        self._closing = Closing.of(archive.tokenizer)
         self._train = self._tokenise(rows.train, "train")
         self.tokens = self._train.tokens
         self._dev = self._tokenise(rows.dev, "dev")
@@ -219,7 +216,7 @@ class SelfLabelled(Prepared):
     @cached_property
     def train(self) -> Examples:
         """Train, in blocks or pairs."""
-        return self._examples(self._train)
+        return self._examples(replace(self._train, trained=True))
 
     @cached_property
     def dev(self) -> Examples:
@@ -241,41 +238,75 @@ class SelfLabelled(Prepared):
 
 
 class LanguageTexts(SelfLabelled):
-    """Texts of which each token is the label of those before it.
+    """Texts of which each token is the label of those before it; of pairs the target text's tokens alone are labels.
 
     Every text is closed by the tokenizer's end mark. With packing, texts are joined and cut into blocks, of which the
-    last may be shorter; they are privatized and charged as the texts that they are, wherever a block ends. The marks
-    count as content: they are privatized like other tokens, so that they do not tell how long texts are.
+    last may be shorter; they are privatized and charged as the texts that they are, wherever a block ends. A target
+    text stands behind its source text, in one text with it. The marks
+    count as content: they are privatized like other tokens, so that they do not tell how long texts are. Where words
+    are drawn, marks stand behind the texts that these make, and labels are the tokens that leave: a text's own do not
+    stand in line with them.
     """
 
-    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive, reading: Reading) -> None:
         self._packing = spec.training.packing
-        self.max_content = _block_length(archive.template.behind(spec.tuning.positions), spec.training.max_length)
-        super().__init__(rows, archive)
+        self._pairs = rows.train.segments == 2
+        if self._pairs and self._packing:
+            raise ConfigError([Fault("packing", True, "must be off for pairs: a target text follows its own source")])
+        self.max_content = row_length(archive.template.behind(spec.tuning.positions), spec.training.max_length)
+        super().__init__(rows, archive, reading)
+
+    @property
+    def segments(self) -> int:
+        """See `Prepared.segments`: a pair is joined to one text as it leaves."""
+        return 2 if self._pairs else 1
 
     def _examples(self, texts: Texts) -> Examples:
-        return Examples(texts, texts.tokens, self._archive.template.segment_lengths(texts.tokens).sum(1))
+        leaving = texts.tokens
+        if self._reading.dictionary is not None:
+            privatizer = self.privatizing.training if texts.trained else self.privatizing.privatizer
+            leaving = privatizer.shape(texts.tokens)  # the very ids: the draw of a text never changes
+        (ids,) = leaving.segments
+        labels = self._closing.part(ids) if self._pairs else leaving
+        return Examples(texts, labels, self._archive.template.segment_lengths(leaving).sum(1))
 
     def _tokenise(self, dataset: Dataset, name: str) -> Texts:
-        if dataset.segments != 1:
-            raise ConfigError("A language model is trained on single texts.", remedy="Leave --text-pair-column out.")
-        (texts,) = tokenise(dataset, self._archive.tokenizer, max_content=UNCUT).segments
-        closed = _closed(texts, self._end)
-        specials = self._archive.template.special_count(1)
-        excerpts = None
-        if self._packing:
-            total = len(closed.values)
-            ends = [*range(self.max_content, total, self.max_content), total]
-            lengths = torch.tensor([end - start for start, end in pairwise([0, *ends])])
-            excerpts = Excerpts.blocks(closed, lengths.tolist())
-            closed = Ragged(closed.values, lengths)
-        else:
-            closed = closed.first(closed.lengths.clamp(max=self.max_content))
-        # a block of one position predicts nothing
-        kept = (closed.lengths + specials > 1).nonzero()[:, 0]
+        if dataset.segments != (2 if self._pairs else 1):
+            raise ConfigError(
+                f"{name} has {'single texts' if self._pairs else 'pairs'}, and train has not.",
+                remedy="Name the same columns for all.",
+            )
+        texts = self._closed(dataset)
+        lengths = torch.stack([side.lengths for side in texts.tokens.segments]).sum(0)
+        # one position predicts nothing; words are closed when they are written, so one is enough
+        more = 1 if self._reading.dictionary is None else 0
+        specials = self._archive.template.special_count(1) if more else 0
+        kept = (lengths + specials > more).nonzero()[:, 0]
         if not len(kept):
             raise DataError(f"{name} has no text of two tokens or more.", remedy="Give longer texts, or more of them.")
-        return Texts(Tokens((closed,)), excerpts=excerpts).select(kept)
+        return texts.select(kept)
+
+    def _closed(self, dataset: Dataset) -> Texts:
+        """Texts, pairs or blocks of ids, or words of texts and pairs, which are closed when they are written."""
+        if self._reading.dictionary is not None:
+            return Texts(self._reading.read(dataset, max_content=self.max_content))
+        most = self.max_content
+        if self._pairs:
+            # of a pair that is too long the target's mark goes, as of a single text
+            tokens = tokenise(dataset, self._archive.tokenizer, max_content=most - 1)
+            content = torch.stack([side.lengths for side in tokens.segments]).sum(0)
+            sides = tokens.select(content.nonzero()[:, 0]).segments
+            return Texts(Tokens((self._closing.join(sides, most),)))
+        (texts,) = tokenise(dataset, self._archive.tokenizer, max_content=UNCUT).segments
+        texts = texts.select(texts.lengths.nonzero()[:, 0])
+        if not self._packing:
+            return Texts(Tokens((self._closing.join([texts], most),)))
+        closed = self._closing.close(texts)
+        total = len(closed.values)
+        ends = [*range(most, total, most), total]
+        lengths = torch.tensor([end - start for start, end in pairwise([0, *ends])])
+        excerpts = Excerpts.blocks(closed, lengths.tolist())
+        return Texts(Tokens((Ragged(closed.values, lengths),)), excerpts=excerpts)
 
 
 class PairedTexts(SelfLabelled):
@@ -285,12 +316,12 @@ class PairedTexts(SelfLabelled):
     predicted and never sent.
     """
 
-    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive) -> None:
+    def __init__(self, rows: Plain, spec: RunSpec, archive: Archive, reading: Reading) -> None:
         settings = spec.training
         source, target = (each.behind(spec.tuning.positions) for each in (archive.template, archive.target_template))
         self.max_content = source.max_content(1, settings.max_length)
         self._max_target = target.max_content(1, settings.max_target_length or settings.max_length)
-        super().__init__(rows, archive)
+        super().__init__(rows, archive, reading)
 
     def _examples(self, texts: Texts) -> Examples:
         tokens = texts.tokens
@@ -311,30 +342,6 @@ class PairedTexts(SelfLabelled):
             for side, limit in enumerate(limits)
         ]
         return Texts(Tokens(tuple(side.segments[0] for side in sides)))
-
-
-def _block_length(template: Template, given: int | None) -> int:
-    """Content tokens of a block.
-
-    Raises:
-        ConfigError: More than the model takes were asked for.
-    """
-    limit = template.max_length
-    if given is not None and limit is not None and given > limit:
-        raise ConfigError([Fault("max_length", given, f"must be at most {limit}, the model's limit")])
-    return template.max_content(1, given or min(BLOCK_LENGTH, limit or BLOCK_LENGTH))
-
-
-def _closed(texts: Ragged, end: int) -> Ragged:
-    """Each text with the end mark behind it; empty texts are left out."""
-    texts = texts.select(texts.lengths.nonzero()[:, 0])
-    lengths = texts.lengths + 1
-    values = torch.full((int(lengths.sum()),), end)
-    marks = lengths.cumsum(0) - 1
-    kept = torch.ones(len(values), dtype=torch.bool)
-    kept[marks] = False
-    values[kept] = texts.values
-    return Ragged(values, lengths)
 
 
 def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> StepSize:

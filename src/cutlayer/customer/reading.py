@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, PrivacyError, Ragged, Tokens
+from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
@@ -70,11 +71,24 @@ class WordReading(Reading):
     Args:
         tagger: Tells parts of speech.
         dictionary: Whose lexicon numbers words.
+        closing: What closes the texts that drawn words make, where these are a language model's.
     """
 
-    def __init__(self, tagger: Tagger, dictionary: Dictionary) -> None:
+    def __init__(self, tagger: Tagger, dictionary: Dictionary, closing: Closing | None = None) -> None:
         self.tagger = tagger
         self.dictionary: Dictionary = dictionary
+        self._closing = closing
+
+    def sides(self, written: Tokens, count: int) -> tuple[Ragged, ...]:
+        """Ids of each text of rows as they leave, which may be joined; marks that close texts are among them.
+
+        Args:
+            written: What the privatizer made of them.
+            count: Texts of a row.
+        """
+        if self._closing is None or count == 1:
+            return written.segments
+        return self._closing.part(written.segments[0]).segments
 
     def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
         """See `Reading.read`. Each word becomes a token at least, so no more words than tokens are kept."""
@@ -132,7 +146,13 @@ def _blank(after: str) -> str:
 
 
 def reading_of(
-    privacy: PrivacySpec, archive: Archive, home: Home, *, max_length: int | None, positions: int = 0
+    privacy: PrivacySpec,
+    archive: Archive,
+    home: Home,
+    *,
+    max_length: int | None,
+    positions: int = 0,
+    closed: bool = False,
 ) -> Reading:
     """How texts are read for these settings.
 
@@ -142,6 +162,7 @@ def reading_of(
         home: The customer's folder, where the archives of models on this machine are.
         max_length: Tokens of a text as it leaves, special tokens included; `None` for the model's limit.
         positions: Of the model's, those that stand before each text.
+        closed: Whether they are a language model's: closed, and of pairs one behind the other.
 
     Raises:
         ConfigError: There is no such tagger, or no such vocabulary, or it lacks a category.
@@ -150,8 +171,14 @@ def reading_of(
     if not isinstance(privacy, Words):
         return TokenReading(archive)
     template = archive.template.behind(positions)
+    closing = Closing.of(archive.tokenizer) if closed else None
 
     def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
+        if closing is not None:
+            most = row_length(template, max_length)
+            content = most if len(columns) == 1 else most - 1
+            texts = tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=content)
+            return (closing.join(texts.segments, most),)
         most = template.max_content(len(columns), max_length)
         return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
 
@@ -166,8 +193,8 @@ def reading_of(
         home.path, privacy.source, privacy.vocabulary, privacy.chosen,
         constrained=privacy.candidates == "category", tagger=tagger.name,
     )  # fmt: skip
-    written_as = f"{archive.tokenizing} {max_length} {positions}"
-    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as))
+    written_as = f"{archive.tokenizing} {max_length} {positions}{' closed' if closed else ''}"
+    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as), closing)
 
 
 @lru_cache(maxsize=2)

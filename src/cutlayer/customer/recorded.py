@@ -185,7 +185,10 @@ class RecordedRun:
     def trained(self) -> TrainedTruth:
         """Which tokens steps were computed from, each the label of those before it."""
         stream = self.predicted
-        return TrainedTruth(stream.tokens, steps=stream.steps, skipped=stream.skipped)
+        labels, begins = self.data.train.labels, None
+        if not self._pairs and isinstance(labels, Tokens) and len(labels.segments) > 1:
+            begins = labels.segments[0].lengths  # a decoder's target texts stand behind their source texts
+        return TrainedTruth(stream.tokens, steps=stream.steps, skipped=stream.skipped, begins=begins)
 
     @cached_property
     def said(self) -> GreedyTruth:

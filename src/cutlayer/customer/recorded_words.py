@@ -120,10 +120,8 @@ class WordNumbers:
         drawn = self.privatizer.drawn(tokens)
         segments = len(tokens.segments)
         texts = [[drawn.texts[side::segments]] for side in range(segments)]
-        shape = self.privatizer.shape(tokens)
-        reach = torch.stack(
-            [_reach(text, kept, archive) for (text,), kept in zip(texts, shape.segments, strict=True)], 1
-        )
+        sides = self._reading.sides(self.privatizer.shape(tokens), segments)
+        reach = torch.stack([_reach(text, kept, archive) for (text,), kept in zip(texts, sides, strict=True)], 1)
         whole = drawn.within(reach.flatten()).reshape(-1, segments)
         numbers = self.of(TextMajor.of(tokens).values)
         places = drawn.places[drawn.own]

@@ -34,12 +34,12 @@ class Chooser:
         return torch.multinomial(logits.softmax(-1), 1, generator=self._generator)[:, 0]
 
 
-def check_sampling(sampling: Sampling, *, seq2seq: bool, vocabulary: int) -> None:
+def check_sampling(sampling: Sampling, *, beams: bool, vocabulary: int) -> None:
     """Refuses choices that mean nothing together, before anything is sent.
 
     Args:
         sampling: The choices.
-        seq2seq: Whether they are for an encoder-decoder.
+        beams: Whether beams can be followed: of an encoder-decoder, and of a decoder where the vendor does.
         vocabulary: How many tokens it knows.
 
     Raises:
@@ -47,8 +47,10 @@ def check_sampling(sampling: Sampling, *, seq2seq: bool, vocabulary: int) -> Non
     """
     if sampling.num_beams == 1:
         return
-    if not seq2seq:
-        raise ConfigError([Fault("num_beams", sampling.num_beams, "must be 1: beam search is for encoder-decoders")])
+    if not beams:
+        why = "must be 1 where you hold trained weights, or rows leave: beam search is for encoder-decoders, and for "
+        why += "decoders whose token ids leave (bottom text or 0, tail 0, and no full tuning)"
+        raise ConfigError([Fault("num_beams", sampling.num_beams, why)])
     faults = []
     if 2 * sampling.num_beams > vocabulary:
         faults.append(Fault("num_beams", sampling.num_beams, f"must be at most {vocabulary // 2}, half the vocabulary"))

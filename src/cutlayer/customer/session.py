@@ -139,13 +139,18 @@ def next_tokens(inputs: Inputs) -> Ragged:
     return Ragged(inputs.input_ids[:, 1:][predicted], predicted.sum(1))
 
 
-def token_losses(logits: Tensor, followers: Ragged) -> Ragged:
+def token_losses(logits: Tensor, followers: Ragged, *, last: Tensor | None = None) -> Ragged:
     """Negative log-likelihood of the tokens that follow a text's first positions, in nats.
 
     Args:
         logits: `[n, positions, vocabulary]`.
         followers: Ids of `n` texts, the first of which is to be predicted at position 0.
+        last: `[n]` int64: how many of each text's are predicted, its last ones; `None` for all of them.
     """
+    if last is not None:
+        place = torch.arange(len(followers.values)) - followers.offsets[:-1].repeat_interleave(followers.lengths)
+        known = place < (followers.lengths - last).repeat_interleave(followers.lengths)
+        followers = followers.with_values(followers.values.masked_fill(known, _NOTHING))
     # Positions that predict nothing are left out after the loss: the gradient of picking rows of logits takes as long
     # as the loss itself.
     targets = followers.padded(_NOTHING)
@@ -153,7 +158,7 @@ def token_losses(logits: Tensor, followers: Ragged) -> Ragged:
     losses = nn.functional.cross_entropy(
         logits.flatten(0, 1), targets.to(logits.device), reduction="none", ignore_index=_NOTHING
     )
-    return Ragged(losses[(targets != _NOTHING).to(losses.device)], followers.lengths)
+    return Ragged(losses[(targets != _NOTHING).to(losses.device)], followers.lengths if last is None else last)
 
 
 @dataclass(frozen=True)
@@ -268,12 +273,20 @@ class Session(nn.Module):
 
         Args:
             logits: `[n, positions, vocabulary]`, what `forward` returned for `n` texts.
-            labels: Their true tokens.
+            labels: The tokens to be predicted, from those before them. Of pairs what is not predicted, and the target
+                texts behind it.
 
         Returns:
             Losses of `n` texts.
         """
-        return token_losses(logits, next_tokens(self.archive.template.assemble(labels)))
+        template = self.archive.template
+        if len(labels.segments) == 1:
+            return token_losses(logits, next_tokens(template.assemble(labels)))
+        source, target = labels.segments
+        pieces = zip(source.split(), target.split(), strict=True)
+        joined = Ragged(torch.cat([piece for pair in pieces for piece in pair]), source.lengths + target.lengths)
+        followers = next_tokens(template.assemble(Tokens((joined,))))
+        return token_losses(logits, followers, last=target.lengths + len(template.single.specials[-1]))
 
     def segment_lengths(self, texts: Texts | Stored) -> Tensor:
         """`[n, segments]` int64: positions of each text as it leaves, special tokens included."""

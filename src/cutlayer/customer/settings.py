@@ -97,8 +97,15 @@ class DataSpec(SettingsSpec):
     )
     target_column: str = setting(
         "target",
-        help="Encoder-decoders: the column of the text to be written.",
+        help="Encoder-decoders: the column of the text to be written. Of a decoder (lm), where it is given, texts are "
+        "pairs, and this one is learnt as what follows the source text.",
         shown=Shown(TEXTS, metavar="NAME"),
+    )
+    facts: bool = setting(
+        False,
+        help="Rows are facts and texts that state them, as WebNLG's: columns triples, references and category. Each "
+        "reference is learnt as the target text of all facts.",
+        shown=Shown(TEXTS),
     )
     many_labels: bool = setting(
         False,
@@ -106,6 +113,13 @@ class DataSpec(SettingsSpec):
         "each row.",
         shown=Shown(TEXTS),
     )
+
+    def second_column(self, objective: Objective) -> str | None:
+        """The column of each row's second text, by what is learnt; `None` where rows have one text."""
+        if objective is Objective.CLASSIFICATION:
+            return self.text_pair_column
+        written = objective is Objective.SEQ2SEQ or self.facts or "target_column" in self.model_fields_set
+        return self.target_column if written else None
 
 
 class TuningSpec(MethodSpec, SpecFamily):
@@ -460,8 +474,9 @@ class Sampling(SettingsSpec):
     )
     num_beams: int = setting(
         1,
-        help="Encoder-decoders: how many continuations beam search follows, of which the most probable is taken; "
-        "tokens are then not drawn. 1: no beam search.",
+        help="How many continuations beam search follows, of which the most probable is taken; tokens are then not "
+        "drawn. Of decoders the vendor follows them, where token ids leave and you hold no trained weights. 1: no beam "
+        "search.",
         shown=Shown(SAMPLING, unit="beams"),
         ge=1,
     )

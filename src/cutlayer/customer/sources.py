@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from cutlayer.customer.settings import DataSpec, Objective
-from cutlayer.data import Dataset, Table, is_table, read_dataset
+from cutlayer.data import Dataset, Table, fact_pairs, is_table, read_dataset, read_webnlg
 
 Source = str | Path | Dataset | Table
 """Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), a `Dataset`, or a table in memory.
@@ -34,12 +34,13 @@ def read_source(
     """
     if isinstance(source, Dataset):
         return source
+    if data.facts:
+        return fact_pairs(read_webnlg(source))
     classifies = objective is Objective.CLASSIFICATION
-    pair = data.text_pair_column if classifies else data.target_column if objective is Objective.SEQ2SEQ else None
     return read_dataset(
         source,
         text_column=data.text_column,
-        text_pair_column=pair,
+        text_pair_column=data.second_column(objective),
         label_column=data.label_column if classifies and labelled else None,
         attribute_columns=attributes,
     )

@@ -91,8 +91,6 @@ def _cut_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("mechanism", "vector", "works with a frozen bottom only: use text-to-text")
     if spec.train_bottom is TrainBottom.RESAMPLE and spec.privacy.mechanism == "words":
         yield Fault("train_bottom", "resample", "means other words in each epoch, and other lengths: use cached")
-    if spec.privacy.mechanism == "words" and spec.objective.generates:
-        yield Fault("mechanism", "words", "is for classifiers: a text's tokens would be labels of other words")
     if spec.train_bottom is TrainBottom.CACHED and not bottom and not spec.cut.target:
         yield Fault("train_bottom", "cached", "trains blocks: use bottom 1 or more")
 
@@ -138,6 +136,8 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
             if (value := getattr(settings, name)) != Reconstruction.model_fields[name].default:
                 yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
         return
+    if spec.objective.generates:
+        yield Fault("plain_tokens", count, "must be left out: what is predicted would begin with them")
     if spec.privacy.mechanism != "words":
         yield Fault("plain_tokens", count, "needs mechanism words: plain tokens are drawn as words of a text are")
     elif spec.form is not Form.IDS:
@@ -171,6 +171,11 @@ def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
     iterations, accumulated = spec.public_iterations, spec.training.gradient_accumulation_steps
     if spec.cut.target and spec.objective is not Objective.SEQ2SEQ:
         yield Fault("target", spec.cut.target, "must be 0: a language model has one stack of blocks")
+    if spec.privacy.mechanism == "words" and spec.objective is Objective.LM:
+        if spec.form is not Form.IDS:
+            yield Fault("bottom", spec.cut.bottom, "must be text or 0, and frozen, where words are drawn: ids leave")
+        if spec.training.packing:
+            yield Fault("packing", True, "must be off where words are drawn: texts' lengths as they leave differ")
     if spec.privacy.cti is not None:
         yield Fault("cti", "set", "must be left out: contributing tokens are found by class labels, and there are none")
     if iterations and spec.train_bottom is TrainBottom.FROZEN:
@@ -194,6 +199,8 @@ def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
     """What an encoder-decoder does not allow."""
     if spec.cut.bottom is None:
         yield Fault("bottom", "text", "must be 0 or more: the ids of target texts are their labels")
+    if spec.privacy.mechanism == "words":
+        yield Fault("mechanism", "words", "is for classifiers and decoders, which take token ids: use text-to-text")
     if spec.privacy.place is Place.ACTIVATIONS:
         yield Fault(
             "place",
@@ -218,8 +225,19 @@ def _data_faults(spec: RunSpec, data: DataSpec) -> Iterator[Fault]:
             "must be left out: a language model is trained on single texts, an encoder-decoder's second text is "
             "target_column",
         )
-    if spec.objective is not Objective.SEQ2SEQ and "target_column" in data.model_fields_set:
-        yield Fault("target_column", data.target_column, f"must be left out: {_NO_TARGET}")
+    if data.facts:
+        if not spec.objective.generates:
+            yield Fault("facts", True, "must be left out: a classifier has labels, no target texts")
+        for name in sorted({"text_column", "target_column"} & data.model_fields_set):
+            yield Fault(name, getattr(data, name), "must be left out with facts, whose columns have names of their own")
+    if spec.objective is Objective.LM and spec.training.packing and data.facts:
+        yield Fault("packing", True, "must be off with facts: each has target texts of its own")
+    if "target_column" not in data.model_fields_set:
+        return
+    if not spec.objective.generates:
+        yield Fault("target_column", data.target_column, "must be left out: a classifier has labels, no target texts")
+    elif spec.objective is Objective.LM and spec.training.packing:
+        yield Fault("packing", True, "must be off with target_column: each source text has a target text of its own")
 
 
 def check_public(given: FinetuneSpec, *, public: bool) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cutlayer.data.tagger import UNIVERSAL_TAGS, TaggedTexts, Tagger, load_tagger
     from cutlayer.data.tokenise import UNCUT, tokenise
     from cutlayer.data.vocabulary import WordCounts, load_word_counts
-    from cutlayer.data.webnlg import Facts, read_webnlg
+    from cutlayer.data.webnlg import Facts, fact_pairs, read_webnlg
     from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "TextFile",
     "WordCounts",
     "bin_columns",
+    "fact_pairs",
     "has_column",
     "is_table",
     "load_tagger",

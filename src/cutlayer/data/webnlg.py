@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cutlayer.core import DataError
-from cutlayer.data.dataset import check_characters
+from cutlayer.data.dataset import Dataset, check_characters
 from cutlayer.data.read import rows_with, source_name
 from cutlayer.data.tables import Table
 
@@ -51,6 +51,11 @@ def read_webnlg(source: str | Path | Table) -> tuple[Facts, ...]:
         DataError: The file cannot be read, a column is missing, or a row holds something else.
     """
     return tuple(_facts(source))
+
+
+def fact_pairs(facts: Iterable[Facts]) -> Dataset:
+    """Pairs to train on: the facts as a source text, with each of their references as a target text."""
+    return Dataset(tuple((each.source, reference) for each in facts for reference in each.references))
 
 
 def _facts(source: str | Path | Table) -> Iterator[Facts]:

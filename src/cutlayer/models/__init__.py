@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         read_manifest,
         write_archive,
     )
+    from cutlayer.models.beams import BeamSearch, Continued, best_texts
     from cutlayer.models.cutting import (
         Bottom,
         Part,
@@ -75,7 +76,9 @@ __all__ = [
     "STARTER",
     "STARTER_DECODER",
     "Archive",
+    "BeamSearch",
     "Bottom",
+    "Continued",
     "Decoding",
     "Family",
     "FileEntry",
@@ -100,6 +103,7 @@ __all__ = [
     "adapter_state",
     "attach",
     "attach_lora",
+    "best_texts",
     "block_list",
     "cache_bytes",
     "candidate_tokens",

@@ -13,18 +13,18 @@ from typing import ClassVar
 import torch
 from sqlalchemy import select
 
-from cutlayer.core import Payload
+from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.core.files import removed
-from cutlayer.models import Seq2SeqTop, Top, load_adapter, own_bytes
+from cutlayer.models import Continued, Seq2SeqTop, Top, best_texts, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.checks import read_query
-from cutlayer.vendor.compute import Pieces
+from cutlayer.vendor.checks import check_positions, check_room, read_growth, read_query, read_search
+from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.passes import in_pieces, infer
-from cutlayer.vendor.problems import conflict, not_found
+from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire import WireType, decode_tensors, encode_tensors, routes
+from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
 
 
@@ -135,6 +135,45 @@ class Adapters:
         output = yield from in_pieces(payload, limits.positions_per_piece, threads=threads, run=run)
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
+
+    def write(self, tenant: str, name: str, body: bytes) -> Pieces[bytes]:
+        """The texts that follow those of a release, whose tokens are chosen here: ids of each, its end mark included.
+
+        What chooses tokens is the adapted top, and the norm and head that were handed out: whoever trained these at
+        home lets texts grow there.
+
+        Raises:
+            Refusal: The adapter takes no ids, or holds a tail of blocks; or a text would become too long.
+        """
+        live = yield from self.touch(tenant, name)
+        info, part = live.info, live.part
+        if info.form is not Form.IDS or info.cut.tail != 0 or not isinstance(part, Top):
+            raise unacceptable(
+                "does-not-write",
+                f"Adapter {name} is of cut {info.cut.slug}: texts are written here at the text cut with a tail of 0.",
+                remedy="Begin a generation session, or query an adapter of that cut.",
+            )
+        card, limits = self._catalogue.card(info.model), self._settings.limits
+        tensors = decode_tensors(routes.ADAPTER_GENERATE, body)
+        search = read_search(card, tensors["search"])
+        prompts = read_growth(
+            card, info, tensors, sequences=len(tensors["lengths"]), first=True, limit=limits.max_rows_per_step
+        )
+        positions = int(prompts.lengths.max()) + search.max_new_tokens
+        check_room(card, positions + info.virtual_positions)
+        check_positions(len(prompts) * search.num_beams, positions, limits.max_rows_per_step)
+        tail = self._catalogue.tail(info.model, info.cut)
+        # as many texts at a time as a piece has positions for, so that others are served between
+        most = max(1, limits.positions_per_piece // (search.num_beams * positions))
+        found: list[list[int]] = []
+        for some in torch.arange(len(prompts)).split(most):
+            use_threads(self._settings.compute_threads)
+            follow = Continued(part, tail, texts=len(some) * search.num_beams)
+            found += best_texts(follow, prompts.select(some), search)
+            yield
+        return encode_tensors(
+            pack(Tokens((Ragged.from_lists(found),)), vocab_size=card.info.vocab_size, wire_type=info.wire_type)
+        )
 
     def touch(self, tenant: str, name: str) -> Pieces[LiveAdapter]:
         """An adapter in memory, loaded if need be. Runs in the compute thread."""

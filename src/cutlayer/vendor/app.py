@@ -24,7 +24,7 @@ from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.door import Door, key_in, wrong_key
-from cutlayer.vendor.frames import Handler, ShortWay
+from cutlayer.vendor.frames import Handler, ShortWay, in_tensors
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
 from cutlayer.vendor.keys import METRICS, Doorkeeper
@@ -223,7 +223,13 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
     async def infer(request: Request, adapter: Identifier) -> Response:
         """The adapted top's output for a release."""
         body = await request.body()
-        return _tensors(await vendor.compute.run(vendor.adapters.infer, _tenant(request), adapter, body))
+        return in_tensors(await vendor.compute.run(vendor.adapters.infer, _tenant(request), adapter, body))
+
+    @app.api_route(**_at(routes.ADAPTER_GENERATE))
+    async def write(request: Request, adapter: Identifier) -> Response:
+        """The ids that follow those of a release, by beam search."""
+        body = await request.body()
+        return in_tensors(await vendor.compute.run(vendor.adapters.write, _tenant(request), adapter, body))
 
 
 # ---------------------------------------------------------------- record sets
@@ -336,7 +342,7 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
 
         @app.api_route(**_at(STEP_ROUTES[kind]), summary=summary, description=description)
         async def accept(request: Request, job: Identifier, step: StepNumber) -> Response:
-            return _tensors(await run(jobs.accept, request, job, kind, step, await request.body()))
+            return in_tensors(await run(jobs.accept, request, job, kind, step, await request.body()))
 
     for kind, description in _FRAMES.items():
         add_frame(kind, description)
@@ -345,7 +351,7 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
         body = await run_in_threadpool(jobs.kept_output, _tenant(request), job, step)
-        return _tensors(body if body is not None else await run(jobs.output, request, job, step))
+        return in_tensors(body if body is not None else await run(jobs.output, request, job, step))
 
     @app.api_route(**_at(routes.UPDATE))
     async def update(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
@@ -355,7 +361,7 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
     @app.api_route(**_at(routes.JOB_INFER))
     async def infer(request: Request, job: Identifier) -> Response:
         """A job's output in evaluation mode."""
-        return _tensors(await run(jobs.infer, request, job, await request.body()))
+        return in_tensors(await run(jobs.infer, request, job, await request.body()))
 
     @app.api_route(**_at(routes.SNAPSHOT))
     async def snapshot(request: Request, job: Identifier, at: SnapshotRequest) -> JobInfo:
@@ -390,7 +396,7 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> dict[str, Handler]:
     @app.api_route(**_at(routes.GENERATION_STEP))
     async def step(request: Request, generation: Identifier, step: StepNumber) -> Response:
         """Takes the next positions of a session's texts, or answers a repetition."""
-        return _tensors(await answer(_tenant(request), generation, step, body=await request.body()))
+        return in_tensors(await answer(_tenant(request), generation, step, body=await request.body()))
 
     async def answer(tenant: str, generation: str, step: int, *, body: bytes) -> bytes:
         return await run(generations.step, tenant, generation, step, body)
@@ -479,10 +485,6 @@ def _at(route: Route) -> dict[str, Any]:
         "response_model": route.reply,
         "status_code": 200 if route.reply or route.reply_tensors or route.raw_reply else 204,
     }
-
-
-def _tensors(body: bytes) -> Response:
-    return Response(body, media_type=TENSOR_MEDIA_TYPE)
 
 
 def _tenant(request: Request) -> str:

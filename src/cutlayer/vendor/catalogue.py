@@ -20,6 +20,7 @@ from cutlayer.models import (
     Parts,
     Seq2SeqParts,
     Seq2SeqTop,
+    Tail,
     Template,
     Top,
     cut_up,
@@ -211,6 +212,17 @@ class Catalogue:
     def top(self, name: str, cut: Cut) -> Top | Seq2SeqTop:
         """The vendor's part of a model; shared, so callers adapt a twin of it."""
         return self._cut_up(name, cut).top
+
+    def tail(self, name: str, cut: Cut) -> Tail:
+        """A decoder's final norm and head, as customers are handed them.
+
+        Raises:
+            TypeError: The model is no decoder, or the cut leaves no tail.
+        """
+        tail = self._cut_up(name, cut).tail
+        if not isinstance(tail, Tail):
+            raise TypeError(f"cut {cut.slug} of {name} leaves no decoder's tail")
+        return tail
 
     def check_trainable(self, name: str, cut: Cut) -> None:
         """Checks that the vendor's part may be trained itself, not only through an adapter.

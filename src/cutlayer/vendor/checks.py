@@ -6,6 +6,7 @@ anything is computed from them. Checks of stored shards use numpy: torch belongs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cutlayer.core import Payload, Ragged
-from cutlayer.models import Template
+from cutlayer.models import BeamSearch, Template
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.passes import rows_of
 from cutlayer.vendor.problems import unacceptable
@@ -379,6 +380,54 @@ def read_growth(
         check_ids(card, values.numpy())
         return Ragged(values, new).preceded_by(torch.tensor(opening, dtype=torch.int64))
     return Ragged(values, new)
+
+
+_MOST_BEAMS = 2**10
+
+
+def read_search(card: ModelCard, told: Tensor) -> BeamSearch:
+    """How tokens are to be chosen, checked.
+
+    Args:
+        card: The model that they are of.
+        told: `[4]` fp32: beams, new tokens at most, length penalty, the id that ends a text.
+
+    Raises:
+        Refusal: It is nothing that can be searched for.
+    """
+    values = told.tolist()
+    whole = len(values) == 4 and all(map(math.isfinite, values)) and all(values[at] % 1 == 0 for at in (0, 1, 3))
+    vocabulary = card.info.vocab_size
+    if (
+        not whole
+        or not 1 <= values[0] <= min(_MOST_BEAMS, vocabulary // 2)
+        or not 1 <= values[1] <= card.info.max_length
+        or not 0 <= values[3] < vocabulary
+    ):
+        raise unacceptable(
+            "wrong-search",
+            f"search = {values[:8]}: it is 1 to {min(_MOST_BEAMS, vocabulary // 2)} beams, 1 to {card.info.max_length} "
+            "new tokens, a length penalty, and the id that ends a text.",
+            remedy="Ask for fewer beams, or fewer tokens.",
+        )
+    beams, tokens, penalty, end = values
+    return BeamSearch(
+        num_beams=int(beams), max_new_tokens=int(tokens), length_penalty=penalty, end=int(end), vocabulary=vocabulary
+    )
+
+
+def check_room(card: ModelCard, positions: int) -> None:
+    """Checks that a text may come to so many positions, virtual ones among them.
+
+    Raises:
+        Refusal: The model takes fewer.
+    """
+    if positions > card.info.max_length:
+        raise unacceptable(
+            "text-too-long",
+            f"A text may come to {positions} positions; {card.info.name} has {card.info.max_length}.",
+            remedy="Shorten the text, or ask for fewer new tokens.",
+        )
 
 
 def _header(tensors: Mapping[str, Tensor]) -> Header:

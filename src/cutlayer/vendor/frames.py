@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from cutlayer.vendor.door import App, Receive, Scope, Send, path_in, route_of
 from cutlayer.wire import routes
@@ -18,6 +19,11 @@ from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
 
 Handler = Callable[..., Awaitable[bytes]]
 """Answers a tenant's frame: called with the tenant, what stands in the path by name, and `body`."""
+
+
+def in_tensors(body: bytes) -> Response:
+    """The framework's answer of encoded tensors."""
+    return Response(body, media_type=TENSOR_MEDIA_TYPE)
 
 
 class ShortWay:

@@ -63,6 +63,8 @@ ROLES: Mapping[str, Role] = {
     "shared_gradient": Role(("F32",), 1, Category.GRADIENT),
     # the sequence that each one goes on from, in beam search: [sequences]
     "parents": Role(INDEX, 1, Category.CONTROL),
+    # how the vendor is to choose tokens: beams, tokens of a text at most, length penalty, the id that ends a text: [4]
+    "search": Role(("F32",), 1, Category.CONTROL),
     # answers: logits [texts, labels], or the upper boundary [rows, width]; boundary gradient [rows, width]
     "output": Role(("BF16", "F32"), 2, Category.RELEASE),
     # of the vendor's own task beside the customer's: [1]
@@ -213,6 +215,14 @@ ADAPTER_GET = Route("adapter.get", "GET", "/v1/adapters/{adapter}", reply=m.Adap
 ADAPTER_DELETE = Route("adapter.delete", "DELETE", "/v1/adapters/{adapter}")
 ADAPTER_INFER = Route(
     "adapter.infer", "POST", "/v1/adapters/{adapter}/infer", tensors=_sets(*INLINE), reply_tensors=_OUTPUT
+)
+ADAPTER_GENERATE = Route(
+    "adapter.generate",
+    "POST",
+    "/v1/adapters/{adapter}/generate",
+    # at the text cut the vendor holds all that chooses tokens: ids up, ids down
+    tensors=_sets("ids lengths search"),
+    reply_tensors=_sets("ids lengths"),
 )
 
 GENERATION_PUT = Route(

@@ -114,13 +114,16 @@ def test_what_an_encoder_decoder_does_not_take(run: Run, flags: tuple[str, ...],
 
 
 @pytest.mark.parametrize("command", [LM, CLASSIFIER])
-@pytest.mark.parametrize(
-    "flags", [("--target-column", "b"), ("--target-bottom", "1"), ("--max-target-length", "9")], ids=" ".join
-)
+@pytest.mark.parametrize("flags", [("--target-bottom", "1"), ("--max-target-length", "9")], ids=" ".join)
 def test_options_that_mean_nothing_but_for_an_encoder_decoder(
     run: Run, command: tuple[str, ...], flags: tuple[str, str]
 ) -> None:
     refused(run, (*command, *flags), flags[0], "must be")
+
+
+def test_target_texts_are_not_a_classifiers_and_are_not_joined_to_blocks(run: Run) -> None:
+    refused(run, (*CLASSIFIER, "--target-column", "b"), "--target-column", "must be")
+    refused(run, (*LM, "--target-column", "b", "--packing"), "--packing", "must be off with target_column")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,11 @@ def test_settings_without_meaning_are_refused(
     [
         (("--cti",), "--cti"),
         (("--train-bottom", "resample"), "means other words in each epoch"),
-        (("--objective", "lm"), "is for classifiers"),
+        (("--objective", "seq2seq"), "is for classifiers and decoders"),
+        (("--objective", "lm", "--bottom", "1"), "must be text or 0"),
+        (("--objective", "lm", "--packing"), "must be off where words are drawn"),
+        (("--objective", "lm", "--plain-tokens", "5"), "must be left out: what is predicted would begin"),
+        (("--facts",), "a classifier has labels"),
     ],
 )
 def test_runs_that_words_do_not_serve_are_refused(flags: tuple[object, ...], said: str, notes: Path, run: Run) -> None:

@@ -15,6 +15,7 @@ from cutlayer.core import ConfigError, Cut, DataError, ModelError, Tokens
 from cutlayer.customer import Objective, RunSpec, TrainBottom
 from cutlayer.customer.corpora import Corpora, Plain, split_rows
 from cutlayer.customer.prepare import LanguageTexts
+from cutlayer.customer.reading import TokenReading
 from cutlayer.customer.session import Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Template
@@ -50,6 +51,10 @@ def archive(habit: str, *, limit: int | None = 32, **given: Any) -> Any:
     return SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=limit))
 
 
+def language_texts(given: Plain, settings: RunSpec, held: Any) -> LanguageTexts:
+    return LanguageTexts(given, settings, held, TokenReading(held))
+
+
 def rows(texts: list[str], *, public: list[str] | None = None) -> Plain:
     some = Dataset((("word1 word2 word3",),))
     return Plain(
@@ -61,7 +66,7 @@ def rows(texts: list[str], *, public: list[str] | None = None) -> Plain:
 
 
 def made(texts: list[str], habit: str = "gpt2", *, limit: int | None = 32, **training: Any) -> LanguageTexts:
-    return LanguageTexts(rows(texts), spec(**training), archive(habit, limit=limit))
+    return language_texts(rows(texts), spec(**training), archive(habit, limit=limit))
 
 
 def ids(texts: list[str], habit: str = "gpt2") -> list[list[int]]:
@@ -130,7 +135,7 @@ def test_examples_are_their_own_labels() -> None:
 
 def test_public_text_is_marked_as_such_and_nothing_else_is() -> None:
     given = rows(["a b c d"], public=["h i j", "k"])
-    found = LanguageTexts(given, spec(), archive("gpt2"))
+    found = language_texts(given, spec(), archive("gpt2"))
     assert found.public is not None
     assert isinstance(found.public.texts, Texts)
     assert found.public.texts.public
@@ -186,21 +191,50 @@ def test_which_file_has_none_is_said() -> None:
         ("the public text", Plain(full, full, None, empty)),
     ):
         with pytest.raises(DataError, match=f"{name} has no text of two"):
-            LanguageTexts(some, spec(), archive("gpt2"))
+            language_texts(some, spec(), archive("gpt2"))
 
 
 def test_a_tokenizer_without_an_end_mark() -> None:
     without = archive("gpt2")
     without.tokenizer.eos_token = None
     with pytest.raises(ModelError, match="no end mark"):
-        LanguageTexts(rows(["a b"]), spec(), without)
+        language_texts(rows(["a b"]), spec(), without)
 
 
-def test_pairs_are_refused() -> None:
-    pairs = Dataset((("a b", "c d"),))
-    with pytest.raises(ConfigError, match="single texts") as error:
-        LanguageTexts(Plain(pairs, pairs, None, None), spec(), archive("gpt2"))
-    assert "--text-pair-column" in error.value.remedy
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_target_stands_closed_behind_its_closed_source(habit: str) -> None:
+    held = archive(habit)
+    end = held.tokenizer.eos_token_id
+    pairs = Dataset((("a b", "c d e"), ("f", "")))
+    found = language_texts(Plain(pairs, pairs, None, None), spec(packing=False), held)
+    assert found.segments == 2
+    (texts,) = found.train.texts.tokens.segments
+    source, target = found.train.labels.segments
+    for row, (one, two) in enumerate(pairs.texts):
+        (before, behind) = (held.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (one, two))
+        assert source[row].tolist() == [*before, end]
+        assert target[row].tolist() == [*behind, end]
+        assert texts[row].tolist() == [*before, end, *behind, end]
+
+
+def test_a_pair_that_is_too_long_loses_the_end_of_its_longer_text_and_never_its_middle_mark() -> None:
+    held = archive("gpt2", limit=8)
+    long = " ".join("abcdefghij")
+    pairs = Dataset(((long, "k l"), ("k l", long), (long, long)))
+    found = language_texts(Plain(pairs, pairs, None, None), spec(packing=False), held)
+    source, target = found.train.labels.segments
+    assert (source.lengths + target.lengths).tolist() == [8, 8, 8]
+    end = held.tokenizer.eos_token_id
+    assert all(ids[-1] == end for ids in source.split())
+    assert not any(end in ids.tolist() for ids in target.split())
+
+
+def test_pairs_in_blocks_are_refused_and_so_are_single_texts_beside_pairs() -> None:
+    pairs, single = Dataset((("a b", "c d"),)), Dataset((("a b",),))
+    with pytest.raises(ConfigError, match="packing"):
+        language_texts(Plain(pairs, pairs, None, None), spec(), archive("gpt2"))
+    with pytest.raises(ConfigError, match="dev has single texts"):
+        language_texts(Plain(pairs, single, None, None), spec(packing=False), archive("gpt2"))
 
 
 def test_labels_of_a_file_are_not_looked_at() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from cutlayer.core import DataError
+from cutlayer.customer.settings import DataSpec, Objective
+from cutlayer.customer.sources import read_source
 from cutlayer.data import Facts, read_webnlg
 
 FOLDER = Path(os.environ.get("CUTLAYER_DATA", "")) / "webnlg"
@@ -25,6 +27,12 @@ def test_facts_become_one_text_beside_all_references(tmp_path):
     assert found[0].source == " | Aarhus : country : Denmark | Aarhus : leader : Jacob_B"
     assert found[0].references == tuple(ROW["references"])
     assert found[0] == found[1] == read_webnlg([ROW])[0]
+
+
+def test_each_reference_is_a_pair_with_all_facts():
+    pairs = read_source([ROW], DataSpec(facts=True), Objective.LM)
+    assert pairs.labels is None
+    assert pairs.texts == tuple((read_webnlg([ROW])[0].source, reference) for reference in ROW["references"])
 
 
 @pytest.mark.parametrize(

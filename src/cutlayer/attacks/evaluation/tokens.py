@@ -106,7 +106,7 @@ class TokenTruth:
         """
         truth, places = self.tokens.values, _places(self.tokens)
         within = _within(self.tokens)
-        counted = within >= self.skipped
+        counted = self._counted(within)
         if self.uncounted is not None:
             counted &= ~self.uncounted[truth]
         kinds = _kinds(within, self.tokens)
@@ -153,6 +153,10 @@ class TokenTruth:
             further=self._far(distances, seen) if distances else (),
             originals=self.originals,
         )
+
+    def _counted(self, within: Tensor) -> Tensor:
+        """`[total]` bool: which tokens are counted, by their places `[total]` int64 in their texts."""
+        return within >= self.skipped
 
     def _searched(self) -> NeighbourSearch:
         if self.search is None:

@@ -146,7 +146,27 @@ def _as_texts(ids: Tensor, inputs: Inputs, lengths: Tensor, knowledge: Knowledge
 
 @dataclass(frozen=True)
 class TrainedTruth(TokenTruth):
-    """Which tokens the texts of training steps had: each is the label of those before it."""
+    """Which tokens the texts of training steps had: each is the label of those before it.
+
+    Attributes:
+        begins: `[n]` int64: which token of each text is the first that is predicted; `None` where all are that
+            something precedes.
+    """
+
+    begins: Tensor | None = None
+
+    def of(self, texts: Tensor) -> TrainedTruth:
+        """The same about the texts at `texts` `[chosen]` int64 alone; it knows no place of theirs."""
+        begins = None if self.begins is None else self.begins[texts]
+        return TrainedTruth(self.tokens.select(texts), skipped=self.skipped, begins=begins)
+
+    def only(self, chosen: Tensor) -> TrainedTruth:
+        """See `TokenTruth.only`."""
+        return replace(super().only(chosen), begins=None if self.begins is None else self.begins[chosen])
+
+    def _counted(self, within: Tensor) -> Tensor:
+        counted = super()._counted(within)
+        return counted if self.begins is None else counted & (within >= self.begins[self.tokens.owners])
 
     def traffic(
         self, kind: Traffic, like: Transcript, knowledge: Knowledge, *, looks: int, rng: torch.Generator
@@ -173,7 +193,7 @@ class TrainedTruth(TokenTruth):
                 number, hidden[real], gradient[real].to(step.gradient.dtype), self.tokens, knowledge, template
             )
         steps = {(CONTROL, number): torch.arange(len(self.tokens)) for number in range(1, looks + 1)}
-        return Transcript(lambda: frames), TrainedTruth(self.tokens, steps=steps, skipped=self.skipped)
+        return Transcript(lambda: frames), replace(self.of(torch.arange(len(self.tokens))), steps=steps)
 
     def graded(self, like: Transcript, knowledge: Knowledge, *, rng: torch.Generator) -> Graded:
         """Nothing: no setting changes a gradient."""
@@ -182,8 +202,7 @@ class TrainedTruth(TokenTruth):
     def sample(self) -> TrainedTruth:
         """Texts from the beginning, of about a quarter of `CONTROL_ITEMS` tokens, or one."""
         ends = self.tokens.segments[0].lengths.cumsum(0)
-        kept = max(1, int((ends <= CONTROL_ITEMS // 4).sum()))
-        return TrainedTruth(self.tokens.select(torch.arange(kept)), skipped=self.skipped)
+        return self.of(torch.arange(max(1, int((ends <= CONTROL_ITEMS // 4).sum()))))
 
     def ceiling(self, knowledge: Knowledge) -> float:
         """All tokens but those that nothing precedes, which are not counted."""

@@ -75,6 +75,7 @@ class AuditSettings(Privacy, Columns, total=False):
     seed: int
     label_column: str
     target_column: str
+    facts: bool
     public: str | None
     public_column: str
     time_limit: float | None
