@@ -68,7 +68,15 @@ def shape_of(weight: Tensor) -> tuple[int, ...]:
 
 
 def stored(weight: Tensor) -> Iterator[Tensor]:
-    """The tensors that a weight is kept in: itself, or its codes, and what makes numbers of them."""
+    """The tensors that a weight is kept in.
+
+    Args:
+        weight: `[outputs, inputs]`, or `[numbers / 2, 1]` codes.
+
+    Yields:
+        Itself; of codes, too, what makes numbers of them, among it scales of blocks `[numbers / 64]` and of these
+        `[numbers / 16384]`.
+    """
     yield weight.detach()
     state = getattr(weight, "quant_state", None)
     if state is not None:
