@@ -286,17 +286,16 @@ def test_each_arm_is_trained_and_attacked_at_its_share(trained):
 
 def test_words_in_clear_count_as_read(trained):
     frame = pandas.DataFrame(trained.content["table"])
-    own = frame[frame["part"] == "figure-3"].pivot_table(
-        index=["arm", "replaced"], columns=["metric", "attack"], values="value"
-    )
-    for (_, share), row in own.iterrows():
-        clear = row["in clear", ""]
+    own = frame[(frame["part"] == "figure-3") & frame["attack"].isin(["", "nearest-neighbour"])]
+    places = list(own.groupby(["arm", "replaced"]))
+    assert len(places) == 4
+    for _, place in places:
+        found = dict(zip(place["metric"], place["value"], strict=True))
+        clear = found["in clear"]
         assert 0 < clear < 1
-        read, success = row["read, all words", "nearest-neighbour"], row["success", "nearest-neighbour"]
-        assert read == pytest.approx(clear + (1 - clear) * success)
+        assert found["read, all words"] == pytest.approx(clear + (1 - clear) * found["success"])
         # the nearest word of what was released is what was released
-        assert read == pytest.approx(1 - row["replaced", ""], abs=0.02)
-        assert share in (0.3, 0.5)
+        assert found["read, all words"] == pytest.approx(1 - found["replaced"], abs=0.05)
 
 
 def test_accuracies_are_compared_where_as_much_is_read():

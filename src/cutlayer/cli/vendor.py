@@ -33,7 +33,9 @@ app.add_typer(keys, name="key")
 @settings_command(config=False)
 def init(
     data_dir: DataDir,
-    settings: Annotated[dict[str, Any], Part(VendorSettings, ("database_url", "max_bottom", "max_tail", "threads"))],
+    settings: Annotated[
+        dict[str, Any], Part(VendorSettings, ("database_url", "max_bottom", "max_tail", "quantize", "threads"))
+    ],
     model: Annotated[
         list[str] | None,
         typer.Option(

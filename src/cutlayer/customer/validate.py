@@ -312,7 +312,7 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
     Raises:
         ModelError: It is an encoder-decoder and the objective is for others, or the other way round; or the method
             trains nothing on it.
-        ConfigError: The method leaves no position for a text.
+        ConfigError: The method leaves no position for a text, or tunes weights that the vendor keeps in 4 bits.
     """
     pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
     if pairs and not seq2seq:
@@ -323,6 +323,11 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
     if seq2seq and not pairs:
         raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")
     check_method(spec.tuning, model.family)
+    if model.quantization is not None and isinstance(spec.tuning, FullTuning):
+        raise ConfigError(
+            [Fault("method", "full", f"must be another: the vendor keeps {model.name} in {model.quantization}")],
+            remedy="Use method lora, prompt or prefix, or another model of this vendor.",
+        )
     positions = spec.tuning.positions
     if positions and positions + _LEAST_POSITIONS > model.max_length:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Models: where their parts are, cutting them, and what is put on top of a part."""
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
     from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
     from cutlayer.models.optimiser import Optimiser
+    from cutlayer.models.quantization import is_quantized, quantized, unpacked_bytes
     from cutlayer.models.reconstruction import ReconstructionHead, last_states
     from cutlayer.models.seq2seq import (
         Seq2SeqBottom,
@@ -68,6 +70,9 @@ if TYPE_CHECKING:
 # The first multi-threaded tanh of a process can be off by 1e-4 in one thread's half (MKL's lazy
 # initialisation races); a small one in the importing thread settles it.
 torch.tanh(torch.ones(4))
+# PEFT loads bitsandbytes where it is installed, which then says that it lacks a package that would fetch functions from
+# the hub; nothing here uses them.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 __all__ = [
     "FAMILIES",
@@ -112,6 +117,7 @@ __all__ = [
     "family_of",
     "fingerprint",
     "inventory",
+    "is_quantized",
     "isolated_dropout",
     "largest_file",
     "last_states",
@@ -122,6 +128,7 @@ __all__ = [
     "max_length",
     "own_bytes",
     "principal_components",
+    "quantized",
     "read_archive",
     "read_manifest",
     "save_adapter",
@@ -137,6 +144,7 @@ __all__ = [
     "threads_of_pass",
     "tune_whole",
     "twin",
+    "unpacked_bytes",
     "weights_file",
     "weights_of",
     "word_vectors",

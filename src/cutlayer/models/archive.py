@@ -212,7 +212,13 @@ class Archive:
 
 
 def write_archive(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cut: Cut, folder: Path, *, name: str
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    cut: Cut,
+    folder: Path,
+    *,
+    name: str,
+    offered: str | None = None,
 ) -> Manifest:
     """Writes the archive for one cut.
 
@@ -222,6 +228,7 @@ def write_archive(
         cut: What the customer may have.
         folder: Where to; must not exist or be empty.
         name: The vendor's name of the model.
+        offered: The fingerprint of what the vendor computes, if that is not this model, but the same in fewer bits.
 
     Raises:
         ModelError: The cut does not fit into the model.
@@ -244,7 +251,7 @@ def write_archive(
     manifest = Manifest(
         name=name,
         family=model.config.model_type,
-        fingerprint=fingerprint(model),
+        fingerprint=offered or fingerprint(model),
         cut=cut,
         head=Head.of(model),
         template=template,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from cutlayer.core import Ragged
 from cutlayer.models.cutting import Part, block_list
 from cutlayer.models.inputs import Inputs
+from cutlayer.models.quantization import shape_of
 
 
 class Decoding:
@@ -69,7 +72,8 @@ _SMALL_PASS = 2**23
 def weights_of(part: Part) -> int:
     """Weights that a position of a text is multiplied with in a part: its blocks' and its head's."""
     head = part.model.get_output_embeddings() if part.has_head else None
-    return sum(parameter.numel() for parameter in (*part.block_parameters(), *(head.parameters() if head else ())))
+    held = (*part.block_parameters(), *(head.parameters() if head else ()))
+    return sum(math.prod(shape_of(parameter)) for parameter in held)
 
 
 def threads_of_pass(weights: int, positions: int, *, most: int) -> int:

@@ -19,6 +19,7 @@ from cutlayer.core import MissingExtraError, ModelError, StorageError
 from cutlayer.models.anatomy import Kind, Positions, family_of
 from cutlayer.models.configuration import ATTENTION
 from cutlayer.models.heads import FRESH, Head, draw_head, frozen, head_modules, model_class
+from cutlayer.models.quantization import stored
 
 STARTER = "starter"
 """Name of the embedded default model, all-MiniLM-L6-v2."""
@@ -138,7 +139,8 @@ def max_length(config: PretrainedConfig) -> int | None:
 def fingerprint(model: PreTrainedModel) -> str:
     """Hex sha256 over names, shapes, types and bytes of the base model's parameters.
 
-    Heads are left out: models loaded with different heads from one checkpoint have one fingerprint.
+    Heads are left out: models loaded with different heads from one checkpoint have one fingerprint. Weights in 4 bits
+    are other weights: their codes count, and what makes numbers of these.
     """
     family = family_of(model.config)
     base = tuple(f"{path}." for path in (*(stack.path for stack in family.stacks), *family.aliases))
@@ -146,8 +148,9 @@ def fingerprint(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters(), key=lambda item: item[0]):
         if name.startswith(base) and not name.startswith(heads):
-            digest.update(f"{name} {parameter.dtype} {list(parameter.shape)}\n".encode())
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            for tensor in stored(parameter):
+                digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+                digest.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -105,6 +105,10 @@ class Admission:
             check_method(tuning, info.family)
         except ModelError as error:
             yield Fault("tuning.method", tuning.method, error.message)
+        if info.quantization is not None and isinstance(tuning, FullSpec):
+            yield Fault(
+                "tuning.method", "full", f"must be another: weights of {info.name} are kept in {info.quantization}"
+            )
         if spec.shared_weights and not (isinstance(tuning, FullSpec) and family.shares):
             yield Fault("shared_weights", True, "must be false but of method full on blocks that share weights")
         if tuning.method == "prefix" and spec.gradient_checkpointing and family.kind is Kind.ENCODER_DECODER:

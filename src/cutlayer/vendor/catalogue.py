@@ -29,6 +29,7 @@ from cutlayer.models import (
     load_model,
     load_tokenizer,
     max_length,
+    quantized,
     read_manifest,
     share_base,
     target_template,
@@ -64,18 +65,19 @@ class ModelCard(BaseModel):
     tokenizer: Digest
 
     @classmethod
-    def draw_up(cls, name: str, source: str, *, max_bottom: int | None, max_tail: int | None) -> ModelCard:
+    def draw_up(cls, name: str, source: str, settings: VendorSettings) -> ModelCard:
         """Loads a model once and writes down what matters.
 
         Raises:
             ModelError: It cannot be loaded, or cannot be cut.
             ConfigError: `max_bottom` and `max_tail` leave no block to the vendor.
+            MissingExtraError: `quantize` needs a package that is not installed.
         """
         model = load_model(source, head=None)
         blocks, *target_blocks = (len(block_list(model, stack)) for stack in family_of(model.config).stacks)
         upper = min([blocks, *target_blocks])
         has_tail = Head.of(model) is Head.LANGUAGE
-        bottom, tail = _depths(upper, max_bottom, max_tail)
+        bottom, tail = _depths(upper, settings.max_bottom, settings.max_tail)
         if bottom + tail * has_tail >= upper:
             raise ConfigError(
                 f"max_bottom = {bottom}{f' and max_tail = {tail}' if has_tail else ''}, but {source} has {upper} "
@@ -89,7 +91,7 @@ class ModelCard(BaseModel):
         info = ModelInfo(
             name=name,
             family=model.config.model_type,
-            fingerprint=fingerprint(model),
+            fingerprint=fingerprint(quantized(model, settings.quantize)),
             blocks=blocks,
             target_blocks=target_blocks[0] if target_blocks else None,
             width=model.config.hidden_size,
@@ -98,6 +100,7 @@ class ModelCard(BaseModel):
             max_bottom=bottom,
             max_tail=tail if has_tail else None,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
+            quantization=settings.quantize,
         )
         return cls(
             info=info,
@@ -108,11 +111,12 @@ class ModelCard(BaseModel):
             tokenizer=tokenizer_fingerprint(tokenizer),
         )
 
-    def describes(self, max_bottom: int | None, max_tail: int | None) -> bool:
-        """Whether the card hands out what these settings say."""
+    def describes(self, settings: VendorSettings) -> bool:
+        """Whether the card hands out, and computes with, what these settings say."""
         upper = min(self.info.blocks, self.info.target_blocks or self.info.blocks)
-        bottom, tail = _depths(upper, max_bottom, max_tail)
-        return (self.info.max_bottom, self.info.max_tail) in ((bottom, tail), (bottom, None))
+        bottom, tail = _depths(upper, settings.max_bottom, settings.max_tail)
+        depths = (self.info.max_bottom, self.info.max_tail) in ((bottom, tail), (bottom, None))
+        return depths and self.info.quantization == settings.quantize
 
     @property
     def targets(self) -> Template:
@@ -243,9 +247,12 @@ class Catalogue:
         """What a customer receives for a cut, and the folder with its files; made at the first request."""
         folder = self._archive(name, cut)
         if not folder.is_dir():
-            model, tokenizer = self._model(name, _head(cut)), self._tokenizer(name)
+            # Of a quantized model the customer's parts have the checkpoint's numbers, which are not kept in memory.
+            plain = self.card(name).info.quantization is None
+            model = self._model(name, _head(cut)) if plain else self._load(name, _head(cut))[0]
+            tokenizer, offered = self._tokenizer(name), self.card(name).info.fingerprint
             with whole_folder(folder) as temporary:
-                write_archive(model, tokenizer, cut, temporary, name=name)
+                write_archive(model, tokenizer, cut, temporary, name=name, offered=offered)
         return self._manifest(name, cut, folder), folder
 
     def written_archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path] | None:
@@ -279,17 +286,23 @@ class Catalogue:
     def _model(self, name: str, head: Head) -> PreTrainedModel:
         """The model with a head; all its heads stand on one base."""
         if (name, head) not in self._models:
-            card = self.card(name)
-            with _source_untold(name):
-                model = load_model(card.source, head=head)
-            if fingerprint(model) != card.info.fingerprint:
-                raise _unavailable(name, "has other weights than those that the vendor was set up with")
+            _, model = self._load(name, head)
             torch.nn.Module.to(model, self.device)
             for (other, _), loaded in self._models.items():
                 if other == name:
                     share_base(model, loaded)
             self._models[name, head] = model
         return self._models[name, head]
+
+    def _load(self, name: str, head: Head) -> tuple[PreTrainedModel, PreTrainedModel]:
+        """The checkpoint with a head, and what the vendor computes with: the same, or a twin in fewer bits."""
+        card = self.card(name)
+        with _source_untold(name):
+            model = load_model(card.source, head=head)
+        offered = quantized(model, card.info.quantization)
+        if fingerprint(offered) != card.info.fingerprint:
+            raise _unavailable(name, "has other weights than those that the vendor was set up with")
+        return model, offered
 
     def _tokenizer(self, name: str) -> PreTrainedTokenizerBase:
         card = self.card(name)

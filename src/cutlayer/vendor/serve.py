@@ -170,7 +170,7 @@ def init(
         except ValidationError as error:
             raise ConfigError(faults(error, "vendor")) from error
         cards = [
-            ModelCard.draw_up(name, source, max_bottom=settings.max_bottom, max_tail=settings.max_tail)
+            ModelCard.draw_up(name, source, settings)
             for name, source in settings.models.items()
             # Others are not loaded: it takes long, and would accept weights that changed without being asked to.
             if name in named or not _is_described(settings, name)
@@ -343,7 +343,7 @@ def _is_described(settings: VendorSettings, name: str) -> bool:
         card = read_card(settings, name)
     except StorageError:
         return False
-    return card.source == settings.models[name] and card.describes(settings.max_bottom, settings.max_tail)
+    return card.source == settings.models[name] and card.describes(settings)
 
 
 def _named(model: str) -> tuple[str, str]:

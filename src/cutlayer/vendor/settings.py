@@ -215,6 +215,13 @@ class VendorSettings(BaseModel):
         shown=Shown(MODELS, unit="blocks", default="a quarter of the blocks, at most 2"),
         ge=0,
     )
+    quantize: Literal["nf4"] | None = setting(
+        None,
+        help="The type that linear maps of the vendor's blocks are kept in. NF4 takes about an eighth of the memory, "
+        "and adapters, prompts and prefixes are trained over it (QLoRA). What customers receive stays as it is. It "
+        "makes another model of each: jobs and adapters of before do not go on with it.",
+        shown=Shown(MODELS, source="Dettmers et al. 2023", default="as in the checkpoint, fp32", none="none"),
+    )
     threads: int | None = setting(
         None,
         help="Compute threads. Jobs keep the number that they started with, because bits depend on it.",

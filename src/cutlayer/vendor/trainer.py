@@ -27,6 +27,7 @@ from cutlayer.models import (
     seed_dropout,
     set_checkpointing,
     set_dropout,
+    unpacked_bytes,
 )
 from cutlayer.models.adapters.methods import output_parameters, trained_parameters
 from cutlayer.models.anatomy import Stack
@@ -364,7 +365,8 @@ def graph_bytes(part: Part, spec: JobSpec, stack: Stack, *, texts: int, longest:
     if spec.gradient_checkpointing:
         kept = 2 * floats + blocks * int(config.hidden_size)  # one block's at a time, and what goes into each
     size = texts * longest * kept * _FP32
-    return size if stack is part.family.stacks[0] else int(_DECODER * size)
+    # A map in 4 bits is one of numbers while a pass uses it, in the backward pass too.
+    return size + unpacked_bytes(part) if stack is part.family.stacks[0] else int(_DECODER * size)
 
 
 def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:

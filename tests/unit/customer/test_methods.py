@@ -143,6 +143,18 @@ def test_a_method_that_the_family_ignores_is_refused_by_name() -> None:
     assert error.value.exit_code == 5
 
 
+def test_weights_that_the_vendor_keeps_in_4_bits_are_not_tuned_themselves() -> None:
+    spec, packed = run_spec(eta=60.0), MODEL.model_copy(update={"quantization": "nf4"})
+    for tuning in (Lora(), Prompt(prompt_length=4), Prefix()):
+        check_model(spec.model_copy(update={"tuning": tuning}), packed)
+    whole = spec.model_copy(update={"tuning": FullTuning()})
+    check_model(whole, MODEL)
+    with pytest.raises(ConfigError, match=r"method = 'full'.*keeps tiny in nf4") as error:
+        check_model(whole, packed)
+    assert error.value.exit_code == 3
+    assert "lora" in error.value.remedy
+
+
 def test_virtual_positions_beyond_the_models_are_refused() -> None:
     spec = run_spec(eta=60.0)
     assert spec.objective is Objective.CLASSIFICATION

@@ -181,10 +181,10 @@ def test_of_two_who_set_a_new_folder_up_one_is_told(
 ) -> None:
     draw_up = ModelCard.draw_up
 
-    def beaten(name: str, source: str, *, max_bottom: int | None, max_tail: int | None) -> ModelCard:
+    def beaten(name: str, source: str, settings: vendor.VendorSettings) -> ModelCard:
         if name == "second":
             vendor.init(tmp_path / "data", models=[f"first={tiny_model}"], threads=1)
-        return draw_up(name, source, max_bottom=max_bottom, max_tail=max_tail)
+        return draw_up(name, source, settings)
 
     monkeypatch.setattr(ModelCard, "draw_up", beaten)
     with pytest.raises(ConfigError, match=r"has set up .*/data meanwhile"):

@@ -19,6 +19,7 @@ from cutlayer.models.adapters.methods import METHODS, Method, draw_heads, fresh_
 from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import Part, block_list
 from cutlayer.models.heads import seeded
+from cutlayer.models.quantization import shape_of
 from cutlayer.models.twin import twin
 
 P = TypeVar("P", bound=Part)
@@ -50,7 +51,7 @@ class Lora(Method[LoraSpec]):
             for block in block_list(part.model, stack)
             for name in _adapted(block, part.family.query_value, spec.target_modules)
         )
-        return spec.r * sum(sum(cast(torch.Tensor, module.weight).shape) for module in maps)
+        return spec.r * sum(sum(shape_of(cast(torch.Tensor, module.weight))) for module in maps)
 
 
 METHODS.add("lora")(Lora())

@@ -7,10 +7,12 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from cutlayer.core import ModelError
 from cutlayer.core.tuning import FullSpec
 from cutlayer.models.adapters.methods import METHODS, Method, count, draw_heads, fresh_head
 from cutlayer.models.cutting import Part
 from cutlayer.models.heads import Head, head_modules
+from cutlayer.models.quantization import is_quantized
 
 P = TypeVar("P", bound=Part)
 
@@ -54,7 +56,14 @@ def tune_whole(part: P, *, shared: bool = True) -> P:
         part: What to tune.
         shared: Whether what all blocks of a stack use is trained too. Where the other party holds a copy of it, both
             must take the same updates (`JointGradients`).
+
+    Raises:
+        ModelError: The part's weights are codes, which take no gradient.
     """
+    if is_quantized(part.model):
+        raise ModelError(
+            "Weights in 4 bits cannot be tuned themselves.", remedy="Train an adapter, a prompt or a prefix."
+        )
     part = copy.deepcopy(part)
     part.requires_grad_(True)
     for parameter in part.shared_parameters().values():
