@@ -286,6 +286,7 @@ def test_each_arm_is_trained_and_attacked_at_its_share(trained):
 
 def test_words_in_clear_count_as_read(trained):
     frame = pandas.DataFrame(trained.content["table"])
+    frame = frame.assign(attack=frame["attack"].fillna(""))
     own = frame[(frame["part"] == "figure-3") & frame["attack"].isin(["", "nearest-neighbour"])]
     places = list(own.groupby(["arm", "replaced"]))
     assert len(places) == 4
