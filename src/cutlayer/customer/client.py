@@ -37,6 +37,7 @@ from cutlayer.customer.settings import (
     LOCAL_MODEL,
     DataSpec,
     FinetuneSpec,
+    LabelsAt,
     Objective,
     Sampling,
     Training,
@@ -80,6 +81,7 @@ class Settings(Privacy, Columns, total=False):
     privacy_budget: float | None
     label_epsilon: float | None
     label_budget: float | None
+    labels_at: LabelsAt | Literal["customer", "vendor"]
     public_iterations: int
     seed: int | None
     unsafe_noise_seed: int | None

@@ -57,6 +57,15 @@ class TrainBottom(StrEnum):
     """Trainable blocks above one cached token release: no second look at the text."""
 
 
+class LabelsAt(StrEnum):
+    """Where losses are computed from labels."""
+
+    CUSTOMER = "customer"
+    """At the customer, who sends gradients, step by step."""
+    VENDOR = "vendor"
+    """At the vendor, who trains alone: labels are sent, as they are reported."""
+
+
 class Objective(StrEnum):
     """What is learnt. The vendor is not told: it returns what its blocks compute."""
 
@@ -358,6 +367,12 @@ class FinetuneSpec(SettingsSpec):
         shown=Shown(PRIVACY, unit="epsilon", metavar="EPSILON", default="none, and gradients show the labels"),
         gt=0,
         le=LARGEST_EPSILON,
+    )
+    labels_at: LabelsAt = setting(
+        LabelsAt.CUSTOMER,
+        help="Classifiers: where labels are. vendor: they are sent as label_epsilon reports them, in clear without it, "
+        "and the vendor trains alone.",
+        shown=Shown(PRIVACY, source="RAPT §III-B"),
     )
     label_budget: float | None = setting(
         None,

@@ -9,16 +9,17 @@ the vendor does not hold.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from cutlayer.core import PrivacyError, Tokens
-from cutlayer.customer.gate import Gate
+from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.customer.link import Stored
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
+from cutlayer.privacy import ReportedLabels
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec, SealRequest
 
@@ -75,6 +76,7 @@ def upload(
     width: int,
     progress: Progress,
     stage: str,
+    labels: ReportedLabels | None = None,
 ) -> Uploaded:
     """Releases texts into a record set, or finishes a broken upload of it.
 
@@ -87,6 +89,7 @@ def upload(
         width: Elements of a boundary row.
         progress: Where to show progress.
         stage: What to call it there.
+        labels: What is to lie beside them at the vendor; `None` where labels stay here.
 
     Raises:
         PrivacyError: The vendor holds other bytes for these texts than those drawn now.
@@ -127,6 +130,19 @@ def upload(
                 )
             shard += 1
         progress.update(stage, int(chosen[-1]) + 1, len(texts))
+    if not info.sealed and labels is not None:
+        records = torch.tensor(uploaded.record_of)
+        gate.send(routes.LABELS_PUT, where, tensors=StepTensors(records), labels=_in_no_order(labels, records))
     if not info.sealed:
         gate.send(routes.SEAL, where, control=SealRequest(shards=shard, records=len(number_of)))
     return uploaded
+
+
+def _in_no_order(labels: ReportedLabels, records: Tensor) -> ReportedLabels:
+    """Labels, those of one record sorted: in clear they may differ, and their order would be that of the file."""
+    by_label = labels.labels.argsort(stable=True)
+    places = by_label[records[by_label].argsort(stable=True)]
+    slots = records.argsort(stable=True)
+    found = torch.empty_like(labels.labels)
+    found[slots] = labels.labels[places]
+    return replace(labels, labels=found)

@@ -180,6 +180,8 @@ class RecordSetSpec(Message):
     """Public words that stand before each text, of which the shards tell how many pieces each has."""
     plain_sequences: int = Field(default=1, ge=1, le=MAX_PLAIN_SEQUENCES)
     """Of how many sequences of such words each text has one."""
+    num_labels: int | None = Field(default=None, ge=2, le=65536)
+    """Classes of the labels that lie beside the records; null where labels stay at the customer."""
 
     @property
     def virtual_positions(self) -> int:
@@ -283,6 +285,22 @@ class ReconstructionSpec(Message):
         return self
 
 
+MAX_EPOCHS_ALONE = 256
+"""Of a job that the vendor trains alone: the order of each is told beforehand, and a message has its bounds."""
+
+
+class LoopSpec(Message):
+    """How the vendor trains a job alone, on labels beside its records: set 0 is trained on, set 1 chooses the epoch."""
+
+    orders: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=MAX_EPOCHS_ALONE, repr=False), FailFast()]
+    """Of each epoch the key that its order is drawn from, which tells nothing of other orders or of the customer's
+    secret. The vendor meets texts in the very order in which the customer would name them."""
+    batch_size: int = Field(ge=1, le=_LARGEST_COUNT)
+    group_by_length: bool
+    patience: int = Field(ge=1, le=_LARGEST_COUNT)
+    """Epochs without a better share of right labels after which training stops."""
+
+
 class JobSpec(Message):
     """A fine-tuning job, everything the vendor needs and nothing else."""
 
@@ -294,6 +312,8 @@ class JobSpec(Message):
     segments: int = Field(ge=1, le=2)
     record_sets: RecordSets = ()
     """Sets whose records the steps name, numbered through in this order."""
+    loop: LoopSpec | None = None
+    """How the vendor trains alone; null where the customer sends the steps."""
     num_labels: int | None = Field(default=None, ge=2, le=65536)
     """Outputs of the top's classification head; null where the customer holds the tail, head included."""
     trainable_bottom: bool = False
@@ -329,8 +349,42 @@ class JobSpec(Message):
 class JobState(StrEnum):
     """Where a job stands."""
 
+    QUEUED = "queued"
+    """It is to be trained by the vendor alone, and its first step was not taken yet."""
     RUNNING = "running"
     FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will be trained any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class JobProgress(Message):
+    """How far a job is that the vendor trains alone: numbers, and no text.
+
+    Attributes:
+        event: Grows with the job, over restarts too: a later state has a larger number.
+        state: Where it stands.
+        step: Steps whose gradients were taken.
+        total_steps: Steps of its schedule.
+        losses: Mean training loss of each epoch that is over, in nats.
+        reconstruction_losses: The same of its second task; empty where it has none.
+        dev: Share of right labels of the second set after each epoch.
+        problem: Why it failed, in the words of a refusal's type; null if it did not.
+    """
+
+    job: Identifier
+    event: Count
+    state: JobState
+    step: Count
+    total_steps: Count
+    losses: tuple[float, ...] = ()
+    reconstruction_losses: tuple[float, ...] = ()
+    dev: tuple[float, ...] = ()
+    problem: Word | None = None
 
 
 class JobInfo(Message):
@@ -343,6 +397,7 @@ class JobInfo(Message):
         checkpoints: Steps to which the job can be rolled back, ascending.
         snapshots: Steps at which the adapter was kept for `finish`.
         threads: Compute threads of the vendor; results are bit-identical only at the same number.
+        progress: How far it is, where the vendor trains it alone.
     """
 
     job: Identifier
@@ -354,6 +409,29 @@ class JobInfo(Message):
     checkpoints: tuple[Count, ...]
     snapshots: tuple[Count, ...]
     threads: Count
+    progress: JobProgress | None = None
+
+
+class JobEntry(Message):
+    """A job in a list.
+
+    Attributes:
+        step: The last step of which a frame was taken; null where only resuming the job tells.
+        by_vendor: Whether the vendor trains it alone.
+    """
+
+    job: Identifier
+    model: ModelName
+    state: JobState
+    step: Count | None
+    total_steps: Count
+    by_vendor: bool
+
+
+class JobList(Message):
+    """The jobs of a tenant that were not deleted."""
+
+    jobs: Annotated[tuple[JobEntry, ...], FailFast()]
 
 
 class SnapshotRequest(Message):
@@ -426,5 +504,5 @@ class Problem(BaseModel):
     remedy: str = ""
 
 
-LISTS = (ModelList, RecordSetInfo, AdapterList)
+LISTS = (ModelList, RecordSetInfo, AdapterList, JobList)
 """Answers that grow with what a vendor holds."""
