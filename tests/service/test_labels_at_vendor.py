@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -11,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cutlayer import vendor
-from cutlayer.core import BudgetError, ConfigError, VendorError
-from cutlayer.customer import Client
+from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
+from cutlayer.customer import Client, Silent
 from cutlayer.customer.settings import Lora, Prefix
 from cutlayer.data import Dataset
-from cutlayer.wire import Frame, routes
-from cutlayer.wire.messages import JobProgress, JobState
+from cutlayer.wire import Form, Frame, routes
+from cutlayer.wire.messages import JobState, RecordSetSpec
 from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import HttpTransport
 from tests.promises.runs import TRAINING, corpus
@@ -96,3 +96,80 @@ def test_killed_at_any_time_it_ends_with_the_same_weights(process: VendorProcess
     assert found[0].adapter_sha256 == whole.adapter_sha256
     assert found[0].dev == whole.dev
     assert found[0].train_loss == whole.train_loss
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_another_tenant_learns_nothing_and_a_cancelled_job_leaves(
+    process: VendorProcess, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    other = client_of(process, vendor.keys.create(data_dir, "other"), tmp_path / "other")
+    with closing(client_of(process, api_key, tmp_path / "home")) as client, closing(other):
+        long = TRAINING_ALONE.model_copy(update={"epochs": 200, "patience": 200})
+        failed: list[VendorError] = []
+
+        def train() -> None:
+            try:
+                run(client, tmp_path / "run", labels_at="vendor", training=long)
+            except VendorError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        watcher = client_of(process, api_key, tmp_path / "watcher")
+        while not (jobs := watcher.jobs()) or not jobs[0].step:
+            time.sleep(0.1)
+        assert other.jobs() == ()
+        for ask in (lambda: other.cancel_job(jobs[0].job), lambda: other.watch_job(jobs[0].job, Silent())):
+            with pytest.raises(VendorError) as refused:
+                ask()
+            assert refused.value.status == 404
+        assert watcher.cancel_job(jobs[0].job).state is JobState.CANCELLED
+        thread.join()
+        assert "cancelled" in str(failed[0])
+        assert not list(data_dir.glob(f"tenants/*/jobs/{jobs[0].job}"))
+        with pytest.raises(VendorError) as refused:
+            watcher.watch_job(jobs[0].job, Silent())
+        assert "cancelled" in str(refused.value)
+
+
+SET = RecordSetSpec(model="tiny", cut=Cut(bottom=None), form=Form.IDS, segments=1, num_labels=2)
+
+
+@pytest.mark.parametrize(
+    ("records", "labels", "code"),
+    [
+        ([0, 1], [0], "wrong-shape"),
+        ([0, 1], [0, 2], "label-out-of-range"),
+        ([0, 2], [0, 1], "wrong-records"),
+        ([], [], "wrong-shape"),
+    ],
+)
+def test_hostile_labels_are_refused(
+    process: VendorProcess, data_dir: Path, api_key: str, records: list[int], labels: list[int], code: str
+) -> None:
+    where = {"record_set": "a" * 32}
+    tensors = {
+        "records": torch.tensor(records, dtype=torch.uint8),
+        "labels": torch.tensor(labels, dtype=torch.uint8),
+    }
+    with closing(HttpTransport(process.url, api_key)) as transport:
+        transport.send(Frame(routes.RECORD_SET_PUT, where, SET))
+        with pytest.raises(VendorError, match=code.replace("-", " ").capitalize()) as refused:
+            transport.send(Frame(routes.LABELS_PUT, where, None, tensors))
+        assert refused.value.status == 422
+    with closing(HttpTransport(process.url, vendor.keys.create(data_dir, "other"))) as transport:
+        with pytest.raises(VendorError) as refused:
+            transport.send(Frame(routes.LABELS_PUT, where, None, tensors))
+        assert refused.value.status == 404  # of another tenant's set not even that there is one
+
+
+def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves(
+    process: VendorProcess, api_key: str, tmp_path: Path
+) -> None:
+    with closing(client_of(process, api_key, tmp_path / "home")) as client:
+        with pytest.raises(ConfigError, match="labels_at"):
+            client.finetune(TRAIN, objective="lm", eta=80, labels_at="vendor", progress=None)
+        with pytest.warns(CutlayerWarning):
+            run(client, tmp_path / "first", labels_at="vendor", label_epsilon=1.0, label_budget=1.5)
+        with pytest.raises(BudgetError), pytest.warns(CutlayerWarning):
+            run(client, tmp_path / "second", labels_at="vendor", label_epsilon=1.2, label_budget=1.5)

@@ -20,7 +20,7 @@ from cutlayer.core import Cut
 from cutlayer.core.files import remove_leftovers
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
-from cutlayer.vendor.alone import Loops, add_alone
+from cutlayer.vendor.alone import Loops, Standings, add_alone
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
@@ -109,7 +109,8 @@ class Vendor:
         self.residents.unpin = self.generations.unpin
         self.metrics = Metrics()
         self.compute = ComputeThread(settings.compute_threads, executor, watch=self.metrics.computed)
-        self.loops = Loops(self.jobs, self.compute)
+        self.standings = Standings(self.jobs, self.database)
+        self.loops = Loops(self.jobs, self.standings, self.compute)
         self.doorkeeper = Doorkeeper(self.database)
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
         self.metrics.live_job_bytes.set_function(lambda: self.jobs.held_bytes)
@@ -158,7 +159,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     _add_control(app, vendor)
     _add_records(app, vendor)
     _add_jobs(app, vendor)
-    add_alone(app, vendor.jobs, vendor.loops, vendor.compute)
+    add_alone(app, vendor.jobs, vendor.standings, vendor.compute)
     frames = _add_generations(app, vendor)
     _add_operations(app, vendor)
     app.add_middleware(ShortWay, handlers=frames)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from cutlayer.vendor.job import LiveJob, Room
 from cutlayer.vendor.journal import roll_back
 from cutlayer.vendor.labels import LabelStore
 from cutlayer.vendor.log import UPDATE
-from cutlayer.vendor.loop import Examples, History, Loop
+from cutlayer.vendor.loop import Examples, Loop, told
 from cutlayer.vendor.problems import Refusal, conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
@@ -30,7 +29,7 @@ from cutlayer.vendor.shares import Holding, first_to_leave
 from cutlayer.vendor.standing import Standing, StoredJob, standing_on_disk
 from cutlayer.vendor.store import RecordStore
 from cutlayer.vendor.trainer import job_bytes
-from cutlayer.wire.messages import AdapterInfo, JobEntry, JobInfo, JobList, JobProgress, JobSpec, JobState
+from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 
 
 class Jobs:
@@ -123,7 +122,7 @@ class Jobs:
             except BaseException:
                 self._drop(tenant, name)
                 raise
-            return self._told(job, Standing()) if live is None else self._told(job, live.standing)
+            return told(job, Standing()) if live is None else told(job, live.standing)
         if self._stored(row).spec != spec:
             raise conflict("spec-differs", f"Job {name} is there with another spec.", remedy="Choose a new identifier.")
         info = self.info(tenant, name)
@@ -141,58 +140,9 @@ class Jobs:
             self._admission.check_weights(job.spec)
             if not job.was_opened:
                 self._store.is_sealed(tenant, job.spec)  # refuses sets that were made for another kind of job
-                return self._told(job, Standing())
+                return told(job, Standing())
             standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
-        return None if standing is None else self._told(job, standing)
-
-    def _told(self, job: StoredJob, standing: Standing | None) -> JobInfo:
-        """What a job's customer is told; of one that the vendor trains alone also what its epochs came to."""
-        standing = standing or Standing()
-        info = job.info(standing)
-        if job.spec.loop is None:
-            return info
-        progress = History.read(job.folder).progress(job, standing, info.state)
-        return info.model_copy(update={"progress": progress})
-
-    def list(self, tenant: str) -> JobList:
-        """The tenant's jobs. May be called from any thread."""
-        with self._database.session() as session:
-            rows = session.scalars(select(Job).where(Job.tenant == tenant).order_by(Job.id)).all()
-        return JobList(jobs=tuple(self._entry(row) for row in rows))
-
-    def _entry(self, row: Job) -> JobEntry:
-        spec = read_job_spec(row.spec)
-        try:
-            info = self.info(row.tenant, row.id)
-        except Refusal:  # its model is another one now, or its sets are
-            info = None
-        return JobEntry(
-            job=row.id,
-            model=spec.model,
-            state=JobState.RUNNING if info is None else info.state,
-            step=None if info is None else info.step,
-            total_steps=spec.optimiser.total_steps,
-            by_vendor=spec.loop is not None,
-        )
-
-    def progress(self, tenant: str, name: str) -> JobProgress:
-        """How far a job is that the vendor trains alone. May be called from any thread.
-
-        Raises:
-            Refusal: There is no such job, or the customer sends its steps.
-        """
-        row = self._existing(tenant, name)
-        job = self._stored(row)
-        if job.spec.loop is None:
-            raise conflict(
-                "trained-by-customer",
-                f"The customer sends the steps of job {name}.",
-                remedy="GET the job to see where it stands.",
-            )
-        info = read_job_info(row.final) if row.final is not None else self.info(tenant, name)
-        if info is not None and info.progress is not None:
-            return info.progress
-        return History.read(job.folder).progress(job, Standing(), JobState.RUNNING)  # it is being resumed
+        return None if standing is None else told(job, standing)
 
     def read_ahead(self, tenant: str, name: str) -> None:
         """Reads a job's records through before it is brought back into memory. May be called from any thread."""
@@ -203,7 +153,7 @@ class Jobs:
     def resume(self, tenant: str, name: str) -> Pieces[JobInfo]:
         """Where a job stands, brought back into memory."""
         live = yield from self._touch(tenant, name)
-        return self._told(live.stored, live.standing)
+        return told(live.stored, live.standing)
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes a job; what it published stays. May be called from any thread; `forget` is to follow."""
@@ -325,7 +275,7 @@ class Jobs:
             size=len(content),
             created=now(),
         )
-        final = self._final(live.stored, live.standing, JobState.FINISHED)
+        final = told(live.stored, live.standing, JobState.FINISHED)
         with self._database.session() as session:
             size = sum(file.stat().st_size for file in folder.iterdir())
             session.merge(Adapter(tenant=tenant, id=name, info=adapter.model_dump_json(), size=size))
@@ -337,30 +287,11 @@ class Jobs:
         remove_folder(self._folder(tenant, name))
         return adapter
 
-    def _final(self, job: StoredJob, standing: Standing | None, state: JobState, problem: str | None = None) -> JobInfo:
-        """A job that is over, as its customer is told."""
-        info = job.info(standing or Standing())
-        progress = None
-        if job.spec.loop is not None:
-            progress = History.read(job.folder).progress(job, standing or Standing(), state, problem)
-        return info.model_copy(update={"state": state, "progress": progress})
-
     # ------------------------------------------------------------ jobs that the vendor trains alone
 
     def is_ready(self, tenant: str, spec: JobSpec) -> bool:
         """Whether all that a job learns from is there. May be called from any thread."""
         return self._store.is_sealed(tenant, spec)
-
-    def waiting(self) -> Sequence[tuple[str, str]]:
-        """Tenant and name of each job that the vendor is to train alone and has all it needs. From any thread."""
-        with self._database.session() as session:
-            rows = session.scalars(select(Job).where(Job.final.is_(None))).all()
-        found = [(row, read_job_spec(row.spec)) for row in rows]
-        return [
-            (row.tenant, row.id)
-            for row, spec in found
-            if spec.loop is not None and self._store.is_sealed(row.tenant, spec)
-        ]
 
     def advance(self, tenant: str, name: str) -> Pieces[bool]:
         """Takes a step of a job that the vendor trains alone, or publishes its best adapter when training is over.
@@ -415,7 +346,7 @@ class Jobs:
             standing = None if live is None else live.standing
             if standing is None and job.was_opened:
                 standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
-            final = self._final(job, standing, state, problem)
+            final = told(job, standing, state, problem)
             row.final = final.model_dump_json()
         self._drop(tenant, name)
         remove_folder(job.folder)

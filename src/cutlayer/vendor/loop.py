@@ -26,7 +26,7 @@ from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import conflict
 from cutlayer.vendor.standing import Standing, StoredJob
 from cutlayer.wire import decode_tensors, encode_tensors, routes, smallest_index
-from cutlayer.wire.messages import JobProgress, JobSpec, JobState, LoopSpec
+from cutlayer.wire.messages import JobInfo, JobProgress, JobSpec, JobState, LoopSpec
 
 _FILE: Final = "loop.json"
 _LOSSES: Final = "losses.jsonl"
@@ -230,6 +230,26 @@ def _read_losses(folder: Path, *, after: int) -> list[tuple[float, float | None]
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def told(
+    job: StoredJob, standing: Standing | None, state: JobState | None = None, problem: str | None = None
+) -> JobInfo:
+    """What a job's customer is told; of one that the vendor trains alone also what its epochs came to.
+
+    Args:
+        job: The job.
+        standing: Where it stands; `None` for its beginning.
+        state: How it ended; `None` while it goes on.
+        problem: Why it failed, if it did.
+    """
+    standing = standing or Standing()
+    info = job.info(standing)
+    state = state or info.state
+    progress = None
+    if job.spec.loop is not None:
+        progress = History.read(job.folder).progress(job, standing, state, problem)
+    return info.model_copy(update={"state": state, "progress": progress})
 
 
 def loop_of(spec: JobSpec) -> LoopSpec:
