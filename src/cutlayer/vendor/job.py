@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -39,9 +38,6 @@ from cutlayer.vendor.steps import (
 from cutlayer.vendor.trainers import training_of
 from cutlayer.wire import decode_tensors, encode_tensors, routes
 from cutlayer.wire.messages import JobInfo, WireType
-
-if TYPE_CHECKING:
-    from cutlayer.vendor.loop import Loop
 
 _HEAVY = 1 / 8
 """Share of the memory for graphs that is much for one frame."""
@@ -91,14 +87,12 @@ class LiveJob:
         used: When it was last asked for something.
         busy: Whether it is in the middle of a frame, or being resumed.
         standing: Where it stands; `None` before it was resumed. Other threads may read it.
-        loop: How the vendor trains it alone, once that has begun.
     """
 
     pinned = False
     busy = False
     used: float = 0
     standing: Standing | None = None
-    loop: Loop | None = None
 
     def __init__(
         self,

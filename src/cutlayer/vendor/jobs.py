@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import ExitStack
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from sqlalchemy import func, select
@@ -69,6 +70,7 @@ class Jobs:
         self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
         self._residents = residents
         self._live = Shelf[LiveJob]()
+        self._loops = WeakKeyDictionary[LiveJob, Loop]()  # they leave memory with their jobs
         residents.add(self._live)
         self._remove_finished()
 
@@ -354,7 +356,7 @@ class Jobs:
 
     def _loop(self, tenant: str, live: LiveJob) -> Loop:
         """The loop of a job in memory, made when it is first asked for."""
-        if live.loop is None:
+        if live not in self._loops:
             sets, records = [], live.stored_records
             first = 0
             for name in live.spec.record_sets:
@@ -362,8 +364,8 @@ class Jobs:
                 sets.append(Examples(of + first, labels, torch.from_numpy(records.lengths)[of + first]))
                 first += int(of.max()) + 1
             train, dev = sets
-            live.loop = Loop(live.stored, train, dev, positions=self._settings.limits.max_rows_per_step)
-        return live.loop
+            self._loops[live] = Loop(live.stored, train, dev, positions=self._settings.limits.max_rows_per_step)
+        return self._loops[live]
 
     def _remove_finished(self) -> None:
         """Removes what finished jobs kept to go on with: `finish` may have died before it did."""
