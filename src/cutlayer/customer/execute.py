@@ -145,7 +145,6 @@ class Execution:
             texts,
             record_set=self.run.identifier(name),
             spec=self.plan.record_set_spec(trained=texts.trained),
-            width=self.plan.offer.model.width,
             progress=self.progress,
             stage=f"privatize and release {name}",
             labels=labels,

@@ -73,7 +73,6 @@ def upload(
     *,
     record_set: str,
     spec: RecordSetSpec,
-    width: int,
     progress: Progress,
     stage: str,
     labels: ReportedLabels | None = None,
@@ -86,7 +85,6 @@ def upload(
         texts: What to release.
         record_set: The set's identifier, the same at every try.
         spec: What the records are.
-        width: Elements of a boundary row.
         progress: Where to show progress.
         stage: What to call it there.
         labels: What is to lie beside them at the vendor; `None` where labels stay here.
@@ -97,7 +95,7 @@ def upload(
     where: dict[str, str | int] = {"record_set": record_set}
     info = gate.send(routes.RECORD_SET_PUT, where, control=spec).expect(RecordSetInfo)
     held = {shard.number: shard.sha256 for shard in info.shards}
-    size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * width))
+    size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * gate.width))
     uploaded = Uploaded()
     number_of: dict[bytes, int] = {}
     shard = 0

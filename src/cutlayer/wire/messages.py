@@ -181,7 +181,7 @@ class RecordSetSpec(Message):
     plain_sequences: int = Field(default=1, ge=1, le=MAX_PLAIN_SEQUENCES)
     """Of how many sequences of such words each text has one."""
     num_labels: int | None = Field(default=None, ge=2, le=65536)
-    """Classes of the labels that lie beside the records; null where labels stay at the customer."""
+    """Classes of labels beside the records; null where labels stay at the customer."""
 
     @property
     def virtual_positions(self) -> int:
@@ -286,15 +286,14 @@ class ReconstructionSpec(Message):
 
 
 MAX_EPOCHS_ALONE = 256
-"""Of a job that the vendor trains alone: the order of each is told beforehand, and a message has its bounds."""
+"""Of a job that the vendor trains alone: the order of each is told beforehand."""
 
 
 class LoopSpec(Message):
     """How the vendor trains a job alone, on labels beside its records: set 0 is trained on, set 1 chooses the epoch."""
 
     orders: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=MAX_EPOCHS_ALONE, repr=False), FailFast()]
-    """Of each epoch the key that its order is drawn from, which tells nothing of other orders or of the customer's
-    secret. The vendor meets texts in the very order in which the customer would name them."""
+    """Of each epoch the key that its order is drawn from; it tells nothing of the customer's secret."""
     batch_size: int = Field(ge=1, le=_LARGEST_COUNT)
     group_by_length: bool
     patience: int = Field(ge=1, le=_LARGEST_COUNT)
@@ -350,7 +349,6 @@ class JobState(StrEnum):
     """Where a job stands."""
 
     QUEUED = "queued"
-    """It is to be trained by the vendor alone, and its first step was not taken yet."""
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
@@ -370,10 +368,9 @@ class JobProgress(Message):
         state: Where it stands.
         step: Steps whose gradients were taken.
         total_steps: Steps of its schedule.
-        losses: Mean training loss of each epoch that is over, in nats.
-        reconstruction_losses: The same of its second task; empty where it has none.
+        losses: Mean training loss of each epoch that is over; `reconstruction_losses` are those of a second task.
         dev: Share of right labels of the second set after each epoch.
-        problem: Why it failed, in the words of a refusal's type; null if it did not.
+        problem: Why it failed, as the type of a refusal.
     """
 
     job: Identifier
@@ -413,12 +410,7 @@ class JobInfo(Message):
 
 
 class JobEntry(Message):
-    """A job in a list.
-
-    Attributes:
-        step: The last step of which a frame was taken; null where only resuming the job tells.
-        by_vendor: Whether the vendor trains it alone.
-    """
+    """A job in a list; `step` is null where only resuming it tells."""
 
     job: Identifier
     model: ModelName
