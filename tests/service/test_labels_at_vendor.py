@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from cutlayer import vendor
+from cutlayer.attacks import ATTACKS
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
 from cutlayer.customer import Client, Silent
+from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.handout import local_archive
 from cutlayer.customer.settings import Lora, Prefix
 from cutlayer.data import Dataset
 from cutlayer.wire import Form, Frame, routes
@@ -173,3 +177,14 @@ def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves
             run(client, tmp_path / "first", labels_at="vendor", label_epsilon=1.0, label_budget=1.5)
         with pytest.raises(BudgetError), pytest.warns(CutlayerWarning):
             run(client, tmp_path / "second", labels_at="vendor", label_epsilon=1.2, label_budget=1.5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_audit_has_releases_to_attack_and_no_gradients(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
+    with closing(client_of(process, api_key, tmp_path / "home")) as client:
+        result = run(client, tmp_path / "run", labels_at="vendor")
+        archive = local_archive(client.home, result.spec.model, result.spec.cut)
+        evidence = Evidence.of(result.folder, Corpora(TRAIN, None, None), archive, home=client.home)
+    assert result.ep_n > 0  # nearest neighbours, on what was released
+    assert list(evidence.truths(ATTACKS["nearest-neighbour"]))
+    assert not list(evidence.truths(ATTACKS["output-gradient"]))

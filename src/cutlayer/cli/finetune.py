@@ -38,8 +38,8 @@ def finetune(
 ) -> None:
     """Fine-tune the vendor's model on your texts.
 
-    Texts are privatized here before they leave. Labels have no field in any frame, but the vendor reads nearly all of
-    them from gradients (97 to 100 % where it was measured), unless --label-epsilon draws them first; the result says
+    Texts are privatized here before they leave. Labels leave in no frame (but with --labels-at vendor), and the vendor reads nearly all
+    of them from gradients (97 to 100 % where it was measured), unless --label-epsilon draws them first; the result says
     how many. Interrupt it, run it again, and it goes on.
     """
     from cutlayer.customer import FinetuneResult
