@@ -180,10 +180,12 @@ def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_audit_has_releases_to_attack_and_no_gradients(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
+def test_an_audit_has_releases_to_attack_and_no_gradients(
+    process: VendorProcess, tiny_model: Path, api_key: str, tmp_path: Path
+) -> None:
     with closing(client_of(process, api_key, tmp_path / "home")) as client:
         result = run(client, tmp_path / "run", labels_at="vendor")
-        archive = local_archive(client.home, result.spec.model, result.spec.cut)
+        archive = local_archive(client.home, str(tiny_model), result.spec.cut)
         evidence = Evidence.of(result.folder, Corpora(TRAIN, None, None), archive, home=client.home)
     assert result.ep_n > 0  # nearest neighbours, on what was released
     assert list(evidence.truths(ATTACKS["nearest-neighbour"]))
