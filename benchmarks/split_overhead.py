@@ -32,9 +32,10 @@ from cutlayer.core import Cut
 from cutlayer.customer import Client, Lora, Objective, Training
 from cutlayer.customer.connection import choose_device
 from cutlayer.customer.defaults import settle_training
-from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.customer.order import Order
 from cutlayer.data import Dataset
 from cutlayer.models import Head, load_model, load_tokenizer
+from cutlayer.models.batches import epoch_batches
 from cutlayer.recipes.reference.classifier import Batches
 from cutlayer.recipes.reference.fit import order_without_privacy, tuned_whole
 from cutlayer.vendor.process import VendorProcess

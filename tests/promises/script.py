@@ -21,14 +21,14 @@ from cutlayer.core import Cut, Ragged, Rows, Tokens
 from cutlayer.customer import Objective, RunSpec
 from cutlayer.customer.handout import Offer
 from cutlayer.customer.link import Stored
-from cutlayer.customer.order import epoch_batches
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import FullTuning, TrainBottom
-from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, Examples, padded_batches
+from cutlayer.customer.trainer import LANGUAGE_POSITIONS, Examples
 from cutlayer.customer.tuning import tune
 from cutlayer.models import Archive, Inputs, Part, Seq2SeqBottom, Seq2SeqTail, Tail, seed_dropout
+from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_batches
 from cutlayer.wire import Form, Message, Route, WireType, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,

@@ -32,6 +32,7 @@ from cutlayer.cli import (
     demo,
     finetune,
     generate,
+    job,
     ledger,
     privatize,
     protect,
@@ -111,6 +112,7 @@ generate.register(app)
 privatize.register(app)
 protect.register(app)
 app.add_typer(adapter.app, name="adapter")
+app.add_typer(job.app, name="job")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(vendor.app, name="vendor")

@@ -25,7 +25,8 @@ from cutlayer.cli.output import Output
 from cutlayer.core.extras import require
 from cutlayer.core.setting import Shown, setting
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec
+from cutlayer.customer.columns import TEXTS, DataSpec
+from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.reports.audit_spec import REPORT, AuditSpec
 
 if TYPE_CHECKING:

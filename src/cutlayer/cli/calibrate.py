@@ -18,7 +18,8 @@ from cutlayer.core.cut import Place
 from cutlayer.core.extras import require
 from cutlayer.core.setting import Shown, setting
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.settings import TEXTS, DataSpec, FinetuneSpec, Training
+from cutlayer.customer.columns import TEXTS, DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Training
 from cutlayer.privacy.spec import WordDraw, Words
 from cutlayer.reports.audit_spec import PublicText
 

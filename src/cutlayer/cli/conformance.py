@@ -13,7 +13,7 @@ from cutlayer.cli.options import DATA_HELP, AsJson, Connection, LocalModel
 from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.customer.settings import TEXTS, DataSpec
+from cutlayer.customer.columns import TEXTS, DataSpec
 
 if TYPE_CHECKING:
     from cutlayer.customer import Progress

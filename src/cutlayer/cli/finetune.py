@@ -13,7 +13,8 @@ from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
 from cutlayer.cli.options import AdapterId, AsJson, Connection, Customer, TableFiles, TrainingFiles, warn_unprotected
 from cutlayer.cli.output import Output, fields, percent
-from cutlayer.customer.settings import DataSpec, FinetuneSpec, Objective
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Objective
 
 LABEL, PROBABILITY = "predicted_label", "probability"
 """Columns that `predict` adds."""
@@ -38,9 +39,9 @@ def finetune(
 ) -> None:
     """Fine-tune the vendor's model on your texts.
 
-    Texts are privatized here before they leave. Labels have no field in any frame, but the vendor reads nearly all of
-    them from gradients (97 to 100 % where it was measured), unless --label-epsilon draws them first; the result says
-    how many. Interrupt it, run it again, and it goes on.
+    Texts are privatized here before they leave. Labels leave in no frame, but with --labels-at vendor; the vendor reads
+    nearly all of them from gradients all the same (97 to 100 % where measured), unless --label-epsilon draws them
+    first; the result says how many. Interrupt it, run it again, and it goes on.
     """
     from cutlayer.customer import FinetuneResult
     from cutlayer.customer.run import Run

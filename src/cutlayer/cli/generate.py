@@ -9,7 +9,8 @@ import typer
 from cutlayer.cli.command import settings_command
 from cutlayer.cli.options import AdapterId, AsJson, Customer, warn_unprotected
 from cutlayer.cli.output import Output, fields
-from cutlayer.customer.settings import TEXTS, Sampling
+from cutlayer.customer.columns import TEXTS
+from cutlayer.customer.settings import Sampling
 
 
 @settings_command

@@ -14,7 +14,8 @@ from cutlayer.cli.output import Output
 from cutlayer.core.cut import CUT
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.customer.settings import LOCAL_MODEL, TEXTS
+from cutlayer.customer.columns import TEXTS
+from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.privacy.spec import D_CHI, PRIVACY
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from cutlayer.cli.options import AsJson, Connection, LocalModel, TableFiles, Wor
 from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.customer.settings import DataSpec, FinetuneSpec, Training
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Training
 from cutlayer.privacy.spec import PRIVACY
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from cutlayer.cli.command import arguments
 from cutlayer.cli.options import Connection, TrainingFiles
 from cutlayer.cli.settings import Setting, settings_of
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.settings import DataSpec, FinetuneSpec, Sampling
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Sampling
 from cutlayer.reports.audit_spec import AuditSpec
 from cutlayer.vendor.settings import VendorSettings
 

@@ -7,6 +7,7 @@ from cutlayer.core.lazy import on_first_use
 if TYPE_CHECKING:
     from cutlayer.customer.account import Account
     from cutlayer.customer.client import Client
+    from cutlayer.customer.columns import DataSpec
     from cutlayer.customer.entities import EntityMap, Protected
     from cutlayer.customer.gate import Gate
     from cutlayer.customer.home import Home, default_home
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     )
     from cutlayer.customer.session import Session, Texts
     from cutlayer.customer.settings import (
-        DataSpec,
         FinetuneSpec,
         FullTuning,
         Lora,

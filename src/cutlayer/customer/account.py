@@ -9,12 +9,14 @@ import os
 from pathlib import Path
 
 from cutlayer.core import ConfigError, VendorError
+from cutlayer.customer.follow import follow
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home, adapter_identifier, write_bytes
 from cutlayer.customer.profile import Profile
+from cutlayer.customer.progress import Progress
 from cutlayer.privacy import Ledger
 from cutlayer.wire import Route, Transport, routes
-from cutlayer.wire.messages import AdapterInfo, AdapterList
+from cutlayer.wire.messages import AdapterInfo, AdapterList, JobEntry, JobInfo, JobList, JobProgress
 from cutlayer.wire.transports import HttpTransport
 
 
@@ -85,6 +87,32 @@ class Account:
         """
         where = {"adapter": adapter_identifier(adapter)}
         return self.gate().send(routes.ADAPTER_GET, where).expect(AdapterInfo)
+
+    def jobs(self) -> tuple[JobEntry, ...]:
+        """The tenant's jobs at the vendor."""
+        return self.gate().send(routes.JOBS).expect(JobList).jobs
+
+    def watch_job(self, job: str, progress: Progress) -> JobProgress:
+        """Waits until a job is finished that the vendor trains alone.
+
+        Args:
+            job: The job.
+            progress: Where to show how far it is.
+
+        Raises:
+            ConfigError: This is no job's identifier.
+            VendorError: It failed or was cancelled, or is no such job.
+        """
+        return follow(self.gate(), adapter_identifier(job), progress)
+
+    def cancel_job(self, job: str) -> JobInfo:
+        """Ends a job without an adapter.
+
+        Raises:
+            ConfigError: This is no job's identifier.
+            VendorError: It is over, or is no such job.
+        """
+        return self.gate().send(routes.JOB_CANCEL, {"job": adapter_identifier(job)}).expect(JobInfo)
 
     def delete_adapter(self, adapter: str) -> None:
         """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.

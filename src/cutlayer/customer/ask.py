@@ -26,9 +26,10 @@ from cutlayer.customer.results import Generation, Prediction
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective, Sampling
 from cutlayer.customer.there import written_there
-from cutlayer.customer.trainer import EVALUATION_POSITIONS, LANGUAGE_POSITIONS, padded_batches
+from cutlayer.customer.trainer import LANGUAGE_POSITIONS
 from cutlayer.data import UNCUT, Dataset, tokenise
 from cutlayer.models import Tail
+from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
 from cutlayer.privacy import find_mechanism
 
 

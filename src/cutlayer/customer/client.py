@@ -21,6 +21,7 @@ from cutlayer.core import ConfigError, Cut, Fault
 from cutlayer.core.executors import Executor, InProcess
 from cutlayer.customer.account import check_is_here, delete
 from cutlayer.customer.ask import continue_texts, exchange, predict
+from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import of_pairs, settle
@@ -34,15 +35,7 @@ from cutlayer.customer.progress import Progress, Shows, Silent, shown
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
-from cutlayer.customer.settings import (
-    LOCAL_MODEL,
-    DataSpec,
-    FinetuneSpec,
-    Objective,
-    Sampling,
-    Training,
-    TuningSpec,
-)
+from cutlayer.customer.settings import LOCAL_MODEL, FinetuneSpec, LabelsAt, Objective, Sampling, Training, TuningSpec
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.sources import Source, Texts, read_source, read_texts
 from cutlayer.customer.validate import check_labels, check_public, choose_privacy, validate
@@ -82,6 +75,7 @@ class Settings(Privacy, Columns, total=False):
     privacy_budget: float | None
     label_epsilon: float | None
     label_budget: float | None
+    labels_at: LabelsAt | Literal["customer", "vendor"]
     public_iterations: int
     seed: int | None
     unsafe_noise_seed: int | None

@@ -40,7 +40,7 @@ from cutlayer.customer.recorded import RecordedRun, Stream
 from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run, check_version
-from cutlayer.customer.settings import Objective, RunSpec, TrainBottom
+from cutlayer.customer.settings import LabelsAt, Objective, RunSpec, TrainBottom
 from cutlayer.data import UNCUT, Dataset, tokenise
 from cutlayer.models import Archive
 from cutlayer.privacy import UtilityImportance
@@ -230,7 +230,10 @@ class Evidence:
         elif attack.question is Question.ATTRIBUTE:
             yield from self.attributes.items()
         elif attack.question is Question.LABEL:
-            truth = self.labels if attack.signal in _BY_STEP else self.classes
+            by_step = attack.signal in _BY_STEP
+            if by_step and self.spec.labels_at is LabelsAt.VENDOR:
+                return  # the vendor took the steps, and was sent the labels
+            truth = self.labels if by_step else self.classes
             if truth is not None:
                 yield "", truth
 

@@ -9,6 +9,7 @@ import torch
 
 from cutlayer.core import PrivacyError, Stopped, VendorError
 from cutlayer.customer.corpora import Labelled, Plain
+from cutlayer.customer.follow import follow
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.home import Home
 from cutlayer.customer.link import Link, Seq2SeqLink, Stored
@@ -23,6 +24,7 @@ from cutlayer.customer.settings import Objective
 from cutlayer.customer.threads import threads
 from cutlayer.customer.trainer import Examples, Trainer, TrainingTexts
 from cutlayer.customer.upload import Uploaded, upload
+from cutlayer.privacy import ReportedLabels
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobState
 
@@ -97,7 +99,7 @@ class Execution:
             positions=plan.offer.positions,
             progress=self.progress,
         )
-        best = trainer.fit()
+        best = self._follow(trainer) if plan.by_vendor else trainer.fit()
         return publish(
             self.home,
             plan,
@@ -108,19 +110,33 @@ class Execution:
             seconds=lambda: self.run.state.seconds + time.monotonic() - started,
         )
 
+    def _follow(self, trainer: Trainer) -> int:
+        """Watches until the vendor has trained; returns the step of the best adapter."""
+        told = follow(self.gate, self.run.identifier("job"), self.progress)
+        self.run.state.dev = list(told.dev)
+        trainer.link.step = told.step
+        self.run.log_epochs(told.losses, told.reconstruction_losses)
+        self.run.save()
+        return trainer.best_step
+
     def _examples(self) -> tuple[Examples, Examples, Uploaded | None]:
         """Train and dev: stored at the vendor where the bottom is frozen, else as they are."""
         train, dev = self.plan.data.train, self.plan.data.stopping
         if not self.plan.spec.stores:
             return train, dev, None
-        train_up, dev_up = self._upload(train.texts, "train"), self._upload(dev.texts, "dev")
+        reported = self.plan.data.reported if self.plan.by_vendor else None
+        if reported is not None:
+            reported.keep(self.home.vault)  # before any of them leaves
+        of_train = None if reported is None else reported.select(slice(len(train)))
+        of_dev = None if reported is None else reported.select(slice(len(train), None))
+        train_up, dev_up = self._upload(train.texts, "train", of_train), self._upload(dev.texts, "dev", of_dev)
         return (
             replace(train, texts=train_up.stored(0)),
             replace(dev, texts=dev_up.stored(len(train_up.first_text))),
             train_up,
         )
 
-    def _upload(self, texts: Texts | Stored, name: str) -> Uploaded:
+    def _upload(self, texts: Texts | Stored, name: str, labels: ReportedLabels | None) -> Uploaded:
         if isinstance(texts, Stored):
             raise PrivacyError(f"The texts of {name} were released already.")
         return upload(
@@ -129,7 +145,7 @@ class Execution:
             texts,
             record_set=self.run.identifier(name),
             spec=self.plan.record_set_spec(trained=texts.trained),
-            width=self.plan.offer.model.width,
             progress=self.progress,
             stage=f"privatize and release {name}",
+            labels=labels,
         )

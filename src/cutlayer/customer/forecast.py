@@ -15,9 +15,9 @@ from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import RunSpec, TrainBottom
+from cutlayer.customer.settings import LabelsAt, RunSpec, TrainBottom
 from cutlayer.customer.upload import BLOCK_BYTES, blocks
-from cutlayer.privacy import LABEL_UNIT, Charges, Release, generator
+from cutlayer.privacy import LABEL_UNIT, LABELS_SENT, Charges, Release, generator
 from cutlayer.privacy.budget import within_budget
 from cutlayer.privacy.randomness import KEY_BYTES
 
@@ -81,6 +81,8 @@ class Forecast:
         labels = self._data.reported
         if labels is None:
             return None
+        if self._spec.labels_at is LabelsAt.VENDOR and self._spec.label_epsilon is None:
+            return Guarantee.nothing(LABELS_SENT)
         return labels.guarantee(spent=max(self._ledger.spent_on([labels.charges], LABEL_UNIT), default=0.0))
 
     def overspent(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from cutlayer import wire
 from cutlayer.core import VendorError
 from cutlayer.privacy import NewFrame
 from cutlayer.wire import Frame, Message, Reply, Route, Shape, Transport, WireType
+from cutlayer.wire.routes import LABELS_PUT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,6 +86,13 @@ class StepTensors:
 NO_TENSORS = StepTensors()
 
 
+def _reported(route: Route, labels: ReportedLabels | None) -> dict[str, Tensor]:
+    """Labels of a frame, by role: of the one kind of frame that has them."""
+    if route is not LABELS_PUT or labels is None:
+        return {}
+    return {"labels": labels.labels.to(wire.smallest_index(int(labels.labels.max())))}
+
+
 class Gate:
     """Releases frames to one vendor and writes the ledger first.
 
@@ -124,8 +132,8 @@ class Gate:
             control: The JSON body, for routes that have one.
             release: What a privatizer returned, to be sent whole.
             tensors: What goes up beside it.
-            labels: What gradients are computed from in frames after this one. For the ledger: no frame has a field
-                for a label.
+            labels: What gradients are computed from in frames after this one, for the ledger alone; only
+                `record-set.labels` carries them.
             shapes: What is told of the answer's tensors, as in `Frame`.
             size: Bytes of the answer, of a file.
 
@@ -137,7 +145,7 @@ class Gate:
             route,
             where or {},
             control,
-            self._tensors(release, tensors),
+            self._tensors(release, tensors) | _reported(route, labels),
             shapes=shapes or {},
             size=size,
         )

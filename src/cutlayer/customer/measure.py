@@ -27,7 +27,7 @@ from cutlayer.customer.advice import classifier_advice, language_advice
 from cutlayer.customer.prepare import LabelledTexts
 from cutlayer.customer.recorded import RecordedRun, Steps
 from cutlayer.customer.results import FinetuneResult, LanguageResult, RunResult
-from cutlayer.customer.settings import Objective
+from cutlayer.customer.settings import LabelsAt, Objective
 from cutlayer.customer.trainer import Score
 from cutlayer.privacy import LABELS_SHOWN, keep_probability
 
@@ -108,8 +108,13 @@ def _classifier(
     if not isinstance(accuracy, Proportion):
         raise TypeError("a classifier's utility is an accuracy")
     told(1, 2, "labels")
-    # logits and their gradients look the same at every cut
-    read = measure("output-gradient", recorded.crossed, knowledge=Knowledge(Cut()), truth=recorded.labels)
+    recovery: float | None
+    if recorded.spec.labels_at is LabelsAt.VENDOR:
+        recovery = _sent_labels(data)
+    else:
+        # logits and their gradients look the same at every cut
+        read = measure("output-gradient", recorded.crossed, knowledge=Knowledge(Cut()), truth=recorded.labels)
+        recovery = read.success.value if isinstance(read, Measured) else None
     baseline = _majority_baseline(data)
     return FinetuneResult(
         ua=accuracy.value,
@@ -118,11 +123,18 @@ def _classifier(
         ua_standard_error=accuracy.standard_error,
         majority_baseline=baseline,
         advice=classifier_advice(accuracy, baseline=baseline),
-        label_recovery=read.success.value if isinstance(read, Measured) else None,
+        label_recovery=recovery,
         label_guarantee=promised or Guarantee.nothing(LABELS_SHOWN),
         label_keep=None if epsilon is None else keep_probability(epsilon, len(data.label_names)),
         **common,
     )
+
+
+def _sent_labels(data: LabelledTexts) -> float:
+    """Share of training labels that were sent as they are: no attack is needed to read these."""
+    if not isinstance(data.train.labels, Tensor):
+        raise TypeError("a classifier's texts have labels")
+    return float((data.train.labels == data.rows.labels).double().mean())
 
 
 def _majority_baseline(data: LabelledTexts) -> float:

@@ -22,7 +22,7 @@ from cutlayer.customer.reading import WordReading
 from cutlayer.customer.run import Run
 from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Releasing, Session
-from cutlayer.customer.settings import FullTuning, Objective, RunSpec, TrainBottom
+from cutlayer.customer.settings import FullTuning, LabelsAt, Objective, RunSpec, TrainBottom
 from cutlayer.customer.tuning import trains_shared, tune
 from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
@@ -31,7 +31,7 @@ from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy, Words
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, OptimiserSpec, ReconstructionSpec, RecordSetSpec
+from cutlayer.wire.messages import JobSpec, LoopSpec, OptimiserSpec, ReconstructionSpec, RecordSetSpec
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,24 @@ class Plan:
     def trains(self) -> bool:
         """Whether the customer has weights of its own to train, and to keep in step with the vendor's."""
         return bool(self.session.trained())
+
+    @property
+    def by_vendor(self) -> bool:
+        """Whether the vendor trains alone, on labels that it is sent."""
+        return self.spec.labels_at is LabelsAt.VENDOR
+
+    @property
+    def _loop(self) -> LoopSpec | None:
+        """How the vendor trains alone: in the order in which the customer would."""
+        training = self.spec.training
+        if not self.by_vendor:
+            return None
+        return LoopSpec(
+            orders=tuple(self.order.key(epoch).hex() for epoch in range(training.epochs)),
+            batch_size=training.batch_size,
+            group_by_length=training.group_by_length,
+            patience=training.patience,
+        )
 
     @property
     def total_steps(self) -> int:
@@ -95,6 +113,7 @@ class Plan:
         told = {} if plain is None else {"plain_tokens": plain.count, "plain_sequences": len(plain.numbers)}
         return RecordSetSpec(
             **told,
+            num_labels=len(self.data.label_names) if self.by_vendor else None,
             model=self.offer.model.name,
             cut=self.job_cut,
             form=self.spec.form,
@@ -130,6 +149,7 @@ class Plan:
             wire_type=spec.wire_type,
             segments=self._segments,
             record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
+            loop=self._loop,
             num_labels=len(self.data.label_names) or None,
             trainable_bottom=not spec.stores,
             tuning=spec.tuning.told,
@@ -204,6 +224,12 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     _warn_of_clear_words(data)
+    if spec.labels_at is LabelsAt.VENDOR and spec.label_epsilon is None:
+        warnings.warn(
+            "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first.",
+            CutlayerWarning,
+            stacklevel=2,
+        )
     reading = data.privatizing.reading
     if isinstance(reading, WordReading) and isinstance(spec.privacy, Words) and spec.privacy.vocabulary is not None:
         reading.check_vocabulary(data.tokens)

@@ -167,7 +167,7 @@ def _mean_losses(plan: Plan, trainer: Trainer, kind: str) -> tuple[float, ...]:
     losses, first = trainer.run.losses(kind), plan.spec.public_iterations
     if not losses:
         return ()
-    size = trainer.steps_per_epoch
+    size = 1 if plan.by_vendor else trainer.steps_per_epoch  # of the vendor's own steps each epoch's mean is known
     epochs = (losses[first + epoch * size :][:size] for epoch in range(len(trainer.run.state.dev)))
     return tuple(sum(epoch) / len(epoch) for epoch in epochs)
 

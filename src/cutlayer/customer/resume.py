@@ -29,7 +29,8 @@ def open_job(plan: Plan, run: Run, gate: Gate, home: Home) -> JobInfo:
     if labels is not None:
         labels.keep(home.vault)
     # its gradients show the labels, so they are written down before the first of them
-    info = gate.send(routes.JOB_PUT, {"job": job}, control=plan.job_spec(run), labels=labels).expect(JobInfo)
+    told = None if plan.by_vendor else labels  # where they are sent, they were written down with the frame
+    info = gate.send(routes.JOB_PUT, {"job": job}, control=plan.job_spec(run), labels=told).expect(JobInfo)
     if plan.trains and info.state is not JobState.FINISHED:
         common = max(set(info.checkpoints) & set(run.checkpoints()), default=None)
         if common is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -355,6 +355,12 @@ class Run:
                 f"The losses in {self.folder} cannot be written: {error.strerror}.",
                 remedy="Free some space and run the same command again: it goes on where it stopped.",
             ) from error
+
+    def log_epochs(self, losses: Sequence[float], reconstruction: Sequence[float]) -> None:
+        """Notes the mean losses of epochs whose steps the vendor took alone, as if each were one step's."""
+        for epoch, loss in enumerate(losses):
+            own = reconstruction[epoch] if epoch < len(reconstruction) else None
+            self.log_loss(epoch + 1, loss, reconstruction=own)
 
     def losses(self, kind: str = "loss") -> list[float]:
         """The training losses by step, or those of another kind that were logged; a repeated step counts once."""

@@ -34,10 +34,9 @@ from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy.spec import LARGEST_EPSILON, PRIVACY, PrivacySpec
 from cutlayer.wire.messages import Form, Precision, WireType
 
-TEXTS: Final = "Texts"
 TRAINING: Final = "Training"
 SAMPLING: Final = "Sampling"
-"""Topics of these settings, beside those of privacy and the cut."""
+"""Topics of these settings, beside those of texts, privacy and the cut."""
 
 LOCAL_MODEL: Final = "starter"
 """The model of a vendor in this process, where none is named."""
@@ -55,6 +54,15 @@ class TrainBottom(StrEnum):
     """A fresh release for each epoch and step, each one charged."""
     CACHED = "cached"
     """Trainable blocks above one cached token release: no second look at the text."""
+
+
+class LabelsAt(StrEnum):
+    """Where losses are computed from labels."""
+
+    CUSTOMER = "customer"
+    """At the customer, who sends gradients, step by step."""
+    VENDOR = "vendor"
+    """At the vendor, who trains alone: labels are sent, as they are reported."""
 
 
 class Objective(StrEnum):
@@ -75,51 +83,6 @@ class Objective(StrEnum):
     def best(self, values: Sequence[float]) -> float:
         """The best of several dev values: the highest accuracy, or the lowest perplexity."""
         return min(values) if self.generates else max(values)
-
-
-class DataSpec(SettingsSpec):
-    """Where texts and labels stand in a table, and what a label column may look like."""
-
-    text_column: str = setting(
-        "text",
-        help="The column that holds the text; of an encoder-decoder, the source text.",
-        shown=Shown(TEXTS, common=True, metavar="NAME"),
-    )
-    text_pair_column: str | None = setting(
-        None,
-        help="Classifiers: the column of the second text, for pairs.",
-        shown=Shown(TEXTS, metavar="NAME"),
-    )
-    label_column: str = setting(
-        "label",
-        help="Classifiers: the column that holds the label.",
-        shown=Shown(TEXTS, common=True, metavar="NAME"),
-    )
-    target_column: str = setting(
-        "target",
-        help="Encoder-decoders: the column of the text to be written. Of a decoder (lm), where it is given, texts are "
-        "pairs, and this one is learnt as what follows the source text.",
-        shown=Shown(TEXTS, metavar="NAME"),
-    )
-    facts: bool = setting(
-        False,
-        help="Rows are facts and texts that state them, as WebNLG's: columns triples, references and category. Each "
-        "reference is learnt as the target text of all facts.",
-        shown=Shown(TEXTS),
-    )
-    many_labels: bool = setting(
-        False,
-        help="Classifiers: take a label column that looks like no label, with more than 200 values or another one in "
-        "each row.",
-        shown=Shown(TEXTS),
-    )
-
-    def second_column(self, objective: Objective) -> str | None:
-        """The column of each row's second text, by what is learnt; `None` where rows have one text."""
-        if objective is Objective.CLASSIFICATION:
-            return self.text_pair_column
-        written = objective is Objective.SEQ2SEQ or self.facts or "target_column" in self.model_fields_set
-        return self.target_column if written else None
 
 
 class TuningSpec(MethodSpec, SpecFamily):
@@ -372,6 +335,12 @@ class FinetuneSpec(SettingsSpec):
         shown=Shown(PRIVACY, unit="epsilon", metavar="EPSILON", default="none, and gradients show the labels"),
         gt=0,
         le=LARGEST_EPSILON,
+    )
+    labels_at: LabelsAt = setting(
+        LabelsAt.CUSTOMER,
+        help="Classifiers: where labels are. vendor: they are sent as label_epsilon reports them, in clear without it, "
+        "and the vendor trains alone.",
+        shown=Shown(PRIVACY, source="RAPT §III-B"),
     )
     label_budget: float | None = setting(
         None,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from cutlayer.customer.settings import DataSpec, Objective
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import Objective
 from cutlayer.data import Dataset, Table, fact_pairs, is_table, read_dataset, read_webnlg
 
 Source = str | Path | Dataset | Table

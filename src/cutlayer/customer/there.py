@@ -14,8 +14,8 @@ from cutlayer.customer.results import Generation
 from cutlayer.customer.sampling import check_sampling
 from cutlayer.customer.session import Session
 from cutlayer.customer.settings import Sampling
-from cutlayer.customer.trainer import padded_batches
 from cutlayer.models import BeamSearch
+from cutlayer.models.batches import padded_batches
 from cutlayer.privacy import Release
 from cutlayer.wire import Form, FrameError, routes, unpack
 

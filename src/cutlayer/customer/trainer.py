@@ -11,20 +11,19 @@ from torch import Tensor
 
 from cutlayer.core import ConfigError, Perplexity, Proportion, Tokens
 from cutlayer.customer.link import Link, Stored
-from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.customer.order import Order
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.run import OPTIMISER, Run, RunState
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import RunSpec, TrainBottom
+from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_batches
 from cutlayer.models.joint import JointGradients
 from cutlayer.models.optimiser import Optimiser, is_update
 from cutlayer.wire import routes
 from cutlayer.wire.messages import JobInfo, SnapshotRequest
 
-EVALUATION_POSITIONS = 2**15
-"""Positions of one evaluation frame, padding included, where the vendor takes as many: enough to hide headers."""
 LANGUAGE_POSITIONS = 2**12
-"""The same where each position is answered with a row, and becomes scores of a whole vocabulary."""
+"""Of one evaluation frame where each position is answered with a row, and becomes scores of a whole vocabulary."""
 
 Score = Proportion | Perplexity
 """How good a model is: the share of texts labelled right, or how surprised it is by a token."""
@@ -51,23 +50,6 @@ class Examples:
         """The examples at `indices`, `[chosen]` int64; labels `[chosen]`, or the texts' own tokens."""
         labels = self.labels
         return self.texts.select(indices), labels[indices] if isinstance(labels, Tensor) else labels.select(indices)
-
-
-def padded_batches(lengths: Tensor, most: int) -> Iterator[Tensor]:
-    """Consecutive texts' numbers, `[batch]` int64, whose padded batch stays within `most` positions, or is one text.
-
-    Args:
-        lengths: `[n]` int64, positions of each text.
-        most: Positions of a batch, padding included.
-    """
-    start = longest = 0
-    for number, length in enumerate(lengths.tolist()):
-        longest = max(longest, length)
-        if number > start and longest * (number + 1 - start) > most:
-            yield torch.arange(start, number)
-            start, longest = number, length
-    if start < len(lengths):
-        yield torch.arange(start, len(lengths))
 
 
 def evaluation_batches(examples: Examples, positions: int) -> Iterator[Tensor]:

@@ -9,16 +9,17 @@ the vendor does not hold.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from cutlayer.core import PrivacyError, Tokens
-from cutlayer.customer.gate import Gate
+from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.customer.link import Stored
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
+from cutlayer.privacy import ReportedLabels
 from cutlayer.wire import Form, routes
 from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec, SealRequest
 
@@ -72,9 +73,9 @@ def upload(
     *,
     record_set: str,
     spec: RecordSetSpec,
-    width: int,
     progress: Progress,
     stage: str,
+    labels: ReportedLabels | None = None,
 ) -> Uploaded:
     """Releases texts into a record set, or finishes a broken upload of it.
 
@@ -84,9 +85,9 @@ def upload(
         texts: What to release.
         record_set: The set's identifier, the same at every try.
         spec: What the records are.
-        width: Elements of a boundary row.
         progress: Where to show progress.
         stage: What to call it there.
+        labels: What is to lie beside them at the vendor; `None` where labels stay here.
 
     Raises:
         PrivacyError: The vendor holds other bytes for these texts than those drawn now.
@@ -94,7 +95,7 @@ def upload(
     where: dict[str, str | int] = {"record_set": record_set}
     info = gate.send(routes.RECORD_SET_PUT, where, control=spec).expect(RecordSetInfo)
     held = {shard.number: shard.sha256 for shard in info.shards}
-    size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * width))
+    size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * gate.width))
     uploaded = Uploaded()
     number_of: dict[bytes, int] = {}
     shard = 0
@@ -127,6 +128,19 @@ def upload(
                 )
             shard += 1
         progress.update(stage, int(chosen[-1]) + 1, len(texts))
+    if not info.sealed and labels is not None:
+        records = torch.tensor(uploaded.record_of)
+        gate.send(routes.LABELS_PUT, where, tensors=StepTensors(records), labels=_in_no_order(labels, records))
     if not info.sealed:
         gate.send(routes.SEAL, where, control=SealRequest(shards=shard, records=len(number_of)))
     return uploaded
+
+
+def _in_no_order(labels: ReportedLabels, records: Tensor) -> ReportedLabels:
+    """Labels, those of one record sorted: in clear they may differ, and their order would be that of the file."""
+    by_label = labels.labels.argsort(stable=True)
+    places = by_label[records[by_label].argsort(stable=True)]
+    slots = records.argsort(stable=True)
+    found = torch.empty_like(labels.labels)
+    found[slots] = labels.labels[places]
+    return replace(labels, labels=found)

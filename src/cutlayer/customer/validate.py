@@ -10,20 +10,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from cutlayer.core import ConfigError, DataError, Fault, ModelError, Place
+from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.reconstruction import Reconstruction
-from cutlayer.customer.settings import (
-    DataSpec,
-    FinetuneSpec,
-    FullTuning,
-    Objective,
-    RunSpec,
-    TrainBottom,
-)
+from cutlayer.customer.settings import FinetuneSpec, FullTuning, LabelsAt, Objective, RunSpec, TrainBottom
 from cutlayer.data import Dataset
 from cutlayer.models import Archive, check_method
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
-from cutlayer.wire.messages import MAX_PLAIN_INDICES, Form, ModelInfo
+from cutlayer.wire.messages import MAX_EPOCHS_ALONE, MAX_PLAIN_INDICES, Form, ModelInfo
 
 
 def choose_privacy(eta: float | None, privacy: PrivacySpec | None) -> PrivacySpec:
@@ -61,6 +55,7 @@ def validate(spec: RunSpec, data: DataSpec | None = None) -> None:
     """
     find_mechanism(spec.privacy.noise)
     faults = [*_cut_faults(spec), *_budget_faults(spec), *_label_faults(spec), *_reconstruction_faults(spec)]
+    faults += _vendor_label_faults(spec)
     if spec.objective is Objective.CLASSIFICATION:
         faults += _classifier_faults(spec)
     else:
@@ -125,6 +120,16 @@ def _label_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("label_budget", budget, "cannot limit labels drawn from a seed, which protects nothing")
     elif budget is not None and epsilon > budget:
         yield Fault("label_budget", budget, f"must be {epsilon:g} or more, which is label_epsilon")
+
+
+def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with labels at the vendor."""
+    if spec.labels_at is LabelsAt.CUSTOMER:
+        return
+    if spec.objective.generates or not spec.stores:
+        yield Fault("labels_at", spec.labels_at, "is for classifiers with a frozen bottom: others' labels stay here")
+    if spec.training.epochs > MAX_EPOCHS_ALONE:
+        yield Fault("epochs", spec.training.epochs, f"must be at most {MAX_EPOCHS_ALONE} with labels at the vendor")
 
 
 def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:

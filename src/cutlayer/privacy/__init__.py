@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         VendorSummary,
     )
     from cutlayer.privacy.labels import (
+        LABELS_SENT,
         LABELS_SHOWN,
         LabelResponse,
         ReportedLabels,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from cutlayer.privacy.words import Dictionary, Grouping, Lexicon, PlainWords, Word, WordSpace
 
 __all__ = [
+    "LABELS_SENT",
     "LABELS_SHOWN",
     "LABEL_UNIT",
     "LARGEST_EPSILON",

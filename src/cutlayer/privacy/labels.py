@@ -32,6 +32,7 @@ from cutlayer.privacy.vault import Vault
 
 RESPONSE: Final = "randomised response"
 IN_CLEAR: Final = "none"
+LABELS_SENT: Final = "Training labels were sent to the vendor as they are."
 LABELS_SHOWN: Final = "Gradients show training labels: with a cross-entropy, the vendor reads each of them."
 UNSAFE_LABELS: Final = "Labels were drawn from a seed: whoever knows it can undo the draw. Nothing is promised."
 _UNCOVERED: Final = (
@@ -95,6 +96,7 @@ class ReportedLabels:
         outdated: Records that have another label now than when their report was drawn.
         unsafe: Whether they were drawn from a seed.
         bodies: What the vault keeps, by identity.
+        record_of: `[n]` int64, each text's place among the records.
     """
 
     labels: Tensor = field(repr=False)
@@ -106,6 +108,21 @@ class ReportedLabels:
     outdated: int = 0
     unsafe: bool = False
     bodies: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+    record_of: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64), repr=False)
+
+    def select(self, chosen: slice) -> ReportedLabels:
+        """Those of some of the texts, with what the ledger must know about these."""
+        places, record_of = self.record_of[chosen].unique(return_inverse=True)
+        kept = places.tolist()
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            identities=tuple(self.identities[place] for place in kept),
+            contents=tuple(self.contents[place] for place in kept),
+            charges=self.charges.select(places),
+            digests=tuple(self.digests[place] for place in kept),
+            record_of=record_of,
+        )
 
     @property
     def mechanism(self) -> str:
@@ -236,6 +253,7 @@ class LabelResponse:
             else sum(each.label != true[number] for number, each in kept.items()),
             unsafe=self._secret.is_unsafe,
             bodies=bodies,
+            record_of=_places(record_of),
         )
 
     def _kept(
@@ -324,6 +342,12 @@ def _merged(names: Sequence[Sequence[bytes]]) -> list[int]:
             first, other = sorted((root(holder.setdefault(name, item)), root(item)))
             parent[other] = first
     return [root(item) for item in range(len(names))]
+
+
+def _places(numbers: Sequence[int]) -> Tensor:
+    """`[n]` int64: of each number its place among the different ones, in the order in which they are met."""
+    places: dict[int, int] = {}
+    return torch.tensor([places.setdefault(number, len(places)) for number in numbers], dtype=torch.int64)
 
 
 def _joined(parts: Sequence[str]) -> bytes:

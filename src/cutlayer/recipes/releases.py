@@ -93,14 +93,15 @@ def release(
     session = build_session(archive, home, spec, run_privatizing(archive, home, spec), None, torch.device("cpu"))
     shutil.rmtree(folder, ignore_errors=True)
     recorder = RecordingTransport(Shelf(), folder)
-    terms = Terms(run=folder.name, vocab_size=archive.manifest.vocab_size, wire_type=wire_type)
+    width = 1 if archive.table is None else archive.table.shape[1]
+    terms = Terms(run=folder.name, vocab_size=archive.manifest.vocab_size, width=width, wire_type=wire_type)
     gate = Gate(recorder, home.ledger, terms)
     kind = RecordSetSpec(model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=wire_type)
     records, replaced = {}, {}
     for name, tokens in texts.items():
         done = upload(
             session, gate, Texts(tokens), record_set=identifier(name), spec=kind,
-            width=1 if archive.table is None else archive.table.shape[1], progress=progress, stage=f"release {name}",
+            progress=progress, stage=f"release {name}",
         )  # fmt: skip
         records[name] = torch.tensor(done.record_of)
         replaced[name] = (done.replaced or 0) / max(1, done.tokens)

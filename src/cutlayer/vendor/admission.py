@@ -94,8 +94,18 @@ class Admission:
                     "must be null but of classifiers on stored ids",
                 )
             )
+        faults += self._loop_faults(spec)
         if faults:
             raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
+
+    def _loop_faults(self, spec: JobSpec) -> Iterator[Fault]:
+        """What does not go with a job that the vendor trains alone."""
+        if spec.loop is None:
+            return
+        if spec.num_labels is None or spec.trainable_bottom or len(spec.record_sets) != 2:
+            yield Fault("loop", "set", "must be null but of classifiers on two stored sets, train and dev")
+        if spec.shared_weights:
+            yield Fault("shared_weights", True, "must be false where the vendor trains alone")
 
     def _tuning_faults(self, spec: JobSpec) -> Iterator[Fault]:
         """What does not go with what is tuned."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -14,15 +14,17 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 from fastapi import FastAPI, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, Response
 
 from cutlayer.core import Cut
 from cutlayer.core.files import remove_leftovers
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
+from cutlayer.vendor.alone import Loops, Standings, add_alone
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
+from cutlayer.vendor.description import PROBLEMS, at, tenant_of
 from cutlayer.vendor.door import Door, key_in, wrong_key
 from cutlayer.vendor.frames import Handler, ShortWay, in_tensors
 from cutlayer.vendor.generations import Generations
@@ -36,7 +38,7 @@ from cutlayer.vendor.residents import Residents
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.steps import STEP_ROUTES
 from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload
-from cutlayer.wire import Route, routes
+from cutlayer.wire import routes
 from cutlayer.wire.messages import (
     AdapterInfo,
     AdapterList,
@@ -49,7 +51,6 @@ from cutlayer.wire.messages import (
     JobSpec,
     ModelList,
     ModelName,
-    Problem,
     RecordSetInfo,
     RecordSetSpec,
     SealRequest,
@@ -108,6 +109,8 @@ class Vendor:
         self.residents.unpin = self.generations.unpin
         self.metrics = Metrics()
         self.compute = ComputeThread(settings.compute_threads, executor, watch=self.metrics.computed)
+        self.standings = Standings(self.jobs, self.database)
+        self.loops = Loops(self.jobs, self.standings, self.compute)
         self.doorkeeper = Doorkeeper(self.database)
         self.metrics.live_jobs.set_function(lambda: self.jobs.live)
         self.metrics.live_job_bytes.set_function(lambda: self.jobs.held_bytes)
@@ -119,6 +122,7 @@ class Vendor:
 
     def close(self) -> None:
         """Writes jobs to disk and lets go of everything."""
+        self.loops.stop()
         self.compute.close(self.jobs.close)
         self.database.close()
         os.close(self._lock)
@@ -155,6 +159,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     _add_control(app, vendor)
     _add_records(app, vendor)
     _add_jobs(app, vendor)
+    add_alone(app, vendor.jobs, vendor.standings, vendor.compute)
     frames = _add_generations(app, vendor)
     _add_operations(app, vendor)
     app.add_middleware(ShortWay, handlers=frames)
@@ -166,7 +171,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
 
 
 def _add_control(app: FastAPI, vendor: Vendor) -> None:
-    @app.api_route(**_at(routes.SERVICE))
+    @app.api_route(**at(routes.SERVICE))
     def service() -> ServiceInfo:
         """What this vendor is."""
         settings = vendor.settings
@@ -178,7 +183,7 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
             threads=settings.compute_threads,
         )
 
-    @app.api_route(**_at(routes.MODELS))
+    @app.api_route(**at(routes.MODELS))
     def models() -> ModelList:
         """The models on offer."""
         return ModelList(models=tuple(card.info for card in vendor.catalogue.cards.values()))
@@ -189,47 +194,47 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
             found = await vendor.compute.run(lambda _: vendor.catalogue.archive(model, cut), tenant)
         return found
 
-    @app.api_route(**_at(routes.ARCHIVE))
+    @app.api_route(**at(routes.ARCHIVE))
     async def archive(request: Request, model: ModelName, cut: str) -> ArchiveManifest:
         """What a customer receives of a model for a cut."""
-        manifest, _ = await written(_tenant(request), model, cut_of(cut))
+        manifest, _ = await written(tenant_of(request), model, cut_of(cut))
         return manifest
 
-    @app.api_route(**_at(routes.ARCHIVE_FILE))
+    @app.api_route(**at(routes.ARCHIVE_FILE))
     async def archive_file(request: Request, model: ModelName, cut: str, file: str) -> Response:
         """One file of an archive."""
-        manifest, folder = await written(_tenant(request), model, cut_of(cut))
+        manifest, folder = await written(tenant_of(request), model, cut_of(cut))
         if file not in {entry.name for entry in manifest.files}:
             raise not_found("file", file if file.isalnum() else "of that name")
         return FileResponse(folder / file, media_type=TENSOR_MEDIA_TYPE)
 
-    @app.api_route(**_at(routes.ADAPTERS))
+    @app.api_route(**at(routes.ADAPTERS))
     def adapters(request: Request) -> AdapterList:
         """The tenant's adapters."""
-        return vendor.adapters.list(_tenant(request))
+        return vendor.adapters.list(tenant_of(request))
 
-    @app.api_route(**_at(routes.ADAPTER_GET))
+    @app.api_route(**at(routes.ADAPTER_GET))
     def adapter(request: Request, adapter: Identifier) -> AdapterInfo:
         """One adapter."""
-        return vendor.adapters.info(_tenant(request), adapter)
+        return vendor.adapters.info(tenant_of(request), adapter)
 
-    @app.api_route(**_at(routes.ADAPTER_DELETE))
+    @app.api_route(**at(routes.ADAPTER_DELETE))
     async def delete_adapter(request: Request, adapter: Identifier) -> None:
         """Deletes an adapter."""
-        await run_in_threadpool(vendor.adapters.delete, _tenant(request), adapter)
-        vendor.compute.post(vendor.generations.forget, _tenant(request), adapter)
+        await run_in_threadpool(vendor.adapters.delete, tenant_of(request), adapter)
+        vendor.compute.post(vendor.generations.forget, tenant_of(request), adapter)
 
-    @app.api_route(**_at(routes.ADAPTER_INFER))
+    @app.api_route(**at(routes.ADAPTER_INFER))
     async def infer(request: Request, adapter: Identifier) -> Response:
         """The adapted top's output for a release."""
         body = await request.body()
-        return in_tensors(await vendor.compute.run(vendor.adapters.infer, _tenant(request), adapter, body))
+        return in_tensors(await vendor.compute.run(vendor.adapters.infer, tenant_of(request), adapter, body))
 
-    @app.api_route(**_at(routes.ADAPTER_GENERATE))
+    @app.api_route(**at(routes.ADAPTER_GENERATE))
     async def write(request: Request, adapter: Identifier) -> Response:
         """The ids that follow those of a release, by beam search."""
         body = await request.body()
-        return in_tensors(await vendor.compute.run(vendor.adapters.write, _tenant(request), adapter, body))
+        return in_tensors(await vendor.compute.run(vendor.adapters.write, tenant_of(request), adapter, body))
 
 
 # ---------------------------------------------------------------- record sets
@@ -238,27 +243,27 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
 def _add_records(app: FastAPI, vendor: Vendor) -> None:
     store = vendor.store
 
-    @app.api_route(**_at(routes.RECORD_SET_PUT))
+    @app.api_route(**at(routes.RECORD_SET_PUT))
     def put(request: Request, record_set: Identifier, spec: RecordSetSpec) -> RecordSetInfo:
         """Opens a record set, or finds it open."""
-        return store.put(_tenant(request), record_set, spec)
+        return store.put(tenant_of(request), record_set, spec)
 
-    @app.api_route(**_at(routes.RECORD_SET_GET))
+    @app.api_route(**at(routes.RECORD_SET_GET))
     def info(request: Request, record_set: Identifier) -> RecordSetInfo:
         """A record set; shards that it does not list are to be sent again."""
-        return store.info(_tenant(request), record_set)
+        return store.info(tenant_of(request), record_set)
 
-    @app.api_route(**_at(routes.RECORD_SET_DELETE))
+    @app.api_route(**at(routes.RECORD_SET_DELETE))
     def delete(request: Request, record_set: Identifier) -> None:
         """Deletes a record set."""
-        store.delete(_tenant(request), record_set)
+        store.delete(tenant_of(request), record_set)
 
-    @app.api_route(**_at(routes.SEAL))
+    @app.api_route(**at(routes.SEAL))
     def seal(request: Request, record_set: Identifier, sealing: SealRequest) -> RecordSetInfo:
         """Closes a record set."""
-        return store.seal(_tenant(request), record_set, sealing)
+        return store.seal(tenant_of(request), record_set, sealing)
 
-    @app.api_route(**_at(routes.SHARD_PUT))
+    @app.api_route(**at(routes.SHARD_PUT))
     async def put_shard(
         request: Request,
         record_set: Identifier,
@@ -267,7 +272,7 @@ def _add_records(app: FastAPI, vendor: Vendor) -> None:
     ) -> ShardInfo:
         """Stores a shard, or finds it stored."""
         size = int(request.headers.get("content-length", 0))
-        upload = await run_in_threadpool(store.receive, _tenant(request), record_set, shard, size=size, sha256=sha256)
+        upload = await run_in_threadpool(store.receive, tenant_of(request), record_set, shard, size=size, sha256=sha256)
         if isinstance(upload, ShardInfo):
             async for _ in request.stream():
                 pass
@@ -312,72 +317,74 @@ def _add_jobs(app: FastAPI, vendor: Vendor) -> None:
         **options: P.kwargs,
     ) -> T:
         """Runs a call on a tenant's job in its turn; what can be done before is done before."""
-        tenant = _tenant(request)
+        tenant = tenant_of(request)
         if not jobs.is_live(tenant, job):
             await run_in_threadpool(jobs.read_ahead, tenant, job)
         return await vendor.compute.run(call, tenant, job, *arguments, **options)
 
-    @app.api_route(**_at(routes.JOB_PUT))
+    @app.api_route(**at(routes.JOB_PUT))
     async def put(request: Request, job: Identifier, spec: JobSpec) -> JobInfo:
         """Starts a job, or finds it started."""
-        await run_in_threadpool(vendor.store.read_ahead, _tenant(request), spec.record_sets)
-        return await vendor.compute.run(jobs.put, _tenant(request), job, spec)
+        await run_in_threadpool(vendor.store.read_ahead, tenant_of(request), spec.record_sets)
+        info = await vendor.compute.run(jobs.put, tenant_of(request), job, spec)
+        await run_in_threadpool(vendor.loops.start, tenant_of(request), job, info)
+        return info
 
-    @app.api_route(**_at(routes.JOB_GET))
+    @app.api_route(**at(routes.JOB_GET))
     async def info(request: Request, job: Identifier) -> JobInfo:
         """Where a job stands."""
-        info = await run_in_threadpool(jobs.info, _tenant(request), job)
+        info = await run_in_threadpool(jobs.info, tenant_of(request), job)
         return info if info is not None else await run(jobs.resume, request, job)
 
-    @app.api_route(**_at(routes.JOB_DELETE))
+    @app.api_route(**at(routes.JOB_DELETE))
     async def delete(request: Request, job: Identifier) -> None:
         """Deletes a job."""
         try:
-            await run_in_threadpool(jobs.delete, _tenant(request), job)
+            await run_in_threadpool(jobs.delete, tenant_of(request), job)
         finally:
-            vendor.compute.post(jobs.forget, _tenant(request), job)
+            vendor.compute.post(jobs.forget, tenant_of(request), job)
 
     def add_frame(kind: int, description: str) -> None:
         summary = STEP_ROUTES[kind].name.removeprefix("job.").replace("-", " ").title()
 
-        @app.api_route(**_at(STEP_ROUTES[kind]), summary=summary, description=description)
+        @app.api_route(**at(STEP_ROUTES[kind]), summary=summary, description=description)
         async def accept(request: Request, job: Identifier, step: StepNumber) -> Response:
             return in_tensors(await run(jobs.accept, request, job, kind, step, await request.body()))
 
     for kind, description in _FRAMES.items():
         add_frame(kind, description)
 
-    @app.api_route(**_at(routes.STEP_GET))
+    @app.api_route(**at(routes.STEP_GET))
     async def output(request: Request, job: Identifier, step: StepNumber) -> Response:
         """The output of the last step again."""
-        body = await run_in_threadpool(jobs.kept_output, _tenant(request), job, step)
+        body = await run_in_threadpool(jobs.kept_output, tenant_of(request), job, step)
         return in_tensors(body if body is not None else await run(jobs.output, request, job, step))
 
-    @app.api_route(**_at(routes.UPDATE))
+    @app.api_route(**at(routes.UPDATE))
     async def update(request: Request, job: Identifier, step: StepNumber) -> JobInfo:
         """Takes the update that waits for what the customer tells of its own gradients."""
         return await run(jobs.update, request, job, step, await request.body())
 
-    @app.api_route(**_at(routes.JOB_INFER))
+    @app.api_route(**at(routes.JOB_INFER))
     async def infer(request: Request, job: Identifier) -> Response:
         """A job's output in evaluation mode."""
         return in_tensors(await run(jobs.infer, request, job, await request.body()))
 
-    @app.api_route(**_at(routes.SNAPSHOT))
+    @app.api_route(**at(routes.SNAPSHOT))
     async def snapshot(request: Request, job: Identifier, at: SnapshotRequest) -> JobInfo:
         """Keeps the adapter as it is."""
         return await run(jobs.snapshot, request, job, at.step)
 
-    @app.api_route(**_at(routes.ROLLBACK))
+    @app.api_route(**at(routes.ROLLBACK))
     async def rollback(request: Request, job: Identifier, to: SnapshotRequest) -> JobInfo:
         """Takes a job back to a checkpoint."""
         return await run(jobs.rollback, request, job, to.step)
 
-    @app.api_route(**_at(routes.FINISH))
+    @app.api_route(**at(routes.FINISH))
     async def finish(request: Request, job: Identifier, at: SnapshotRequest) -> AdapterInfo:
         """Publishes the adapter and ends the job."""
         info = await run(jobs.finish, request, job, at.step)
-        vendor.compute.post(vendor.generations.forget, _tenant(request), job)
+        vendor.compute.post(vendor.generations.forget, tenant_of(request), job)
         return info
 
 
@@ -388,31 +395,32 @@ def _add_generations(app: FastAPI, vendor: Vendor) -> dict[str, Handler]:
     """Adds the routes; returns handlers of those that are to take the short way."""
     run, generations = vendor.compute.run, vendor.generations
 
-    @app.api_route(**_at(routes.GENERATION_PUT))
+    @app.api_route(**at(routes.GENERATION_PUT))
     async def put(request: Request, generation: Identifier, spec: GenerationSpec) -> GenerationInfo:
         """Starts a session, or finds it started."""
-        return await run(generations.put, _tenant(request), generation, spec)
+        return await run(generations.put, tenant_of(request), generation, spec)
 
-    @app.api_route(**_at(routes.GENERATION_STEP))
+    @app.api_route(**at(routes.GENERATION_STEP))
     async def step(request: Request, generation: Identifier, step: StepNumber) -> Response:
         """Takes the next positions of a session's texts, or answers a repetition."""
-        return in_tensors(await answer(_tenant(request), generation, step, body=await request.body()))
+        return in_tensors(await answer(tenant_of(request), generation, step, body=await request.body()))
 
     async def answer(tenant: str, generation: str, step: int, *, body: bytes) -> bytes:
         return await run(generations.step, tenant, generation, step, body)
 
-    @app.api_route(**_at(routes.GENERATION_DELETE))
+    @app.api_route(**at(routes.GENERATION_DELETE))
     def delete(request: Request, generation: Identifier) -> None:
         """Ends a session."""
-        generations.delete(_tenant(request), generation)
+        generations.delete(tenant_of(request), generation)
 
     return {routes.GENERATION_STEP.name: answer}
 
 
 async def _expire(vendor: Vendor) -> None:
-    """Ends idle sessions, and has idle jobs and adapters leave memory, also where nobody asks for anything."""
+    """What happens where nobody asks: sessions end, what is idle leaves memory, and jobs trained here go on."""
     limits = vendor.settings.limits
     while True:
+        await run_in_threadpool(vendor.loops.wake)
         await asyncio.sleep(min(_SECONDS_BETWEEN_EXPIRIES, limits.generation_seconds, limits.live_seconds))
         if vendor.generations.live:
             await vendor.compute.run(lambda _: vendor.generations.expire(), _NOBODY)
@@ -428,7 +436,7 @@ async def _expire(vendor: Vendor) -> None:
 
 
 def _add_operations(app: FastAPI, vendor: Vendor) -> None:
-    @app.get("/healthz", operation_id="health", responses=_PROBLEMS)
+    @app.get("/healthz", operation_id="health", responses=PROBLEMS)
     def health() -> dict[str, str]:
         """Whether the vendor is up and reaches its database."""
         vendor.database.check()
@@ -452,44 +460,6 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         app.openapi_schema = described
     return app.openapi_schema
-
-
-_PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "The vendor refuses, and says what to do.", **_PROBLEM},
-    "5XX": {"description": "The vendor cannot, and says what to do.", **_PROBLEM},
-}
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
-
-
-def _at(route: Route) -> dict[str, Any]:
-    """How a route of the protocol is added, so that path, method and description cannot drift from it."""
-    responses = dict(_PROBLEMS)
-    described: dict[str, Any] = {"security": [{"key": []}]}
-    if route.tensors:
-        roles: Sequence[str] = sorted(" + ".join(sorted(names)) for names in route.tensors)
-        described["requestBody"] = {
-            "required": True,
-            "description": f"A safetensors block with the tensors {', or '.join(roles)}.",
-            "content": {TENSOR_MEDIA_TYPE: _BYTES},
-        }
-    if route.reply_tensors or route.raw_reply:
-        responses[200] = {"description": "Bytes", "content": {TENSOR_MEDIA_TYPE: _BYTES}}
-    return {
-        "path": route.path,
-        "methods": [route.method],
-        "operation_id": route.name,
-        "responses": responses,
-        "openapi_extra": described,
-        "response_class": JSONResponse if route.reply is not None else Response,
-        "response_model": route.reply,
-        "status_code": 200 if route.reply or route.reply_tensors or route.raw_reply else 204,
-    }
-
-
-def _tenant(request: Request) -> str:
-    tenant: str = request.state.tenant
-    return tenant
 
 
 def _version() -> str:

@@ -97,12 +97,29 @@ class Shard(Table):
     records: Mapped[int] = mapped_column(BigInteger)
 
 
+class Labels(Table):
+    """Labels beside a record set, which arrived whole.
+
+    Attributes:
+        records: How many records they are of, each of which they name.
+    """
+
+    __tablename__ = "labels"
+    __table_args__ = (ForeignKeyConstraint(["tenant", "record_set"], ["record_sets.tenant", "record_sets.id"]),)
+
+    tenant: Mapped[str] = mapped_column(String(64), primary_key=True)
+    record_set: Mapped[str] = mapped_column(String(32), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    size: Mapped[int] = mapped_column(BigInteger)
+    records: Mapped[int] = mapped_column(BigInteger)
+
+
 class Job(Table):
     """A job; where it stands is in its folder until it is finished.
 
     Attributes:
         threads: Compute threads that it started with and keeps.
-        final: Its `JobInfo` as JSON once it is finished.
+        final: Its `JobInfo` as JSON once it is over.
     """
 
     __tablename__ = "jobs"

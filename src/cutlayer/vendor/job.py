@@ -125,6 +125,17 @@ class LiveJob:
         return self._failed or self._journal.log.in_doubt
 
     @property
+    def stored_records(self) -> Records:
+        """Its stored records.
+
+        Raises:
+            TypeError: It has none.
+        """
+        if self._records is None:
+            raise TypeError("this job's steps carry their own texts")
+        return self._records
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that it holds between two frames: its tensors, at most, and its last answers."""
         return self._room.held + self._journal.answer_bytes

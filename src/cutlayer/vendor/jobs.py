@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from contextlib import ExitStack
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
+import torch
 from sqlalchemy import func, select
 
 from cutlayer.core import StorageError
@@ -18,7 +20,9 @@ from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.earlier import read_job_info, read_job_spec
 from cutlayer.vendor.job import LiveJob, Room
 from cutlayer.vendor.journal import roll_back
+from cutlayer.vendor.labels import LabelStore
 from cutlayer.vendor.log import UPDATE
+from cutlayer.vendor.loop import Examples, Loop, told
 from cutlayer.vendor.problems import Refusal, conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
@@ -43,6 +47,9 @@ class Jobs:
         catalogue: The models.
         store: The record sets.
         residents: What is in memory.
+
+    Attributes:
+        labels: Labels beside the record sets.
     """
 
     def __init__(
@@ -57,11 +64,13 @@ class Jobs:
         self._database = database
         self._catalogue = catalogue
         self._store = store
+        self.labels = LabelStore(store, database)
         self._admission = Admission(settings.limits, catalogue, store, residents)
         # By default half of it: models, adapters, requests and the backward pass take their share of the rest.
         self._graph_limit = settings.limits.max_graph_bytes or memory(catalogue.device) // 2
         self._residents = residents
         self._live = Shelf[LiveJob]()
+        self._loops = WeakKeyDictionary[LiveJob, Loop]()  # they leave memory with their jobs
         residents.add(self._live)
         self._remove_finished()
 
@@ -115,7 +124,7 @@ class Jobs:
             except BaseException:
                 self._drop(tenant, name)
                 raise
-            return job.info(Standing()) if live is None else live.info
+            return told(job, Standing()) if live is None else told(job, live.standing)
         if self._stored(row).spec != spec:
             raise conflict("spec-differs", f"Job {name} is there with another spec.", remedy="Choose a new identifier.")
         info = self.info(tenant, name)
@@ -133,9 +142,9 @@ class Jobs:
             self._admission.check_weights(job.spec)
             if not job.was_opened:
                 self._store.is_sealed(tenant, job.spec)  # refuses sets that were made for another kind of job
-                return job.info(Standing())
+                return told(job, Standing())
             standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
-        return None if standing is None else job.info(standing)
+        return None if standing is None else told(job, standing)
 
     def read_ahead(self, tenant: str, name: str) -> None:
         """Reads a job's records through before it is brought back into memory. May be called from any thread."""
@@ -145,7 +154,8 @@ class Jobs:
 
     def resume(self, tenant: str, name: str) -> Pieces[JobInfo]:
         """Where a job stands, brought back into memory."""
-        return (yield from self._touch(tenant, name)).info
+        live = yield from self._touch(tenant, name)
+        return told(live.stored, live.standing)
 
     def delete(self, tenant: str, name: str) -> None:
         """Deletes a job; what it published stays. May be called from any thread; `forget` is to follow."""
@@ -173,7 +183,7 @@ class Jobs:
 
     def accept(self, tenant: str, name: str, kind: int, step: int, body: bytes) -> Pieces[bytes]:
         """Takes a frame of a step; see `LiveJob.accept`."""
-        live = yield from self._touch(tenant, name)
+        live = yield from self._touch_theirs(tenant, name)
         try:
             return (yield from live.accept(kind, step, body))
         finally:
@@ -199,12 +209,12 @@ class Jobs:
 
     def infer(self, tenant: str, name: str, body: bytes) -> Pieces[bytes]:
         """A job's output in evaluation mode."""
-        live = yield from self._touch(tenant, name)
+        live = yield from self._touch_theirs(tenant, name)
         return (yield from live.infer(body))
 
     def snapshot(self, tenant: str, name: str, step: int) -> Pieces[JobInfo]:
         """Keeps the adapter as it is after `step` gradients, to be published later."""
-        live = yield from self._touch(tenant, name)
+        live = yield from self._touch_theirs(tenant, name)
         kept = live.info.snapshots
         if step not in kept:
             limit = self._settings.limits.snapshots_per_job
@@ -222,6 +232,7 @@ class Jobs:
     def rollback(self, tenant: str, name: str, step: int) -> Pieces[JobInfo]:
         """Takes a job back to a checkpoint."""
         job = self._stored(self._unfinished(tenant, name))
+        _check_theirs(job)
         if not job.was_opened:
             yield from self._touch(tenant, name)  # refused without its record sets, and leaves no folder then
         self._drop(tenant, name)
@@ -232,7 +243,9 @@ class Jobs:
         """Publishes the adapter after `step` gradients and ends the job."""
         if self._existing(tenant, name).final is not None:
             return self._published(tenant, name, step)
-        live = yield from self._touch(tenant, name)
+        return self._publish(tenant, name, (yield from self._touch_theirs(tenant, name)), step)
+
+    def _publish(self, tenant: str, name: str, live: LiveJob, step: int) -> AdapterInfo:
         trainer = live.trainer_at(step)
         spec = live.spec
         folder = self._settings.adapter(tenant, name)
@@ -264,7 +277,7 @@ class Jobs:
             size=len(content),
             created=now(),
         )
-        final = live.info.model_copy(update={"state": JobState.FINISHED})
+        final = told(live.stored, live.standing, JobState.FINISHED)
         with self._database.session() as session:
             size = sum(file.stat().st_size for file in folder.iterdir())
             session.merge(Adapter(tenant=tenant, id=name, info=adapter.model_dump_json(), size=size))
@@ -275,6 +288,84 @@ class Jobs:
         self._drop(tenant, name)
         remove_folder(self._folder(tenant, name))
         return adapter
+
+    # ------------------------------------------------------------ jobs that the vendor trains alone
+
+    def is_ready(self, tenant: str, spec: JobSpec) -> bool:
+        """Whether all that a job learns from is there. May be called from any thread."""
+        return self._store.is_sealed(tenant, spec)
+
+    def advance(self, tenant: str, name: str) -> Pieces[bool]:
+        """Takes a step of a job that the vendor trains alone, or publishes its best adapter when training is over.
+
+        Returns:
+            Whether there is more to do.
+        """
+        row = self._row(tenant, name)
+        if row is None or row.final is not None:
+            return False  # it was deleted or cancelled meanwhile
+        try:
+            live = yield from self._touch(tenant, name)
+            loop = self._loop(tenant, live)
+            if loop.is_over:
+                self._publish(tenant, name, live, loop.best_step)
+                return False
+            try:
+                yield from loop.advance(live)
+            finally:
+                if live.broken:
+                    self._drop(tenant, name)
+                else:
+                    self._residents.settle(tenant, live)
+        except Refusal as refusal:
+            if refusal.status >= 500:
+                raise  # no room at the moment
+            self._end(tenant, name, JobState.FAILED, problem=refusal.code)
+            return False
+        return True
+
+    def cancel(self, tenant: str, name: str) -> JobInfo:
+        """Ends a job without an adapter; one that was cancelled already stays so.
+
+        Raises:
+            Refusal: There is no such job, or it is over in another way.
+        """
+        row = self._existing(tenant, name)
+        if row.final is None:
+            return self._end(tenant, name, JobState.CANCELLED)
+        final = read_job_info(row.final)
+        if final.state is not JobState.CANCELLED:
+            raise conflict(final.state, f"Job {name} is {final.state}.", remedy="Delete it instead.")
+        return final
+
+    def _end(self, tenant: str, name: str, state: JobState, *, problem: str | None = None) -> JobInfo:
+        live = self._live.get((tenant, name))
+        with self._database.session() as session:
+            row = session.get(Job, (tenant, name))
+            if row is None:
+                raise not_found("job", name)
+            job = self._stored(row)
+            standing = None if live is None else live.standing
+            if standing is None and job.was_opened:
+                standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
+            final = told(job, standing, state, problem)
+            row.final = final.model_dump_json()
+        self._drop(tenant, name)
+        remove_folder(job.folder)
+        return final
+
+    def _loop(self, tenant: str, live: LiveJob) -> Loop:
+        """The loop of a job in memory, made when it is first asked for."""
+        if live not in self._loops:
+            sets, records = [], live.stored_records
+            first = 0
+            for name in live.spec.record_sets:
+                of, labels = self.labels.read(tenant, name)
+                sets.append(Examples(of + first, labels, torch.from_numpy(records.lengths)[of + first]))
+                first += int(of.max()) + 1
+            train, dev = sets
+            self._loops[live] = Loop(live.stored, train, dev, positions=self._settings.limits.max_rows_per_step)
+        return self._loops[live]
 
     def _remove_finished(self) -> None:
         """Removes what finished jobs kept to go on with: `finish` may have died before it did."""
@@ -314,6 +405,11 @@ class Jobs:
         self._keep(tenant, name, live)
         use_threads(live.threads)
         return live
+
+    def _touch_theirs(self, tenant: str, name: str) -> Pieces[LiveJob]:
+        """A job in memory whose steps the customer sends."""
+        _check_theirs(self._stored(self._unfinished(tenant, name)))
+        return (yield from self._touch(tenant, name))
 
     def _open(self, tenant: str, job: StoredJob) -> Pieces[LiveJob]:
         spec = job.spec
@@ -388,5 +484,16 @@ class Jobs:
     def _unfinished(self, tenant: str, name: str) -> Job:
         row = self._existing(tenant, name)
         if row.final is not None:
-            raise conflict("finished", f"Job {name} is finished.", remedy="Query its adapter, or start a new job.")
+            state = read_job_info(row.final).state
+            raise conflict(state, f"Job {name} is {state}.", remedy="Query its adapter, or start a new job.")
         return row
+
+
+def _check_theirs(job: StoredJob) -> None:
+    """Refuses a customer's frame of a job that the vendor trains alone."""
+    if job.spec.loop is not None:
+        raise conflict(
+            "trained-by-vendor",
+            f"The vendor trains job {job.name} alone.",
+            remedy="Watch it, or cancel it.",
+        )

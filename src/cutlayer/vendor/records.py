@@ -97,6 +97,11 @@ class Records:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """`[records]`: positions of each, special tokens included."""
+        return np.concatenate([shard.lengths.sum(1, dtype=np.int64) for shard in self._shards]) + self._specials
+
     def longest(self, numbers: NDArray[np.int64]) -> int:
         """Positions of the longest of these records, special tokens included.
 

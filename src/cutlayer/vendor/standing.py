@@ -54,10 +54,11 @@ class StoredJob:
 
     def info(self, standing: Standing) -> JobInfo:
         """What the job's customer is told."""
+        waits = self.spec.loop is not None and standing.step == 0
         return JobInfo(
             job=self.name,
             spec=self.spec,
-            state=JobState.RUNNING,
+            state=JobState.QUEUED if waits else JobState.RUNNING,
             step=standing.step,
             gradient_applied=standing.gradient_applied,
             update_waits=standing.update_waits,

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,7 @@ from cutlayer.vendor.checks import (
     check_shapes,
     check_stored_rows,
 )
-from cutlayer.vendor.database import Adapter, Database, RecordSet, Shard
+from cutlayer.vendor.database import Adapter, Database, Labels, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
 from cutlayer.vendor.earlier import read_job_spec
 from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
@@ -121,8 +121,9 @@ class RecordStore:
                         "in-use", f"Job {job.id} uses record set {name}.", remedy="Finish or delete the job first."
                     )
             # Also without a row: the deletion of one may have been answered with an error, and done.
-            stack.enter_context(removed(self._folder(tenant, name)))
+            stack.enter_context(removed(self.folder(tenant, name)))
             session.execute(delete(Shard).where(Shard.tenant == tenant, Shard.record_set == name))
+            session.execute(delete(Labels).where(Labels.tenant == tenant, Labels.record_set == name))
             session.execute(delete(RecordSet).where(RecordSet.tenant == tenant, RecordSet.id == name))
         if row is None:
             raise not_found("record set", name)
@@ -143,6 +144,14 @@ class RecordStore:
                     remedy="Send the missing shards, or start a new set.",
                 )
             with self._database.session() as session:
+                labels = session.get(Labels, (tenant, name))
+                if info.spec.num_labels is not None and (labels is None or labels.records != records):
+                    raise conflict(
+                        "labels-missing",
+                        f"Labels of {0 if labels is None else labels.records} records of record set {name} are here; "
+                        f"it holds {records}, and num_labels says that each has one.",
+                        remedy="Send the labels before sealing.",
+                    )
                 session.get_one(RecordSet, (tenant, name)).sealed = True
         return info.model_copy(update={"sealed": True})
 
@@ -151,7 +160,7 @@ class RecordStore:
         with self._database.session() as session:
             sums = [
                 session.scalar(select(func.sum(table.size)).where(table.tenant == tenant)) or 0
-                for table in (Shard, Adapter)
+                for table in (Shard, Labels, Adapter)
             ]
         jobs = bytes_below(self._settings.tenant(tenant) / "jobs")  # a few files each, so counting them is cheap
         with self._lock:
@@ -262,7 +271,7 @@ class RecordStore:
                     remedy="Start a new set.",
                 )
             os.replace(temporary, self._file(tenant, name, number))
-            sync_folder(self._folder(tenant, name))
+            sync_folder(self.folder(tenant, name))
             if known is None:
                 session.add(
                     Shard(
@@ -342,11 +351,18 @@ class RecordStore:
             self._verified.add(key)
         return key in self._verified
 
-    def _folder(self, tenant: str, name: str) -> Path:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps sets as they are while a block looks at one and adds to it."""
+        with self._lock:
+            yield
+
+    def folder(self, tenant: str, name: str) -> Path:
+        """Where a set's files are."""
         return self._settings.tenant(tenant) / "record-sets" / name
 
     def _file(self, tenant: str, name: str, number: int) -> Path:
-        return self._folder(tenant, name) / f"{number:08d}.safetensors"
+        return self.folder(tenant, name) / f"{number:08d}.safetensors"
 
 
 class Upload:
@@ -371,7 +387,7 @@ class Upload:
         self._written = 0
 
     def __enter__(self) -> Upload:
-        folder = self._store._folder(self.tenant, self.name)
+        folder = self._store.folder(self.tenant, self.name)
         make_folder(folder)
         handle, path = tempfile.mkstemp(dir=folder, prefix=f"{TEMPORARY}{self.number:08d}.")
         self._file = os.fdopen(handle, "wb", buffering=0)
@@ -445,14 +461,15 @@ def _check_open(row: RecordSet, number: int) -> None:
 
 
 def _check_fits(name: str, made: RecordSetSpec, spec: JobSpec) -> None:
-    fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type)
+    labels = None if spec.loop is None else spec.num_labels
+    fits = (spec.model, spec.cut, spec.form, spec.segments, spec.wire_type, labels)
     task = spec.reconstruction
     words = {(0, 1)} | (set() if task is None else {(task.plain_tokens, len(task.words))})
-    same = fits == (made.model, made.cut, made.form, made.segments, made.wire_type)
+    same = fits == (made.model, made.cut, made.form, made.segments, made.wire_type, made.num_labels)
     if not same or (made.plain_tokens, made.plain_sequences) not in words:
         raise unacceptable(
             "records-do-not-fit",
-            f"Record set {name} was made for another model, cut or form than the job, or for other plain words.",
+            f"Record set {name} was made for another model, cut or form than the job, for other plain words or labels.",
             remedy="Name a record set that was made for this job's spec.",
         )
 

@@ -182,6 +182,8 @@ class RecordSetSpec(Message):
     """Public words that stand before each text, of which the shards tell how many pieces each has."""
     plain_sequences: int = Field(default=1, ge=1, le=MAX_PLAIN_SEQUENCES)
     """Of how many sequences of such words each text has one."""
+    num_labels: int | None = Field(default=None, ge=2, le=65536)
+    """Classes of labels beside the records; null where labels stay at the customer."""
 
     @property
     def virtual_positions(self) -> int:
@@ -285,6 +287,21 @@ class ReconstructionSpec(Message):
         return self
 
 
+MAX_EPOCHS_ALONE = 256
+"""Of a job that the vendor trains alone: the order of each is told beforehand."""
+
+
+class LoopSpec(Message):
+    """How the vendor trains a job alone, on labels beside its records: set 0 is trained on, set 1 chooses the epoch."""
+
+    orders: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=MAX_EPOCHS_ALONE, repr=False), FailFast()]
+    """Of each epoch the key that its order is drawn from; it tells nothing of the customer's secret."""
+    batch_size: int = Field(ge=1, le=_LARGEST_COUNT)
+    group_by_length: bool
+    patience: int = Field(ge=1, le=_LARGEST_COUNT)
+    """Epochs without a better share of right labels after which training stops."""
+
+
 class JobSpec(Message):
     """A fine-tuning job, everything the vendor needs and nothing else."""
 
@@ -296,6 +313,8 @@ class JobSpec(Message):
     segments: int = Field(ge=1, le=2)
     record_sets: RecordSets = ()
     """Sets whose records the steps name, numbered through in this order."""
+    loop: LoopSpec | None = None
+    """How the vendor trains alone; null where the customer sends the steps."""
     num_labels: int | None = Field(default=None, ge=2, le=65536)
     """Outputs of the top's classification head; null where the customer holds the tail, head included."""
     trainable_bottom: bool = False
@@ -331,8 +350,40 @@ class JobSpec(Message):
 class JobState(StrEnum):
     """Where a job stands."""
 
+    QUEUED = "queued"
     RUNNING = "running"
     FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will be trained any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class JobProgress(Message):
+    """How far a job is that the vendor trains alone: numbers, and no text.
+
+    Attributes:
+        event: Grows with the job, over restarts too: a later state has a larger number.
+        state: Where it stands.
+        step: Steps whose gradients were taken.
+        total_steps: Steps of its schedule.
+        losses: Mean training loss of each epoch that is over; `reconstruction_losses` are those of a second task.
+        dev: Share of right labels of the second set after each epoch.
+        problem: Why it failed, as the type of a refusal.
+    """
+
+    job: Identifier
+    event: Count
+    state: JobState
+    step: Count
+    total_steps: Count
+    losses: tuple[float, ...] = ()
+    reconstruction_losses: tuple[float, ...] = ()
+    dev: tuple[float, ...] = ()
+    problem: Word | None = None
 
 
 class JobInfo(Message):
@@ -345,6 +396,7 @@ class JobInfo(Message):
         checkpoints: Steps to which the job can be rolled back, ascending.
         snapshots: Steps at which the adapter was kept for `finish`.
         threads: Compute threads of the vendor; results are bit-identical only at the same number.
+        progress: How far it is, where the vendor trains it alone.
     """
 
     job: Identifier
@@ -356,6 +408,24 @@ class JobInfo(Message):
     checkpoints: tuple[Count, ...]
     snapshots: tuple[Count, ...]
     threads: Count
+    progress: JobProgress | None = None
+
+
+class JobEntry(Message):
+    """A job in a list; `step` is null where only resuming it tells."""
+
+    job: Identifier
+    model: ModelName
+    state: JobState
+    step: Count | None
+    total_steps: Count
+    by_vendor: bool
+
+
+class JobList(Message):
+    """The jobs of a tenant that were not deleted."""
+
+    jobs: Annotated[tuple[JobEntry, ...], FailFast()]
 
 
 class SnapshotRequest(Message):
@@ -426,7 +496,3 @@ class Problem(BaseModel):
     status: int
     detail: str = ""
     remedy: str = ""
-
-
-LISTS = (ModelList, RecordSetInfo, AdapterList)
-"""Answers that grow with what a vendor holds."""

@@ -27,6 +27,10 @@ class Category(StrEnum):
     CONTROL = "control"
 
 
+LISTS = (m.ModelList, m.RecordSetInfo, m.AdapterList, m.JobList)
+"""Answers that grow with what a vendor holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """What a named tensor in a frame is.
@@ -53,7 +57,9 @@ ROLES: Mapping[str, Role] = {
     # of each text how many pieces each public word before it has: [texts, words]; and which words they are: [texts]
     "preceding": Role(("U8",), 2, Category.RELEASE),
     "sequences": Role(("U8",), 1, Category.CONTROL),
-    # stored records that a step or an inference names: [texts]
+    # what randomised response returned for each text, as a number of a class: [texts]; as they are where it is off
+    "labels": Role(INDEX, 1, Category.RELEASE),
+    # stored records that a step, an inference or labels name: [texts]
     "records": Role(INDEX, 1, Category.CONTROL),
     # d loss / d output of the step before: [texts, labels], or [rows, width] where there is a tail
     "gradient": Role(("BF16", "F32"), 2, Category.GRADIENT),
@@ -78,6 +84,7 @@ PLACEHOLDERS: Mapping[str, TypeAdapter[Any]] = {
     "file": TypeAdapter(m.FileName),
     "record_set": TypeAdapter(m.Identifier),
     "shard": TypeAdapter(m.ShardNumber),
+    "after": TypeAdapter(m.Count),
     "job": TypeAdapter(m.Identifier),
     "step": TypeAdapter(m.StepNumber),
     "adapter": TypeAdapter(m.Identifier),
@@ -99,6 +106,7 @@ class Route:
         reply: The JSON answer's schema, if it has one.
         reply_tensors: Sets of roles that a tensor answer may hold; one of them, exactly.
         raw_reply: The answer is a file's bytes.
+        is_event: The JSON answer comes as a server-sent event.
     """
 
     name: str
@@ -109,13 +117,14 @@ class Route:
     reply: type[m.Message] | None = None
     reply_tensors: tuple[frozenset[str], ...] = ()
     raw_reply: bool = False
+    is_event: bool = False
 
     @property
     def reply_bytes(self) -> int:
         """Most bytes of an answer, where the frame does not tell it more exactly."""
         if self.reply_tensors or self.raw_reply:
             return m.MAX_TENSOR_BYTES
-        return m.MAX_LIST_BYTES if self.reply in m.LISTS else m.MAX_ANSWER_BYTES
+        return m.MAX_LIST_BYTES if self.reply in LISTS else m.MAX_ANSWER_BYTES
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -151,6 +160,15 @@ SHARD_PUT = Route(
     tensors=_sets(*INLINE, PRECEDED),
     reply=m.ShardInfo,
 )
+LABELS_PUT = Route(
+    "record-set.labels",
+    "PUT",
+    "/v1/record-sets/{record_set}/labels",
+    # of each text the record that holds it, counted from 0 within the set, and its label: the one place where labels
+    # may travel
+    tensors=_sets("records labels"),
+    reply=m.RecordSetInfo,
+)
 SEAL = Route(
     "record-set.seal", "POST", "/v1/record-sets/{record_set}/seal", control=m.SealRequest, reply=m.RecordSetInfo
 )
@@ -158,6 +176,10 @@ SEAL = Route(
 JOB_PUT = Route("job.put", "PUT", "/v1/jobs/{job}", control=m.JobSpec, reply=m.JobInfo)
 JOB_GET = Route("job.get", "GET", "/v1/jobs/{job}", reply=m.JobInfo)
 JOB_DELETE = Route("job.delete", "DELETE", "/v1/jobs/{job}")
+JOBS = Route("jobs", "GET", "/v1/jobs", reply=m.JobList)
+JOB_CANCEL = Route("job.cancel", "POST", "/v1/jobs/{job}/cancel", reply=m.JobInfo)
+# how far a job is that the vendor trains alone, as soon as it is further than event `after`, or after some seconds
+JOB_EVENTS = Route("job.events", "GET", "/v1/jobs/{job}/events/{after}", reply=m.JobProgress, is_event=True)
 STEP = Route(
     "job.step",
     "POST",

@@ -10,7 +10,8 @@ import pytest
 
 from cutlayer.cli.calibrate import command
 from cutlayer.core import Place
-from cutlayer.customer.settings import DataSpec, Training
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import Training
 from cutlayer.reports import read_audit
 from cutlayer.reports.audit import quick_attacks
 from cutlayer.reports.calibrate import Arm, Setting

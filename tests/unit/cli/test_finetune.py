@@ -26,7 +26,8 @@ from cutlayer.customer import (
     TrainBottom,
     TrainSpec,
 )
-from cutlayer.customer.settings import DataSpec, FinetuneSpec, Lora, Training
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Lora, Training
 from cutlayer.data import Dataset
 from cutlayer.privacy.spec import CtiSpec, NoPrivacy, TextToText, Vector
 from cutlayer.wire import Precision, WireType

@@ -24,7 +24,8 @@ from cutlayer.core.errors import ConfigError
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec, SpecFamily
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.settings import DataSpec, FinetuneSpec, Sampling, Training
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import FinetuneSpec, Sampling, Training
 from cutlayer.reports.audit_spec import AuditSpec
 
 KEY = "cl_0123456789ab_" + "A" * 43

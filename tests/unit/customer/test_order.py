@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.customer.order import Order
+from cutlayer.models.batches import epoch_batches
 from cutlayer.privacy import CustomerSecret
 
 SECRET = CustomerSecret(bytes(range(32)))

@@ -20,10 +20,10 @@ from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.home import read_json, write_bytes, write_json
 from cutlayer.customer.order import Order
 from cutlayer.customer.run import DataDigests, Run
-from cutlayer.customer.trainer import EVALUATION_POSITIONS, padded_batches
 from cutlayer.customer.upload import blocks
 from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
+from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
 from cutlayer.privacy import CustomerSecret, NoPrivacy, TextToText, Vector
 from cutlayer.wire import Form
 from tests.settings import run_spec

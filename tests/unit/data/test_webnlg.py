@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cutlayer.core import DataError
-from cutlayer.customer.settings import DataSpec, Objective
+from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.settings import Objective
 from cutlayer.customer.sources import read_source
 from cutlayer.data import Facts, read_webnlg
 

@@ -20,9 +20,10 @@ from transformers import PreTrainedModel, get_constant_schedule_with_warmup, get
 from cutlayer.core import Cut, ModelError
 from cutlayer.customer import Home, Progress, TrainSpec, TuningSpec
 from cutlayer.customer.derived import run_order
-from cutlayer.customer.order import Order, epoch_batches
+from cutlayer.customer.order import Order
 from cutlayer.data import Dataset
 from cutlayer.models import Kind, adapter_state, attach, cut_up, family_of, seed_dropout
+from cutlayer.models.batches import epoch_batches
 from cutlayer.models.heads import resize_head
 from cutlayer.models.optimiser import warmup_in
 from cutlayer.models.virtual import ADAPTER

@@ -85,7 +85,7 @@ def read_answer(
             tensors = decode_tensors(route, content, reply=True)
             wrong = _other_shape(frame, tensors)
         elif route.reply is not None:
-            control = route.reply.model_validate_json(content)
+            control = route.reply.model_validate_json(_event_data(content) if route.is_event else content)
             wrong = _other_thing(frame, control)
     except (ValueError, pydantic.ValidationError) as error:
         # not chained: the error quotes what the vendor wrote, and Python prints causes as they are
@@ -102,6 +102,20 @@ def read_answer(
         downlink_bytes=downlink_bytes,
         request_digest=hashlib.sha256(request).digest(),
     )
+
+
+def event(number: int, data: Message) -> bytes:
+    """A message as a server-sent event, whose number a browser gives back when it asks again."""
+    return b"id: %d\ndata: %s\n\n" % (number, data.model_dump_json().encode())
+
+
+def _event_data(content: bytes) -> bytes:
+    """The data of the one event in an answer.
+
+    Ref: WHATWG HTML, §9.2.6, "Interpreting an event stream".
+    """
+    lines = [line for line in content.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(line.removeprefix(b"data:").removeprefix(b" ") for line in lines)
 
 
 def _no_answer(frame: Frame, status: int, why: str) -> VendorError:

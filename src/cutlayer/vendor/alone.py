@@ -1,0 +1,191 @@
+"""Jobs that the vendor trains alone: they are kept going, listed, watched and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from sqlalchemy import select
+
+from cutlayer.vendor.compute import ComputeThread, Pieces
+from cutlayer.vendor.database import Database, Job
+from cutlayer.vendor.description import EVENT_MEDIA_TYPE, at, tenant_of
+from cutlayer.vendor.earlier import read_job_spec
+from cutlayer.vendor.jobs import Jobs
+from cutlayer.vendor.problems import Refusal, conflict, log_without_values
+from cutlayer.wire import routes
+from cutlayer.wire.messages import (
+    Count,
+    Identifier,
+    JobEntry,
+    JobInfo,
+    JobList,
+    JobProgress,
+    JobState,
+    RecordSetInfo,
+)
+from cutlayer.wire.transports.answer import event
+
+_SECONDS: Final = 15.0
+"""Longest time that a watcher waits for an answer: less than what proxies end a silent connection after."""
+_LOOK_SECONDS: Final = 0.2
+
+
+class Standings:
+    """Where jobs stand, for those who only look. Its methods may be called from any thread.
+
+    Args:
+        jobs: All jobs.
+        database: Where they are listed.
+    """
+
+    def __init__(self, jobs: Jobs, database: Database) -> None:
+        self._jobs = jobs
+        self._database = database
+
+    def waiting(self) -> Sequence[tuple[str, str]]:
+        """Tenant and name of each job that the vendor is to train alone and has all it needs."""
+        with self._database.session() as session:
+            rows = session.scalars(select(Job).where(Job.final.is_(None))).all()
+        found = [(row, read_job_spec(row.spec)) for row in rows]
+        return [
+            (row.tenant, row.id)
+            for row, spec in found
+            if spec.loop is not None and self._jobs.is_ready(row.tenant, spec)
+        ]
+
+    def list(self, tenant: str) -> JobList:
+        """The tenant's jobs."""
+        with self._database.session() as session:
+            rows = session.scalars(select(Job).where(Job.tenant == tenant).order_by(Job.id)).all()
+        return JobList(jobs=tuple(self._entry(row) for row in rows))
+
+    def _entry(self, row: Job) -> JobEntry:
+        spec = read_job_spec(row.spec)
+        try:
+            info = self._jobs.info(row.tenant, row.id)
+        except Refusal:  # its model is another one now, or its sets are
+            info = None
+        return JobEntry(
+            job=row.id,
+            model=spec.model,
+            state=JobState.RUNNING if info is None else info.state,
+            step=None if info is None else info.step,
+            total_steps=spec.optimiser.total_steps,
+            by_vendor=spec.loop is not None,
+        )
+
+    def progress(self, tenant: str, name: str) -> JobProgress | None:
+        """How far a job is that the vendor trains alone; `None` while it is being resumed.
+
+        Raises:
+            Refusal: There is no such job, or the customer sends its steps.
+        """
+        info = self._jobs.info(tenant, name)
+        if info is not None and info.spec.loop is None:
+            raise conflict(
+                "trained-by-customer",
+                f"The customer sends the steps of job {name}.",
+                remedy="GET the job to see where it stands.",
+            )
+        return None if info is None else info.progress
+
+
+class Loops:
+    """Keeps jobs going that the vendor trains alone.
+
+    Each step is asked of the compute thread by itself, behind all that its tenant asked for before, so that tenants,
+    one tenant's jobs and its other requests take turns.
+
+    Args:
+        jobs: All jobs.
+        standings: Which of them wait.
+        compute: Where they are trained.
+    """
+
+    def __init__(self, jobs: Jobs, standings: Standings, compute: ComputeThread) -> None:
+        self._jobs = jobs
+        self._standings = standings
+        self._compute = compute
+        self._lock = threading.Lock()
+        self._going: set[tuple[str, str]] = set()
+        self._stopped = False
+
+    def wake(self) -> None:
+        """Has all jobs go on that have what they need: after a start, and after what stopped one is over."""
+        for tenant, job in self._standings.waiting():
+            self._begin(tenant, job)
+
+    def start(self, tenant: str, job: str, info: JobInfo) -> None:
+        """Has a job go on that was put, if the vendor is to train it and has what it needs."""
+        if info.spec.loop is not None and not info.state.is_over and self._jobs.is_ready(tenant, info.spec):
+            self._begin(tenant, job)
+
+    def stop(self) -> None:
+        """Lets the steps that were asked for be the last."""
+        self._stopped = True
+
+    def _begin(self, tenant: str, job: str) -> None:
+        with self._lock:
+            if self._stopped or (tenant, job) in self._going:
+                return
+            self._going.add((tenant, job))
+        self._compute.post(self._step, tenant, job)
+
+    def _step(self, tenant: str, job: str) -> Pieces[None]:
+        goes_on = False
+        try:
+            goes_on = (yield from self._jobs.advance(tenant, job)) and not self._stopped
+        except Exception as error:
+            # no room for it at the moment: `wake` comes again
+            log_without_values(error)
+        if goes_on:
+            self._compute.post(self._step, tenant, job)
+        else:
+            with self._lock:
+                self._going.discard((tenant, job))
+
+
+def add_alone(app: FastAPI, jobs: Jobs, standings: Standings, compute: ComputeThread) -> None:
+    """Adds the routes of jobs that the vendor trains alone, and the list of all.
+
+    Args:
+        app: The application.
+        jobs: All jobs.
+        standings: Where they stand.
+        compute: Where they are trained.
+    """
+
+    @app.api_route(**at(routes.LABELS_PUT))
+    async def put_labels(request: Request, record_set: Identifier) -> RecordSetInfo:
+        """Stores the labels of a record set's texts, or finds them stored."""
+        body = await request.body()
+        return await run_in_threadpool(jobs.labels.put, tenant_of(request), record_set, body)
+
+    @app.api_route(**at(routes.JOBS))
+    def list_jobs(request: Request) -> JobList:
+        """The tenant's jobs."""
+        return standings.list(tenant_of(request))
+
+    @app.api_route(**at(routes.JOB_CANCEL))
+    async def cancel(request: Request, job: Identifier) -> JobInfo:
+        """Ends a job without an adapter."""
+        return await compute.run(jobs.cancel, tenant_of(request), job)
+
+    @app.api_route(**at(routes.JOB_EVENTS))
+    async def events(request: Request, job: Identifier, after: Count) -> Response:
+        """Where a job stands, as soon as it is further than event `after`, or after some seconds."""
+        until = time.monotonic() + _SECONDS
+        while True:
+            progress = await run_in_threadpool(standings.progress, tenant_of(request), job)
+            if progress is None and time.monotonic() > until:
+                raise conflict("resuming", f"Job {job} is being resumed.", remedy="Ask again in a moment.")
+            if progress is not None and (progress.event > after or progress.state.is_over or time.monotonic() > until):
+                return Response(event(progress.event, progress), media_type=EVENT_MEDIA_TYPE)
+            await asyncio.sleep(_LOOK_SECONDS)
