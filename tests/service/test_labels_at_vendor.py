@@ -15,7 +15,7 @@ import torch
 from cutlayer import vendor
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
-from cutlayer.customer import Client, Silent
+from cutlayer.customer import Client, Detached, FinetuneResult, Silent
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
@@ -190,3 +190,27 @@ def test_an_audit_has_releases_to_attack_and_no_gradients(
     assert result.ep_n > 0  # nearest neighbours, on what was released
     assert list(evidence.truths(ATTACKS["nearest-neighbour"]))
     assert not list(evidence.truths(ATTACKS["output-gradient"]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_is_left_to_the_vendor_and_fetched_by_the_same_call(
+    process: VendorProcess, api_key: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"eta": 80, "training": TRAINING_ALONE, "seed": 3, "labels_at": "vendor"}
+    with closing(client_of(process, api_key, tmp_path / "home")) as client:
+        waited = run(client, tmp_path / "waited", labels_at="vendor")
+        begun = client.begin(TRAIN, out=tmp_path / "left", progress=None, **settings)
+        assert isinstance(begun, Detached)
+        assert client.watch_job(begun.job, Silent()).state is JobState.FINISHED
+        fetched = client.begin(TRAIN, out=tmp_path / "left", progress=None, **settings)
+    assert isinstance(fetched, FinetuneResult)
+    assert fetched.folder == begun.folder == tmp_path / "left"
+    assert fetched.adapter_sha256 == waited.adapter_sha256
+
+
+def test_a_run_with_labels_here_cannot_be_left(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
+    with closing(client_of(process, api_key, tmp_path / "home")) as client:
+        with pytest.raises(ConfigError, match="only where the vendor has its labels"):
+            client.begin(TRAIN, out=tmp_path / "run", eta=80, progress=None)
+        assert not client.jobs()
+    assert not (tmp_path / "run").exists()

@@ -35,6 +35,13 @@ def finetune(
     columns: Annotated[dict[str, Any], Part(DataSpec)],
     customer: Customer,
     settings: Annotated[dict[str, Any], Part(FinetuneSpec)],
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="With --labels-at vendor: end once all texts are there. Without it the command fetches the result.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune the vendor's model on your texts.
@@ -43,7 +50,7 @@ def finetune(
     nearly all of them from gradients all the same (97 to 100 % where measured), unless --label-epsilon draws them
     first; the result says how many. Interrupt it, run it again, and it goes on.
     """
-    from cutlayer.customer import FinetuneResult
+    from cutlayer.customer import Detached, FinetuneResult
     from cutlayer.customer.run import Run
 
     output = Output(as_json=as_json)
@@ -51,22 +58,33 @@ def finetune(
     warn_unprotected(output, eta=privacy.eta, noise=privacy.noise, unsafe_noise_seed=settings.get("unsafe_noise_seed"))
     client = customer.client()
     finished = files.out is not None and Run.is_finished(files.out)
+    given: dict[str, Any] = {**columns, **settings}
+    begun: Detached | FinetuneResult | LanguageResult
     with output.progress() as progress:
-        result = client.finetune(
-            files.train,
-            dev=files.dev,
-            test=files.test,
-            public_first=_public(files.public_first, settings),
-            out=files.out,
-            progress=progress,
-            **columns,
-            **settings,
-        )
-    if isinstance(result, FinetuneResult):
-        for line in result.advice:
+        if detach:
+            if files.public_first is not None:
+                raise typer.BadParameter("is not for classifiers", param_hint="--public-first")
+            begun = client.begin(files.train, dev=files.dev, test=files.test, out=files.out, progress=progress, **given)
+        else:
+            begun = client.finetune(
+                files.train,
+                dev=files.dev,
+                test=files.test,
+                public_first=_public(files.public_first, settings),
+                out=files.out,
+                progress=progress,
+                **given,
+            )
+    if isinstance(begun, Detached):
+        output.show(f"Job {begun.job} goes on at the vendor: `cutlayer job watch {begun.job}`.")
+        output.show("The same command without --detach fetches the result.")
+        output.result(begun.model_dump(mode="json"))
+        return
+    if isinstance(begun, FinetuneResult):
+        for line in begun.advice:
             output.warn(line)
-    _show(output, result, again=files.out if finished else None)
-    output.result(fields(result))
+    _show(output, begun, again=files.out if finished else None)
+    output.result(fields(begun))
 
 
 @settings_command

@@ -28,6 +28,13 @@ class MethodSpec(Spec):
 
     at_vendor: ClassVar[bool] = False
 
+    pooling: Pooling = setting(
+        "sequence",
+        help="What a classifier's head reads: what the model's own head reads of the sequence, virtual positions among "
+        "it, as PEFT has it; the same of the text's positions alone; or their mean (RAPT eq. 9).",
+        shown=Shown(TUNING, default="sequence; of a prompt mean"),
+    )
+
     if TYPE_CHECKING:
 
         @property
@@ -73,12 +80,6 @@ class FullSpec(MethodSpec):
     method: Literal["full"] = "full"
 
 
-_POOLING: Final = (
-    "What a classifier's head reads: what the model's own head reads of the sequence, virtual positions among it, as "
-    "PEFT has it; the same of the text's positions alone; or their mean (RAPT eq. 9)."
-)
-
-
 class PromptSpec(MethodSpec):
     """Trained rows before the text's rows, where these enter the vendor's blocks.
 
@@ -99,9 +100,7 @@ class PromptSpec(MethodSpec):
         ge=1,
         le=4096,
     )
-    pooling: Pooling = setting(
-        "mean", help=_POOLING, shown=Shown(TUNING, default="of a prompt mean, of a prefix sequence")
-    )
+    pooling: Pooling = "mean"
 
     @property
     def positions(self) -> int:
@@ -132,9 +131,6 @@ class PrefixSpec(MethodSpec):
         shown=Shown(TUNING, unit="positions", source="RAPT §V-A3"),
         ge=1,
         le=4096,
-    )
-    pooling: Pooling = setting(
-        "sequence", help=_POOLING, shown=Shown(TUNING, default="of a prompt mean, of a prefix sequence")
     )
 
     @property

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cutlayer.customer.progress import Progress, Silent
     from cutlayer.customer.reconstruction import Reconstruction
     from cutlayer.customer.results import (
+        Detached,
         FinetuneResult,
         Generation,
         LanguageResult,
@@ -43,6 +44,7 @@ __all__ = [
     "Account",
     "Client",
     "DataSpec",
+    "Detached",
     "Draw",
     "EntityMap",
     "FinetuneResult",

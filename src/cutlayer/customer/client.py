@@ -33,7 +33,7 @@ from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Shows, Silent, shown
 from cutlayer.customer.reconstruction import Reconstruction
-from cutlayer.customer.results import FinetuneResult, Generation, LanguageResult, Prediction, RunResult
+from cutlayer.customer.results import Detached, FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
 from cutlayer.customer.settings import LOCAL_MODEL, FinetuneSpec, LabelsAt, Objective, Sampling, Training, TuningSpec
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
@@ -184,24 +184,73 @@ class Client(Connection):
                 leaves; only where another run charges the same texts meanwhile, some may have left.
             VendorError: The vendor refused or stayed away; the same call goes on.
         """
+        files = train, dev, test, public_first
+        found = self._run(Objective(objective), files, out=out, progress=progress, **settings)
+        if isinstance(found, Detached):
+            raise TypeError("nothing was to be left to the vendor")
+        return found
+
+    def begin(
+        self,
+        train: Source,
+        *,
+        dev: Source | None = None,
+        test: Source | None = None,
+        out: Path | None = None,
+        progress: Shows = True,
+        **settings: Unpack[Settings],
+    ) -> FinetuneResult | Detached:
+        """Begins a run with `labels_at="vendor"`, and leaves it to the vendor once all texts are there.
+
+        `finetune` with the same arguments waits for it and fetches the result. Arguments are those of `finetune`.
+
+        Returns:
+            The job and its folder; the result of a run that is finished.
+
+        Raises:
+            ConfigError: Labels stay here, so that nothing goes on without this process; or as of `finetune`.
+        """
+        given: dict[str, Any] = dict(settings)
+        if LabelsAt(given.get("labels_at", LabelsAt.CUSTOMER)) is LabelsAt.CUSTOMER:
+            raise ConfigError(
+                "A run can be left to the vendor only where the vendor has its labels.",
+                remedy='Give labels_at="vendor" (--labels-at vendor), or wait for the run.',
+            )
+        files = train, dev, test, None
+        found = self._run(Objective.CLASSIFICATION, files, out=out, progress=progress, detach=True, **given)
+        if not isinstance(found, FinetuneResult | Detached):
+            raise TypeError("labels are a classifier's")
+        return found
+
+    def _run(
+        self,
+        objective: Objective,
+        files: tuple[Source, Source | None, Source | None, Source | None],
+        *,
+        detach: bool = False,
+        out: Path | None,
+        progress: Shows,
+        **settings: Any,
+    ) -> RunResult | Detached:
+        train, *others = files
         privacy = choose_privacy(settings.pop("eta", None), settings.pop("privacy", None))
         columns = {name: settings.pop(name) for name in DataSpec.model_fields if name in settings}
-        given = FinetuneSpec(objective=Objective(objective), privacy=privacy, **settings)
+        given = FinetuneSpec(objective=objective, privacy=privacy, **settings)
         data = DataSpec(**columns)
         paired = data.second_column(given.objective) is not None
         if paired or (isinstance(train, Dataset) and train.segments == 2):
             given = of_pairs(given)
-        public = public_first is not None
+        public = others[-1] is not None
         check_public(given, public=public)
         validate(settle(given, public=public), data)
 
         def read(source: Source | None) -> Any:
             return None if source is None else read_source(source, data, given.objective)
 
-        corpora = Corpora(read(train), read(dev), read(test), read(public_first))
+        corpora = Corpora(read(train), *map(read, others))
         check_labels(corpora.train, data)
         with shown(progress) as bars:
-            return finetune(self, given, corpora, out=out, progress=bars)
+            return finetune(self, given, corpora, out=out, progress=bars, detach=detach)
 
     # ------------------------------------------------------------ queries
 

@@ -16,7 +16,7 @@ from cutlayer.customer.link import Link, Seq2SeqLink, Stored
 from cutlayer.customer.plan import Plan
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.publish import publish
-from cutlayer.customer.results import RunResult
+from cutlayer.customer.results import Detached, RunResult
 from cutlayer.customer.resume import open_job, restore_optimiser
 from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
@@ -40,6 +40,7 @@ class Execution:
         rows: The data.
         run: The run's state and folder.
         progress: Where to show progress.
+        detach: Whether to leave a job to the vendor that it trains alone.
     """
 
     home: Home
@@ -48,8 +49,9 @@ class Execution:
     rows: Labelled | Plain
     run: Run
     progress: Progress
+    detach: bool = False
 
-    def execute(self) -> RunResult:
+    def execute(self) -> RunResult | Detached:
         """Runs to the end, from wherever an earlier try stopped.
 
         Raises:
@@ -84,10 +86,12 @@ class Execution:
         self.run.state.accepted = True
         self.run.save()
 
-    def _train(self, started: float) -> RunResult:
+    def _train(self, started: float) -> RunResult | Detached:
         plan = self.plan
         train, dev, uploaded = self._examples()
         job = open_job(plan, self.run, self.gate, self.home)
+        if self.detach and not job.state.is_over:
+            return Detached(job=self.run.identifier("job"), folder=self.run.folder)
         link = (Seq2SeqLink if plan.spec.objective is Objective.SEQ2SEQ else Link)(self.gate, job)
         plan.session.link = link
         trainer = Trainer(

@@ -19,15 +19,21 @@ from cutlayer.customer.handout import Offer, choose_model
 from cutlayer.customer.plan import plan
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.publish import delete_records
-from cutlayer.customer.results import RunResult
+from cutlayer.customer.results import Detached, RunResult
 from cutlayer.customer.run import DataDigests, Run
 from cutlayer.customer.settings import BUDGETS, FinetuneSpec, RunSpec
 from cutlayer.wire.transports import RecordingTransport
 
 
 def finetune(
-    connection: Connection, given: FinetuneSpec, corpora: Corpora, *, out: Path | None, progress: Progress
-) -> RunResult:
+    connection: Connection,
+    given: FinetuneSpec,
+    corpora: Corpora,
+    *,
+    out: Path | None,
+    progress: Progress,
+    detach: bool = False,
+) -> RunResult | Detached:
     """The run of these settings on these texts, begun, continued, or shown again.
 
     Args:
@@ -36,6 +42,7 @@ def finetune(
         corpora: Its texts.
         out: Its folder; by default one that the same call finds again.
         progress: Where to show progress.
+        detach: Whether to leave a job to the vendor that it trains alone.
     """
     offer = choose_model(connection.gate(), given.model)
     learner = Learner(texts=len(corpora.train), width=offer.model.width)
@@ -47,7 +54,7 @@ def finetune(
         if given.seed is None:
             found = Run.seed_in(folder)
             spec = spec.model_copy(update={"seed": secrets.randbelow(2**31) if found is None else found})
-        return _run(connection, folder, spec, corpora, offer, digests=digests, progress=progress)
+        return _run(connection, folder, spec, corpora, offer, digests=digests, progress=progress, detach=detach)
 
 
 def default_folder(connection: Connection, spec: RunSpec, seed: int | None, data: str) -> Path:
@@ -77,7 +84,8 @@ def _run(
     *,
     digests: DataDigests,
     progress: Progress,
-) -> RunResult:
+    detach: bool,
+) -> RunResult | Detached:
     """The run in a folder that is held."""
     home = connection.home
     # what is wrong with the data is told before anything is begun
@@ -104,7 +112,7 @@ def _run(
         with closing(RecordingTransport(connection.transport, run.transcript)) as recorder:
             gate = connection.gate_of(run.state.run, spec, offer, transport=recorder, labels=True)
             planned = plan(home, gate, offer, rows, spec, progress, connection.device)
-            return Execution(home, gate, planned, rows, run, progress).execute()
+            return Execution(home, gate, planned, rows, run, progress, detach).execute()
     finally:
         if not run.state.asked:
             run.forget()

@@ -218,3 +218,17 @@ class PrivatizedText(BaseModel):
     released: tuple[str, ...]
     replaced: int
     tokens: int
+
+
+class Detached(BaseModel):
+    """A run that the vendor goes on with alone.
+
+    Attributes:
+        job: Its job, as `Client.watch_job` and `Client.cancel_job` take it.
+        folder: The run's, by which the same call fetches the result.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: str
+    folder: Path

@@ -153,7 +153,7 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault(
             "plain_sequences", settings.plain_sequences, f"make more than {MAX_PLAIN_INDICES} words with plain_tokens"
         )
-    if settings.plain_tokens_at_inference and getattr(spec.tuning, "pooling", "sequence") == "mean":
+    if settings.plain_tokens_at_inference and spec.tuning.pooling == "mean":
         yield Fault(
             "plain_tokens_at_inference", True, "must be off with pooling mean: queries do not say where they stand"
         )

@@ -74,6 +74,22 @@ def finetune(client: Client, privacy: PrivacySpec, **settings: Any) -> FinetuneR
     return client.finetune(TRAIN, test=TEST, privacy=privacy, training=TRAINING, seed=SEED, **settings)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_vendor_alone_learns_from_plain_words_what_it_learns_with_the_customer(
+    client: Client, privacy: Words, tmp_path: Path
+) -> None:
+    tuning, cut = Prefix(prefix_length=3, pooling="mean"), Cut(bottom=None)
+    settings: dict[str, Any] = {"cut": cut, "tuning": tuning, "reconstruction": PLAIN}
+    here = finetune(client, privacy, out=tmp_path / "here", **settings)
+    there = finetune(client, privacy, out=tmp_path / "there", labels_at="vendor", **settings)
+    without = finetune(
+        client, privacy, out=tmp_path / "without", labels_at="vendor",
+        **{**settings, "reconstruction": PLAIN.model_copy(update={"reconstruction_weight": 0.0})},
+    )  # fmt: skip
+    assert there.adapter_sha256 == here.adapter_sha256 != without.adapter_sha256
+    assert there.reconstruction_loss == pytest.approx(here.reconstruction_loss, abs=1e-9)
+
+
 class Interrupts(Silent):
     """Ctrl-C in the second epoch."""
 

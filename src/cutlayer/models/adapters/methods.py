@@ -59,7 +59,10 @@ def attach(part: P, spec: MethodSpec, *, num_labels: int | None = None, shared: 
         ModelError: The family ignores the method, or `num_labels` and the part's head do not go together.
     """
     check_method(spec, part.model.config.model_type)
-    return METHODS[spec.method].attach(part, spec, num_labels=num_labels, shared=shared, seed=seed)
+    attached: P = METHODS[spec.method].attach(part, spec, num_labels=num_labels, shared=shared, seed=seed)
+    if attached.has_head:
+        attached.pooling = spec.pooling
+    return attached
 
 
 def check_method(spec: MethodSpec, family: str) -> None:

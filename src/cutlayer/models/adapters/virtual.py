@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel, PrefixTuningConfig, PromptLearningConfig, PromptTuningConfig, TaskType
 from torch import Tensor
 
-from cutlayer.core.tuning import Pooling, PrefixSpec, PromptSpec
+from cutlayer.core.tuning import PrefixSpec, PromptSpec
 from cutlayer.models.adapters.methods import METHODS, Method, draw_heads, fresh_head
 from cutlayer.models.anatomy import FAMILIES, Kind
 from cutlayer.models.cutting import Part, block_list
@@ -42,7 +42,7 @@ class Prompt(Method[PromptSpec]):
         )
         drawn = torch.empty(spec.prompt_length, _entrance_width(part))
         drawn.normal_(0, _std(part), generator=seeded(seed, "prompt"))
-        return _attached(part, config, drawn, heads, pooling=spec.pooling, seed=seed)
+        return _attached(part, config, drawn, heads, seed=seed)
 
     def parameters(self, part: Part, spec: PromptSpec, *, shared: bool) -> int:
         """Its rows."""
@@ -76,7 +76,7 @@ class Prefix(Method[PrefixSpec]):
             )
             for number, _ in blocks.named_children()
         ]
-        return _attached(part, config, torch.cat(drawn, 1), heads, pooling=spec.pooling, seed=seed)
+        return _attached(part, config, torch.cat(drawn, 1), heads, seed=seed)
 
     def parameters(self, part: Part, spec: PrefixSpec, *, shared: bool) -> int:
         """A key and a value of each position in each block."""
@@ -92,15 +92,12 @@ METHODS.add("prompt")(Prompt())
 METHODS.add("prefix")(Prefix())
 
 
-def _attached(
-    part: P, config: PromptLearningConfig, drawn: Tensor, heads: tuple[str, ...], *, pooling: Pooling, seed: int
-) -> P:
+def _attached(part: P, config: PromptLearningConfig, drawn: Tensor, heads: tuple[str, ...], *, seed: int) -> P:
     """The twin with PEFT's module around it."""
     part.model.requires_grad_(False)
     module: Any = PeftModel(part.model, config)
     module.prompt_encoder[ADAPTER].embedding.weight.data.copy_(drawn)
     part.module = module
-    part.pooling = pooling
     draw_heads(part, heads, seed=seed)
     part.train(part.training)
     return part

@@ -77,7 +77,7 @@ def tuned_whole(
             prefix of an encoder-decoder, of which PEFT 0.21 gives block i the pair of block 2i; or a head is to read
             what PEFT's does not.
     """
-    if num_labels is not None and getattr(tuning, "pooling", "sequence") != "sequence":
+    if num_labels is not None and tuning.pooling != "sequence":
         raise ModelError("PEFT's heads read the whole sequence.", remedy='Compare a run with pooling "sequence".')
     if tuning.method == "prefix" and family_of(whole.config).kind is Kind.ENCODER_DECODER:
         raise ModelError(
