@@ -170,7 +170,7 @@ def not_trained(part: Any, parts: Any, name: str, head: Head) -> list[str]:
     return [key for key, value in part.named_parameters() if value.requires_grad and value.grad is None]
 
 
-@pytest.mark.parametrize("spec", VIRTUAL, ids=lambda spec: spec.method)
+@pytest.mark.parametrize("spec", [*VIRTUAL, LoraSpec(r=2), FullSpec()], ids=lambda spec: spec.method)
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "gpt2", "llama"])
 def test_what_a_head_reads(name: str, spec: MethodSpec, tmp_path: Path) -> None:
     """[CLS] or a decoder's last token is found behind a prompt, and the mean is that of the text alone (RAPT eq. 9)."""
