@@ -17,7 +17,7 @@ class Reconstruction(SettingsSpec):
     plain_tokens: int = setting(
         0,
         help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
-        "budget. 0: none; the paper has 40.",
+        "budget. Use them with pooling mean: other heads read them, too. 0: none; the paper has 40.",
         shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
         ge=0,
         le=MAX_PLAIN_TOKENS,
