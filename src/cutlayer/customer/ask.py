@@ -211,8 +211,8 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
         ConfigError: The adapter does not take rows and give rows.
         DataError: No text has a token.
     """
-    words = profile.spec.privacy.mechanism == "words"
-    if profile.spec.objective is not Objective.LM or profile.spec.cut.bottom is None or words:
+    spec = profile.spec
+    if spec.objective is not Objective.LM or spec.cut.bottom is None or spec.privacy.mechanism == "words":
         raise ConfigError(
             f"Adapter {profile.adapter} does not take rows and give rows back.",
             remedy="Name a language model's, with bottom 0 or more, that draws no words.",

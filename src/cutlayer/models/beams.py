@@ -75,13 +75,14 @@ class _Elsewhere(PreTrainedModel, GenerationMixin):
         return torch.device("cpu")
 
     def forward(
-        self, input_ids: Tensor, past_key_values: _Parents, attention_mask: Tensor, **_: Any
+        self, input_ids: Tensor, past_key_values: _Parents, attention_mask: Tensor | None = None, **_: Any
     ) -> CausalLMOutputWithPast:
         """Logits of what follows the newest ids of each text."""
         if past_key_values.seen:
             newest = Ragged(input_ids[:, -1], torch.ones(len(input_ids), dtype=torch.int64))
         else:
-            real = attention_mask.bool()
+            # `generate` hands on no mask that hides nothing
+            real = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).bool()
             newest = Ragged(input_ids[real], real.sum(1))
         parents, past_key_values.parents = past_key_values.parents, None
         past_key_values.seen += 1

@@ -193,5 +193,5 @@ def _what_is_trained(spec: JobSpec) -> str:
     labels = "" if spec.num_labels is None else f" and num_labels = {spec.num_labels}"
     if (task := spec.reconstruction) is not None:
         labels += f" and reconstruction of {task.vocabulary} words, width = {task.width}"
-    told = spec.tuning.model_dump(exclude={"method"})
+    told = spec.tuning.model_dump(exclude={"method", "pooling"})  # what a head reads is no size
     return f"Method {spec.tuning.method}{''.join(f', {name} = {value}' for name, value in told.items())}{labels} trains"

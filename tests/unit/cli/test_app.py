@@ -46,7 +46,12 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "conformance",
         "convert-eta",
         "discard",
+        "job list",
+        "job watch",
+        "job cancel",
         "ledger show",
+        "protect",
+        "restore",
     }
 
 
