@@ -47,7 +47,7 @@ def finetune(
     """Fine-tune the vendor's model on your texts.
 
     Texts are privatized here before they leave. Labels leave in no frame, but with --labels-at vendor; the vendor reads
-    nearly all of them from gradients all the same (97 to 100 % where measured), unless --label-epsilon draws them
+    nearly all of them from gradients nevertheless (97 to 100 % where measured), unless --label-epsilon draws them
     first; the result says how many. Interrupt it, run it again, and it goes on.
     """
     from cutlayer.customer import Detached, FinetuneResult

@@ -148,7 +148,7 @@ class EntityMap:
         return clear / max(1, clear + self.mentions)
 
     def save(self, home: Home) -> None:
-        """Keeps it in the customer's folder, sealed, for its owner alone."""
+        """Saves it encrypted in the customer's folder, readable by its owner only."""
         told = {name: value for name, value in vars(self).items() if name != "job"}
         sealed = _seal(home.secret).close(json.dumps(told, ensure_ascii=False).encode(), name=self.job.encode())
         write_bytes(home.entities(self.job), sealed)
