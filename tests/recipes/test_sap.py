@@ -20,9 +20,10 @@ from cutlayer.recipes.measures.bottom_depth import STRONGEST, best_within, share
 from cutlayer.recipes.measures.trade_off import place_of
 from cutlayer.recipes.options import RecipeOptions, Size, data_folder
 from cutlayer.recipes.sap import PAPER, RECIPE, STEERED
+from cutlayer.recipes.stated import differing
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import Limits, Splits
-from cutlayer.recipes.training import CentralisedCell, SplitCell, Steering, Trained, TrainingCell, differing
+from cutlayer.recipes.training import CentralisedCell, SplitCell, Steering, Trained, TrainingCell
 from cutlayer.reports import Calibrated
 from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
@@ -167,7 +168,6 @@ def pretended_run(cell, lab):
         epochs=2,
         seconds=1,
         label_recovery=1.0,
-        deviations=cell.deviations(lab),
         attacks=tuple(made_up(attack, (1 - hidden) * read.get(attack, 1.0)) for attack in cell.attacks),
     )
 
@@ -347,24 +347,27 @@ def test_the_report_says_what_the_size_cuts_of_each_data_set(pretended):
     assert differs["LoRA rank", "8"] == "all data sets"
 
 
-def test_deviations_of_a_cell_of_an_older_version_are_not_told_twice():
+def test_deviations_of_mechanisms_and_of_trainings_are_told_once_each():
     task = CONFIG.task("sst2")
     settings = CONFIG.training_of(task, CONFIG.at(Size.SMALL))
     common = {"task": task, "limits": Limits(), "model": "", "training": settings}
-    now = Deviation(what="LoRA rank", value_in_paper="not stated", ours="8", why="the paper leaves it open")
+    now = Deviation(what="noise generator", value_in_paper="not stated", ours="AES", why="because")
     older = now.model_copy(update={"why": "as it was said before"})
-    own = Deviation(what="noise generator", value_in_paper="not stated", ours="AES", why="because")
     cells = {
         SplitCell(**common, eta=eta): Trained(
-            ua=Proportion.of(1, 2), rows=(1, 1, 2), epochs=1, seconds=1, deviations=(told, own)
+            ua=Proportion.of(1, 2), rows=(1, 1, 2), epochs=1, seconds=1, deviations=(told,)
         )
         for eta, told in ((50.0, now), (60.0, older))
     }
-    (table,) = differing(Results(pandas.DataFrame(), cells))
-    assert [(row[0], row[-1]) for row in table.rows] == [
-        ("LoRA rank", "the paper leaves it open"),
-        ("noise generator", "because"),
-    ]
+    (table,) = differing(
+        {"training": {"LoRA rank": {"stated": "8", "same": "8"}, "batch size": {"stated": "4", "same": "4"}}}
+    )(Results(pandas.DataFrame(), cells))
+    told = {row[0]: row[-1] for row in table.rows}
+    assert told["noise generator"] == "because"
+    assert "LoRA rank" not in told
+    assert told["batch size"] == "chosen for this run"
+    assert told["epochs"] == "the paper leaves it open"
+    assert len(told) == len(table.rows)
 
 
 def test_every_table_of_ours_says_n(pretended):

@@ -271,8 +271,8 @@ def _show(output: Output, result: FinetuneResult | LanguageResult, *, again: Pat
         if line:
             output.show(f"- {line}")
     output.show(
-        f"{len(result.deviations)} settings fill in or differ from the paper: --json lists each with its reason "
-        "under `deviations`; the pages in docs/papers explain them."
+        f"At {len(result.deviations)} points the method fills in or differs from the papers: --json lists each with "
+        "its reason under `deviations`; the pages in docs/papers explain them."
     )
     output.show(f"The run's folder, with the transcript: {result.folder}")
     for line in advice:

@@ -27,7 +27,6 @@ from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
-from cutlayer.models import FAMILIES
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo, SnapshotRequest
 
@@ -105,7 +104,7 @@ def publish(
             "unsafe_noise": plan.spec.unsafe_noise_seed is not None,
             "looks": looks,
             "largest_distance": privatizer.largest_distance(),
-            "deviations": privatizer.deviations + deviations(plan.spec, FAMILIES[plan.offer.model.family]),
+            "deviations": privatizer.deviations + deviations(plan.spec),
             "spec": plan.spec,
             "folder": run.folder,
         },

@@ -23,6 +23,7 @@ from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
+from cutlayer.recipes.stated import differing
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
@@ -103,7 +104,10 @@ class RaptConfig(RecipeConfig[Scale]):
 
 
 PAPER = read_yaml("papers", "rapt")
-RECIPE = Recipe("rapt", shipped("rapt", RaptConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER})
+RECIPE = Recipe(
+    "rapt", shipped("rapt", RaptConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER},
+    closing=[differing(PAPER)],
+)  # fmt: skip
 LAYOUT = Layout("rapt")
 WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 

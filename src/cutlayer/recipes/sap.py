@@ -27,6 +27,7 @@ from cutlayer.recipes.measures.bottom_depth import by_depth, conclusion
 from cutlayer.recipes.measures.trade_off import gain, place_of
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.stated import differing
 from cutlayer.recipes.study import Claim, Part, Results, Scenario, Stated, Verdict
 from cutlayer.recipes.tables import Axis, estimate, points
 from cutlayer.recipes.tasks import Limits, Task, TextFile
@@ -37,7 +38,6 @@ from cutlayer.recipes.training import (
     TrainingCell,
     calibrated,
     counted,
-    differing,
     reasons,
     settled,
 )
@@ -99,7 +99,7 @@ STEERING, HOW = LAYOUT.axis("steering"), LAYOUT.axis("how")
 STEERED = (Steering.BY_CLASS, Steering.CLASS_FREE)
 RECIPE = Recipe(
     "sap", shipped("sap", SapConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER},
-    closing=[partial(conclusion, paper=PAPER, places=LAYOUT.axis("place")), differing],
+    closing=[partial(conclusion, paper=PAPER, places=LAYOUT.axis("place")), differing(PAPER)],
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,12 +12,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cutlayer.attacks import ATTACKS, ControlFailed, Knowledge, Measured, Need, NotApplicable, Outcome, examine
+from cutlayer.attacks import (
+    ATTACKS,
+    Attack,
+    ControlFailed,
+    Knowledge,
+    Measured,
+    Need,
+    NotApplicable,
+    Outcome,
+    TokenTruth,
+    Transcript,
+    examine,
+)
 from cutlayer.core import Cut, DataError, Deviation, Place, Proportion, Spec
 from cutlayer.customer import (
     Client,
     FinetuneResult,
-    FinetuneSpec,
     Lora,
     Objective,
     TrainBottom,
@@ -26,20 +37,18 @@ from cutlayer.customer import (
     TuningSpec,
 )
 from cutlayer.customer.corpora import Corpora
-from cutlayer.customer.defaults import settle, settle_training
-from cutlayer.customer.deviations import deviations
+from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
 from cutlayer.data import tokenise
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import SPLIT_SEED, Limits, Splits, Task, TextFile, TopicLabels, find_topics
-from cutlayer.reports import Calibrated, Table
+from cutlayer.reports import Calibrated
 
 
 class TopicCell(Cell):
@@ -173,7 +182,7 @@ class Trained(Spec):
         seconds: How long it took.
         uplink_bytes: What was sent, by category.
         label_recovery: Share of labels read from output gradients.
-        deviations: Where the run differs from the paper.
+        deviations: Where the mechanism differs from the papers, or fills in what they leave open.
         attacks: What came of each attack that the cell names.
     """
 
@@ -220,11 +229,6 @@ class TrainingCell(Cell):
         parts = (data.train, data.dev, data.test)
         return ReferenceRun(*parts, lab.options.model, self.training, self.tuning, self.seed, order)
 
-    def deviations(self, lab: Lab) -> tuple[Deviation, ...]:
-        """Where the settings of the training, whoever does it, differ from the paper's."""
-        plain = settle(FinetuneSpec(privacy=NoPrivacy(), tuning=self.tuning, training=self.training))
-        return deviations(plain, lab.model().family)
-
     def measures(self, result: Trained) -> Iterator[Measure]:
         yield Measure.share("UA", result.ua)
         for name, rows in zip(("train", "dev", "test"), result.rows, strict=True):
@@ -244,8 +248,7 @@ class CentralisedCell(TrainingCell):
         whole = self.reference(lab, str(self.seed))
         run = train_centralised(whole, progress=lab.progress)
         rows, epochs = (len(whole.train), len(whole.dev), len(whole.test)), len(run.dev)
-        differ = self.deviations(lab)
-        return Trained(ua=run.accuracy, rows=rows, epochs=epochs, seconds=run.seconds, deviations=differ)
+        return Trained(ua=run.accuracy, rows=rows, epochs=epochs, seconds=run.seconds)
 
 
 class SplitCell(TrainingCell):
@@ -318,22 +321,51 @@ class SplitCell(TrainingCell):
         knowledge: Knowledge = evidence.knowledge
         if self.public is not None:
             knowledge = replace(knowledge, public=lab.public(self.public))
-        for number, name in enumerate(self.attacks):
-            lab.progress.update("attacks", number, len(self.attacks), name)
-            attack = ATTACKS[name]
+
+        def view(attack: Attack) -> View:
             if attack.tokens is not None and self.attacked_tokens is not None:
                 attack = replace(attack, tokens=self.attacked_tokens)
             # controls read made-up traffic behind the same blocks; those of an attack that is told of the noise have it
             told: object = (self.eta, self.place) if Need.NOISE in attack.needs else math.isinf(self.eta)
-            key = ("controls", name, self.model, self.bottom, told, self.attacked_tokens, self.public)
-            outcome = examine(
-                name, evidence.transcript, knowledge=knowledge, truth=evidence.tokens, run=attack,
-                controls=lab.shared.get(key),
-            ).outcome  # fmt: skip
-            if not isinstance(outcome, NotApplicable):
-                lab.shared[key] = outcome.controls
-            yield outcome
-        lab.progress.update("attacks", len(self.attacks), len(self.attacks))
+            same = (self.model, self.bottom, told, self.attacked_tokens, self.public)
+            return View(attack, evidence.transcript, knowledge, evidence.tokens, same)
+
+        return examined(self.attacks, lab, view)
+
+
+@dataclass(frozen=True)
+class View:
+    """What an attack on a finished run is given.
+
+    Attributes:
+        attack: As it is run.
+        transcript: What it reads.
+        knowledge: What it is granted.
+        truth: What it is measured against.
+        same: Runs that are alike in this share its controls, which read made-up traffic.
+    """
+
+    attack: Attack
+    transcript: Transcript
+    knowledge: Knowledge
+    truth: TokenTruth
+    same: tuple[Hashable, ...]
+
+
+def examined(names: Sequence[str], lab: Lab, view: Callable[[Attack], View]) -> Iterator[Outcome]:
+    """What each attack made of a run."""
+    for number, name in enumerate(names):
+        lab.progress.update("attacks", number, len(names), name)
+        given = view(ATTACKS[name])
+        key = ("controls", name, *given.same)
+        outcome = examine(
+            name, given.transcript, knowledge=given.knowledge, truth=given.truth, run=given.attack,
+            controls=lab.shared.get(key),
+        ).outcome  # fmt: skip
+        if not isinstance(outcome, NotApplicable):
+            lab.shared[key] = outcome.controls
+        yield outcome
+    lab.progress.update("attacks", len(names), len(names))
 
 
 # ---------------------------------------------------------------- what tables of trainings say beside their numbers
@@ -361,19 +393,3 @@ def reasons(results: Results) -> Iterable[str]:
     """Why attacks have no number, each once."""
     rows = results.rows(metric="EP", attack=tuple(ATTACKS))
     return sorted({": ".join(row) for row in rows[rows["value"].isna()][["attack", "note"]].itertuples(index=False)})
-
-
-def differing(results: Results) -> Iterable[Table]:
-    """Where trainings differ from the paper, and the data sets whose trainings do; those on one matter side by side."""
-    trainings = [(cell.task.title, found) for cell, found in results.cells.items() if isinstance(cell, TrainingCell)]
-    differ: dict[str, dict[str, tuple[Deviation, dict[str, None]]]] = {}
-    for title, found in trainings:
-        for each in found.deviations:  # once, also where a cell of an older version says the same in other words
-            differ.setdefault(each.what, {}).setdefault(each.ours, (each, {}))[1][title] = None
-    everywhere = {title for title, _ in trainings}
-    told = [
-        (each, "all data sets" if titles.keys() == everywhere else ", ".join(titles))
-        for same in differ.values()
-        for each, titles in same.values()
-    ]
-    yield deviations_table(told, "Where trainings differ from the paper")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cutlayer.attacks import ATTACKS, Measured, NotApplicable, TokenTruth, examine
+from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
 from cutlayer.core import Cut, Spec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
@@ -24,7 +24,7 @@ from cutlayer.recipes.long_table import Level, Measure, Number
 from cutlayer.recipes.replacement import Candidates, Replacement, Source
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import TextFile
-from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run, splits
+from cutlayer.recipes.training import Trained, TrainingCell, View, client_of, discard, examined, split_run, splits
 from cutlayer.reports.audit import public_text
 
 READ = "read, all words"
@@ -145,23 +145,18 @@ class WordTrainingCell(TrainingCell):
 
         return evidence.granted(lab.once((type(self), self.public), read), model.whole)
 
-    def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Any]:
-        for number, name in enumerate(self.attacks):
-            lab.progress.update("attacks", number, len(self.attacks), name)
-            attack = ATTACKS[name]
+    def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Outcome]:
+        def view(attack: Attack) -> View:
             if attack.costly and self.attacked_words is not None:
                 attack = replace(attack, tokens=self.attacked_words)
             ((_, truth),) = evidence.truths(attack)
+            if not isinstance(truth, TokenTruth):
+                raise TypeError("words are asked for")
             # controls read made-up words of the same mechanism
-            key = (type(self), name, self.replacement, self.share, self.attacked_words, self.public)
-            outcome = examine(
-                name, evidence.seen_by(attack), knowledge=evidence.known_to(attack), truth=truth, run=attack,
-                controls=lab.shared.get(key),
-            ).outcome  # fmt: skip
-            if not isinstance(outcome, NotApplicable):
-                lab.shared[key] = outcome.controls
-            yield outcome
-        lab.progress.update("attacks", len(self.attacks), len(self.attacks))
+            same = (self.replacement, self.share, self.attacked_words, self.public)
+            return View(attack, evidence.seen_by(attack), evidence.known_to(attack), truth, same)
+
+        return examined(self.attacks, lab, view)
 
 
 def _clear(truth: TokenTruth) -> float:

@@ -70,7 +70,7 @@ def test_from_notes_to_labels(notes: Path, tmp_path: Path, run: Run) -> None:
     assert result["ep"] == pytest.approx(result["replaced"])
     assert set(result["uplink_bytes"]) == {"release", "gradient", "control", "total"}
     adapter = result["adapter_id"]
-    assert f"{len(result['deviations'])} settings fill in or differ from the paper" in trained.err
+    assert f"At {len(result['deviations'])} points the method fills in or differs from the papers" in trained.err
 
     (listed,) = run("adapter", "list", "--json").result["adapters"]
     shown = run("adapter", "show", adapter, "--json").result
