@@ -125,6 +125,7 @@ def test_numbers_as_text(show, number, text):
         (both("c", at_least("", "success", 0.5, FAR), at_most("", "success", 0.5, NEAR)), True),
         (both("c", at_least("", "success", 0.5, FAR), at_least("", "success", 0.5, NEAR)), False),
         (both("c", at_least("", "success", 0.5, FAR), at_least("", "success", 0.5, {"eta": 1.0})), None),
+        (both("c", at_least("", "success", 0.5, FAR), at_least("", "success", 0.5, NEAR), least=1), True),
     ],
 )
 def test_claims_hold_fail_or_are_not_decided(claim, held):

@@ -21,7 +21,7 @@ from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
-from cutlayer.recipes.word_training import _gain
+from cutlayer.recipes.word_training import GAINED, gained
 from tests.recipes.worlds import write_split
 
 SHIPPED = RECIPE.config
@@ -256,7 +256,7 @@ def test_a_share_that_no_eta_gives_fails_by_name(whole, data):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two arms at two shares, and unprotected text, by one method."""
+    """Two arms and unprotected text, by one method; and other draws."""
     folder, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
     labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
     for part in ("train_sentences", "dev"):
@@ -265,10 +265,15 @@ def trained(tmp_path_factory):
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
     changes = {"arms": arms, "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]}}
+    tiny = SHIPPED.sizes[Size.TINY]
+    beyond = {"replaced": (0.4,), "read": (0.3, 0.4), "attacks": tiny.attacks, "attacked_words": None}
     config = SHIPPED.model_copy(
-        update={"utility": utility.model_copy(update={**changes, "replaced": (0.3, 0.5)}), "sizes": SHIPPED.sizes}
+        update={
+            "utility": utility.model_copy(update={**changes, "replaced": (0.4,)}),
+            "beyond": SHIPPED.beyond.model_copy(update=beyond),
+        }
     )
-    only = ("table-3", "figure-3")
+    only = ("table-3", "figure-3", "beyond")
     return RECIPE.using(config).run(options(folder, out, only=only), Silent())
 
 
@@ -277,11 +282,25 @@ def test_each_arm_is_trained_and_attacked_at_its_share(trained):
     frame = pandas.DataFrame(trained.content["table"])
     replaced = frame[(frame["metric"] == "replaced") & (frame["part"] == "table-3")]
     found = {(row.arm, row.replaced): row.value for row in replaced.itertuples()}
-    assert set(found) == {("clear", 0.0), ("pct2t", 0.3), ("pct2t", 0.5), ("rapt", 0.3), ("rapt", 0.5)}
+    assert set(found) == {("clear", 0.0), ("pct2t", 0.4), ("rapt", 0.4)}
     for (arm, asked), share in found.items():
         assert arm == "clear" or abs(share - asked) < 0.1
     # public words before texts change nothing of what texts become
-    assert found["pct2t", 0.3] == found["rapt", 0.3]
+    assert found["pct2t", 0.4] == found["rapt", 0.4]
+
+
+def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(trained):
+    frame = pandas.DataFrame(trained.content["table"])
+    own = frame[frame["part"] == "beyond"]
+    for row in own[own["metric"] == "replaced"].itertuples():
+        assert abs(row.value - row.replaced) < 0.1
+    etas = dict(own[own["metric"] == "eta"][["arm", "value"]].itertuples(index=False))
+    assert len(set(etas.values())) == len(etas) == len(SHIPPED.beyond.arms)
+    compared = own[own["metric"] == GAINED]
+    assert list(compared["arm"]) == ["exponential", "exponential", "components", "components"]
+    assert list(compared["read"]) == [0.3, 0.4, 0.3, 0.4]
+    assert set(compared["note"]) == {"fewer than two shares"}
+    assert [each["held"] for each in trained.content["parts"]["beyond"]["claims"]] == [None, None]
 
 
 def test_words_in_clear_count_as_read(trained):
@@ -289,7 +308,7 @@ def test_words_in_clear_count_as_read(trained):
     frame = frame.assign(attack=frame["attack"].fillna(""))
     own = frame[(frame["part"] == "figure-3") & frame["attack"].isin(["", "nearest-neighbour"])]
     places = list(own.groupby(["arm", "replaced"]))
-    assert len(places) == 4
+    assert len(places) == 2
     for _, place in places:
         found = dict(zip(place["metric"], place["value"], strict=True))
         clear = found["in clear"]
@@ -305,7 +324,9 @@ def test_accuracies_are_compared_where_as_much_is_read():
 
     before = [point(0.4, 0.60), point(0.8, 0.80)]
     after = [point(0.5, 0.70), point(0.7, 0.90)]
-    gain = _gain(before, after, {})
+    gain = gained(before, after, None, {})
     assert gain.value == pytest.approx(0.80 - 0.70)
     assert gain.se == pytest.approx(0.01)
-    assert _gain(before, [point(0.9, 0.7), point(0.95, 0.9)], {}).value is None
+    assert gained(before, [point(0.9, 0.7), point(0.95, 0.9)], None, {}).value is None
+    assert gained(before, after, 0.5, {}).value == pytest.approx(0.70 - 0.65)
+    assert gained(before, after, 0.45, {}).value is None

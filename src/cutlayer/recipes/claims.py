@@ -124,13 +124,15 @@ def all_below(claim: str, metric: str, bar: float, places: Mapping[str, Where], 
     return judge
 
 
-def both(claim: str, *claims: Claim, stated: str = "") -> Claim:
-    """A claim of several: it holds if all of them do."""
+def both(claim: str, *claims: Claim, least: int | None = None, stated: str = "") -> Claim:
+    """A claim of several: it holds if so many of them do, or all of them."""
 
     def judge(results: Results) -> Iterable[Verdict]:
         verdicts = [verdict for each in claims for verdict in each(results)]
         states = [verdict.held for verdict in verdicts]
-        held = False if False in states else None if None in states or not states else True
+        needed = max(1, len(states) if least is None else least)
+        possible = sum(held is not False for held in states)
+        held = True if states.count(True) >= needed else None if possible >= needed or not states else False
         yield Verdict(claim=claim, here="; ".join(each.here for each in verdicts), held=held, stated=stated)
 
     return judge

@@ -15,7 +15,7 @@ from pydantic import Field
 from cutlayer.core import Spec
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.models import STARTER
-from cutlayer.recipes.claims import above, alike, falls
+from cutlayer.recipes.claims import above, alike, both, falls
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -28,7 +28,7 @@ from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import settled
-from cutlayer.recipes.word_training import READ, Arm, WordTrainingCell, at_equal_reading
+from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, WordTrainingCell
 from cutlayer.reports import Table, percent
 
 
@@ -94,6 +94,26 @@ class UtilitySpec(Spec):
     public: TextFile
 
 
+class BeyondSpec(Spec):
+    """What part `beyond` trains and attacks.
+
+    Attributes:
+        arms: Ways to replace the words of Table III's task, by name; the others are compared with the first.
+        method: Of tuning, of Table III's.
+        replaced: Shares of all words that the etas shall replace.
+        read: Shares of the words that are drawn, read by the strongest attack, at which accuracies are compared.
+        attacks: What reads them.
+        attacked_words: On how many words those are measured that take long.
+    """
+
+    arms: Mapping[str, Arm]
+    method: str
+    replaced: tuple[float, ...] = Field(min_length=1)
+    read: tuple[float, ...] = Field(min_length=1)
+    attacks: tuple[str, ...]
+    attacked_words: int | None
+
+
 class RaptConfig(RecipeConfig[Scale]):
     """`configs/rapt.yaml`; that file says what each field is for."""
 
@@ -101,6 +121,7 @@ class RaptConfig(RecipeConfig[Scale]):
     posts: TextFile
     grammar: GrammarSpec
     utility: UtilitySpec
+    beyond: BeyondSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -112,20 +133,29 @@ LAYOUT = Layout("rapt")
 WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 
-def _trained(c: RaptConfig, lab: Lab, methods: Iterable[str], names: Iterable[str]) -> Iterator[Scenario]:
-    """Trainings of some arms by some methods, at each share."""
+def _trained(
+    c: RaptConfig, lab: Lab, method: str, arms: Mapping[str, Arm], replaced: Iterable[float], **attacked: Any
+) -> Iterator[Scenario]:
+    """Trainings of some arms by a method, at each share, with what attacks them."""
     asked, scale, space = c.utility, c.at(lab.options.size), Source.of(c.utility.space, lab)
-    said = {**asked.training, **scale.training}
-    for method, name in product(methods, names):
-        arm, tuning = asked.arms[name], asked.methods[method]
-        attacks = scale.attacks if arm.words and method == asked.attacked else ()
-        for share in asked.replaced if arm.words else (None,):
+    said, tuning = {**asked.training, **scale.training}, asked.methods[method]
+    for name, arm in arms.items():
+        for share in replaced if arm.words else (None,):
             cell = WordTrainingCell(
                 task=asked.task, limits=scale.limits, model=lab.model().fingerprint, tuning=tuning,
                 training=settled(Objective.CLASSIFICATION, tuning, said), arm=arm, share=share, space=space,
-                attacks=attacks, attacked_words=scale.attacked_words, public=asked.public,
+                public=asked.public, **(attacked if arm.words else {}),
             )  # fmt: skip
             yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
+
+
+def _of_table_3(c: RaptConfig, lab: Lab, methods: Iterable[str], arms: Mapping[str, Arm]) -> Iterator[Scenario]:
+    """Trainings at Table III's shares; attacks read those of one method."""
+    scale = c.at(lab.options.size)
+    for method in methods:
+        read = {"attacks": scale.attacks, "attacked_words": scale.attacked_words}
+        attacked = read if method == c.utility.attacked else {}
+        yield from _trained(c, lab, method, arms, c.utility.replaced, **attacked)
 
 
 @RECIPE.part("table-3")
@@ -146,8 +176,8 @@ def table_3(c: RaptConfig, lab: Lab) -> Part:
             )  # fmt: skip
     attacked = {"method": asked.attacked}
     return LAYOUT.part(
-        "table-3", list(_trained(c, lab, asked.methods, asked.arms)), {"arms": Axis("arm", "arm", titles)},
-        claims=claims, derived=lambda results: at_equal_reading(results, asked.order, attacked=attacked),
+        "table-3", list(_of_table_3(c, lab, asked.methods, asked.arms)), {"arms": Axis("arm", "arm", titles)},
+        claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked),
         details={"clear": clear},
     )  # fmt: skip
 
@@ -157,7 +187,7 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
     """What attacks read of the arms' words: the paper's, and stronger ones."""
     asked, attacks = c.utility, c.at(lab.options.size).attacks
     titles = {name: arm.title for name, arm in asked.arms.items()}
-    protected = [name for name, arm in asked.arms.items() if arm.words]
+    protected = {name: arm for name, arm in asked.arms.items() if arm.words}
     claims = [
         alike(
             f"{attack}, {100 * share:g} % replaced: {titles[second]} is read as {titles[first]} is (Figure 3).", READ,
@@ -166,8 +196,29 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
         )
         for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.order))
     ]  # fmt: skip
-    scenarios = list(_trained(c, lab, [asked.attacked], protected))
+    scenarios = list(_of_table_3(c, lab, [asked.attacked], protected))
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+
+
+@RECIPE.part("beyond")
+def beyond(c: RaptConfig, lab: Lab) -> Part:
+    """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
+    asked, (first, *others) = c.beyond, c.beyond.arms
+    titles = {name: arm.title for name, arm in asked.arms.items()}
+    scenarios = _trained(
+        c, lab, asked.method, asked.arms, asked.replaced, attacks=asked.attacks, attacked_words=asked.attacked_words
+    )
+    claims = [
+        both(
+            f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
+            "places of three.", *(above("", GAINED, {"arm": name, "read": read}) for read in asked.read), least=2,
+        )
+        for name in others
+    ]  # fmt: skip
+    pairs = [(first, name) for name in others]
+    compared = EqualReading(pairs, {"method": asked.method}, metric="success", at=asked.read)
+    said = {"arms": Axis("arm", "arm", titles), "first": titles[first]}
+    return LAYOUT.part("beyond", list(scenarios), said, claims=claims, derived=compared)
 
 
 @RECIPE.part("grammar")

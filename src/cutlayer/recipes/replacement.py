@@ -17,6 +17,7 @@ from cutlayer.recipes.lab import Lab
 from cutlayer.reports import etas_for_shares
 
 Candidates: TypeAlias = Literal["category", "all"]
+Draw: TypeAlias = Literal["noise", "exponential"]
 CATEGORY: Final = "category"
 ALL: Final = "all"
 _CALIBRATION_SEED = 0
@@ -38,17 +39,21 @@ class Replacement(Spec):
     """Which words become others, and which these may be.
 
     Attributes:
-        words: As of `privacy.Words`; and so `candidates`.
+        words: As of `privacy.Words`; and so `candidates` and `draw`.
         space: Gives words their vectors.
+        components: Of its table, between which distances are measured; `None` for the table itself.
     """
 
     words: tuple[str, ...]
     candidates: Candidates
+    draw: Draw = "noise"
     space: Source
+    components: int | None = None
 
     def privacy(self, eta: float) -> Words:
         """The mechanism at an eta."""
-        return Words(eta=eta, words=self.words, candidates=self.candidates, space=self.space.name)
+        space = self.space.name if self.components is None else f"{self.space.name}:{self.components}"
+        return Words(eta=eta, words=self.words, candidates=self.candidates, draw=self.draw, space=space)
 
     def reading(self, lab: Lab) -> WordReading:
         """How texts are read as words."""
@@ -84,7 +89,8 @@ class Replacement(Spec):
         search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
         if search is None:
             raise TypeError("words have vectors")
-        (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED)
+        exponential = self.draw == "exponential"
+        (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED, exponential=exponential)
         return point.eta
 
     def _privatizing(self, lab: Lab, eta: float, *, seed: int, reading: WordReading | None = None) -> Privatizing:

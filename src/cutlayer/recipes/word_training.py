@@ -7,10 +7,11 @@ their number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
@@ -21,7 +22,7 @@ from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Level, Measure, Number
-from cutlayer.recipes.replacement import Candidates, Replacement, Source
+from cutlayer.recipes.replacement import Candidates, Draw, Replacement, Source
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.recipes.training import Trained, TrainingCell, View, client_of, discard, examined, split_run, splits
@@ -37,13 +38,16 @@ class Arm(Spec):
     Attributes:
         title: For readers.
         words: Which are replaced, as of `privacy.Words`; none where text leaves as it is.
-        candidates: Among which words of the vocabulary.
+        candidates: Among which words of the vocabulary; how these are drawn, and by how many components of the space,
+            as of `Replacement`.
         reconstruction: Public words before texts, and what their reconstruction counts.
     """
 
     title: str
     words: tuple[str, ...] = ()
     candidates: Candidates = "category"
+    draw: Draw = "noise"
+    components: int | None = None
     reconstruction: Reconstruction = Reconstruction()
 
 
@@ -121,7 +125,8 @@ class WordTrainingCell(TrainingCell):
     @property
     def replacement(self) -> Replacement:
         """Which words become which."""
-        return Replacement(words=self.arm.words, candidates=self.arm.candidates, space=self.space)
+        own = {name: getattr(self.arm, name) for name in ("words", "candidates", "draw", "components")}
+        return Replacement(**own, space=self.space)
 
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""
@@ -166,59 +171,76 @@ def _clear(truth: TokenTruth) -> float:
     return float(truth.uncounted[truth.tokens.values].double().mean())
 
 
-def most_read(results: Results, **where: Any) -> Number:
-    """What the attack that reads most of a place's words reads of all of them."""
-    names = [str(name) for name in results.rows(metric=READ, **where)["attack"].unique()]
-    found = [results.number(READ, attack=name, **where) for name in names]
+def most_read(results: Results, metric: str = READ, **where: Any) -> Number:
+    """What the attack that reads most of a place's words reads of all of them, or of those of another metric."""
+    names = [str(name) for name in results.rows(metric=metric, **where)["attack"].unique()]
+    found = [results.number(metric, attack=name, **where) for name in names]
     known = [each for each in found if each.value is not None]
     return max(known, key=lambda each: each.value or 0.0) if known else Number(None, note="no attack read these")
 
 
-def at_equal_reading(results: Results, arms: Sequence[str], *, attacked: Mapping[str, Level]) -> Iterator[Measure]:
-    """By how much an arm's accuracy exceeds that of the arm before it where the strongest attack reads as much of both.
+GAINED = "UA gained at equal reading"
+Line: TypeAlias = Sequence[tuple[float, Number]]
+"""Accuracies by what was read, which rises."""
 
-    Accuracies are read along straight lines between the shares that were run, in the middle of what both arms reach.
+
+@dataclass(frozen=True)
+class EqualReading:
+    """By how much one arm's accuracy exceeds another's where the strongest attack reads as much of both.
+
+    Attributes:
+        pairs: Of arms: the one that is compared with, and the other.
+        attacked: Where attacks were run: a release is the same under every method of tuning.
+        metric: What counts as read.
+        at: How much is read; by default the middle of what both reach.
+    """
+
+    pairs: Sequence[tuple[str, str]]
+    attacked: Mapping[str, Level]
+    metric: str = READ
+    at: tuple[float, ...] = ()
+
+    def __call__(self, results: Results) -> Iterator[Measure]:
+        for method, (before, after) in product(results.levels("method"), self.pairs):
+            first, second = (self._line(results, arm, method) for arm in (before, after))
+            for place in self.at or (None,):
+                axes: dict[str, Level] = {"method": method, "arm": after}
+                yield gained(first, second, place, {**axes, **({} if place is None else {"read": place})})
+
+    def _line(self, results: Results, arm: str, method: Level) -> Line:
+        found = []
+        for share in results.levels("replaced", arm=arm):
+            read = most_read(results, self.metric, **{**self.attacked, "arm": arm, "replaced": share})
+            accuracy = results.number("UA", arm=arm, method=method, replaced=share)
+            if read.value is not None and accuracy.value is not None:
+                found.append((read.value, accuracy))
+        return sorted(found, key=lambda each: each[0])
+
+
+def gained(before: Line, after: Line, read: float | None, axes: Mapping[str, Level]) -> Measure:
+    """By how much accuracy is higher on a line than on the one before it, along straight lines between their points.
 
     Args:
-        results: Of the part.
-        arms: In the order in which a paper finds that they gain.
-        attacked: Where attacks were run: a release is the same under every method of tuning.
+        before: The line that is compared with.
+        after: The other.
+        read: Where; `None` for the middle of what both reach.
+        axes: Where the number stands.
     """
-    for method in results.levels("method"):
-        lines = {arm: _line(results, arm, method, attacked) for arm in arms}
-        for first, second in pairwise(arms):
-            axes: dict[str, Level] = {"method": method, "arm": second}
-            yield _gain(lines[first], lines[second], axes)
-
-
-def _line(results: Results, arm: str, method: Level, attacked: Mapping[str, Level]) -> list[tuple[float, Number]]:
-    found = []
-    for share in results.levels("replaced", arm=arm):
-        read = most_read(results, **{**attacked, "arm": arm, "replaced": share})
-        accuracy = results.number("UA", arm=arm, method=method, replaced=share)
-        if read.value is not None and accuracy.value is not None:
-            found.append((read.value, accuracy))
-    return sorted(found, key=lambda each: each[0])
-
-
-def _gain(before: Sequence[tuple[float, Number]], after: Sequence[tuple[float, Number]], axes: Any) -> Measure:
-    metric = "UA gained at equal reading"
     if min(len(before), len(after)) < 2:
-        return Measure(metric, None, note="fewer than two shares", axes=axes)
+        return Measure(GAINED, None, note="fewer than two shares", axes=axes)
     low, high = max(before[0][0], after[0][0]), min(before[-1][0], after[-1][0])
-    if low >= high:
-        return Measure(metric, None, note="no reading that both reach", axes=axes)
-    place = (low + high) / 2
-    (own, error), (other, its) = _at(after, place), _at(before, place)
-    return Measure(metric, own - other, (error**2 + its**2) ** 0.5, note=f"at {100 * place:.0f} % read", axes=axes)
+    place = (low + high) / 2 if read is None else read
+    if low >= high or not low <= place <= high:
+        return Measure(GAINED, None, note="no reading that both reach", axes=axes)
+    (other, its), (own, error) = _at(before, place), _at(after, place)
+    return Measure(GAINED, own - other, math.hypot(error, its), note=f"at {100 * place:.0f} % read", axes=axes)
 
 
-def _at(line: Sequence[tuple[float, Number]], place: float) -> tuple[float, float]:
+def _at(line: Line, place: float) -> tuple[float, float]:
     """The accuracy at a place between two points, and its standard error."""
     for (left, lower), (right, upper) in pairwise(line):
         if left <= place <= right:
             part = (place - left) / (right - left)
             first, second = (lower.value or 0.0), (upper.value or 0.0)
-            error = ((1 - part) ** 2 * lower.error**2 + part**2 * upper.error**2) ** 0.5
-            return first + part * (second - first), error
+            return first + part * (second - first), math.hypot((1 - part) * lower.error, part * upper.error)
     raise ValueError("the place lies outside")

@@ -7,7 +7,7 @@ from cutlayer.core import ConfigError, Ragged, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.randomness import generator
-from cutlayer.privacy.replacement import CLEAR
+from cutlayer.privacy.replacement import CLEAR, Exponential
 from cutlayer.reports import etas_for_shares
 
 VOCAB, WIDTH = 500, 16
@@ -39,6 +39,18 @@ def test_fresh_draws_at_the_eta_replace_the_share(search):
         # two samples of 2,048 and 4,000
         assert fresh == pytest.approx(point.wanted, abs=0.05)
         assert point.replaced == pytest.approx(point.wanted, abs=0.01)
+
+
+def test_of_the_exponential_mechanism_fresh_draws_replace_the_share(search):
+    ids = torch.cat([segment.values for segment in some_tokens().segments])
+    points = etas_for_shares(some_tokens(), search, SHARES, seed=0, exponential=True)
+    noise = etas_for_shares(some_tokens(), search, SHARES, seed=0)
+    groups = torch.zeros(VOCAB, dtype=torch.int64)
+    for number, (point, other) in enumerate(zip(points, noise, strict=True)):
+        uniform = torch.rand(len(ids), generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+        fresh = Exponential(search, eta=point.eta).draw(TABLE, groups, ids, 1 - uniform) != ids
+        assert float(fresh.double().mean()) == pytest.approx(point.wanted, abs=0.03)
+        assert point.eta != other.eta
 
 
 def test_it_repeats(search):
