@@ -5,6 +5,7 @@ What they are over `kill -9`, beside other tenants' and when they end is in `tes
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import cutlayer
 from cutlayer import vendor
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
@@ -174,6 +176,18 @@ def test_an_audit_has_releases_to_attack_and_no_gradients(
     assert result.ep_n > 0  # nearest neighbours, on what was released
     assert list(evidence.truths(ATTACKS["nearest-neighbour"]))
     assert not list(evidence.truths(ATTACKS["output-gradient"]))
+    public = tmp_path / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": text}) + "\n" for (text,) in corpus(60, seed=9).texts))
+    told = cutlayer.audit(
+        TRAIN,
+        transcript=result.folder,
+        home=client.home.path,
+        model=str(tiny_model),
+        public=str(public),
+        only=("nearest-neighbour",),
+        progress=None,
+    )
+    assert told.report.verdict[0].startswith("The vendor has the labels")
 
 
 def test_a_run_with_labels_here_cannot_be_left(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
