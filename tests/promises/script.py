@@ -24,7 +24,7 @@ from cutlayer.customer.link import Stored
 from cutlayer.customer.prepare import Prepared
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Texts
-from cutlayer.customer.settings import FullTuning, TrainBottom
+from cutlayer.customer.settings import FullTuning, LabelsAt, TrainBottom
 from cutlayer.customer.trainer import LANGUAGE_POSITIONS, Examples
 from cutlayer.customer.tuning import tune
 from cutlayer.models import Archive, Inputs, Part, Seq2SeqBottom, Seq2SeqTail, Tail, seed_dropout
@@ -32,7 +32,9 @@ from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_
 from cutlayer.wire import Form, Message, Route, WireType, routes, smallest_index
 from cutlayer.wire.messages import (
     ArchiveManifest,
+    JobProgress,
     JobSpec,
+    LoopSpec,
     OptimiserSpec,
     RecordSetSpec,
     SealRequest,
@@ -59,6 +61,18 @@ def loss_gradient(output: Tensor, labels: Tensor) -> Tensor:
     """(softmax(output) - one-hot) / texts, rounded as PyTorch rounds it, to the last bit."""
     output = output.detach().requires_grad_()
     return torch.autograd.grad(torch.nn.functional.cross_entropy(output, labels), output)[0]
+
+
+def labels_of(records: Tensor, labels: Tensor | Tokens) -> dict[str, Tensor]:
+    """What a frame of labels holds: texts' records, and labels, those of one record sorted, whoever had which."""
+    assert isinstance(labels, Tensor)
+    told = labels.clone()
+    for record in records.unique():
+        told[records == record] = labels[records == record].sort().values
+    return {
+        role: numbers.to(smallest_index(int(numbers.max())))
+        for role, numbers in (("records", records), ("labels", told))
+    }
 
 
 class Side(Enum):
@@ -384,13 +398,14 @@ class Script:
         self.upper = upper
         self.order = order
         self.dev_values = state.dev
+        self.alone = state.spec.labels_at is LabelsAt.VENDOR
         self.trains = not self.stores if upper is None else upper.trains
         self.clips = state.spec.training.max_grad_norm is not None
 
     def frames(self) -> Frames:
         """All frames; a set's records fit one shard, and the customer's folder was empty."""
         yield from self._archive(kept=False)
-        train, dev, test = self.data.train, self.data.dev, self.data.test
+        train, dev, test = self.data.train, self.data.stopping, self.data.test
         job: Where = {"job": self._identifier("job")}
         yield Due(routes.JOB_PUT, job, self._job_spec())
         if self.stores:
@@ -399,7 +414,7 @@ class Script:
         yield Due(routes.JOB_PUT, job, self._job_spec())
         if self.trains:
             yield Due(routes.ROLLBACK, job, SnapshotRequest(step=0))
-        best = yield from self._trained(train, dev)
+        best = yield from self._watched(train) if self.alone else self._trained(train, dev)
         yield Due(routes.FINISH, job, SnapshotRequest(step=best))
         if test is not None:
             yield from self._evaluated(routes.ADAPTER_INFER, {"adapter": job["job"]}, test)
@@ -427,15 +442,28 @@ class Script:
             form=self.form,
             segments=self.data.segments,
             wire_type=self.spec.wire_type,
+            num_labels=len(self.data.label_names) if self.alone else None,
         )
         yield Due(routes.RECORD_SET_PUT, where, spec)
         texts = keys(examples.texts.tokens, examples.texts.cti_classes, None)
         key_of = {self.draw_of(key): key for key in reversed(texts)}
         draws = list(dict.fromkeys(self.draw_of(key) for key in texts))
         yield Due(routes.SHARD_PUT, where | {"shard": 0}, texts=tuple(key_of[draw] for draw in draws))
+        records = torch.tensor([draws.index(self.draw_of(key)) for key in texts])
+        if self.alone:
+            yield Due(routes.LABELS_PUT, where, tensors=labels_of(records, examples.labels))
         yield Due(routes.SEAL, where, SealRequest(shards=1, records=len(draws)))
-        records = torch.tensor([draws.index(self.draw_of(key)) for key in texts]) + first
-        return replace(examples, texts=Stored(records, examples.lengths[:, None])), len(draws)
+        return replace(examples, texts=Stored(records + first, examples.lengths[:, None])), len(draws)
+
+    def _watched(self, train: Examples) -> Generator[Due, RecordedFrame, int]:
+        """Questions that hold nothing but how far the last answer was; returns the step that was best."""
+        after = 0
+        while True:
+            told = (yield Due(routes.JOB_EVENTS, {"job": self._identifier("job"), "after": after})).control()
+            assert isinstance(told, JobProgress)
+            if told.state.is_over:
+                return (1 + told.dev.index(max(told.dev))) * len(self._batches(train, epoch=0))
+            after = told.event
 
     def _trained(self, train: Examples, dev: Examples) -> Generator[Due, RecordedFrame, int]:
         """Epochs until the dev value stops getting better; returns the step that was best."""
@@ -532,12 +560,25 @@ class Script:
 
     def _batches(self, train: Examples, *, epoch: int) -> list[Tensor]:
         settings = self.spec.training
-        key = hashlib.blake2b(f"{epoch}".encode(), key=self.order, digest_size=16).digest()
         return epoch_batches(
             train.lengths,
             batch_size=settings.batch_size,
-            rng=np.random.Generator(AESCounter(key=int.from_bytes(key, "little"))),
+            rng=np.random.Generator(AESCounter(key=int.from_bytes(self._key(epoch), "little"))),
             group_by_length=settings.group_by_length,
+        )
+
+    def _key(self, epoch: int) -> bytes:
+        return hashlib.blake2b(f"{epoch}".encode(), key=self.order, digest_size=16).digest()
+
+    def _loop(self) -> LoopSpec | None:
+        settings = self.spec.training
+        if not self.alone:
+            return None
+        return LoopSpec(
+            orders=tuple(self._key(epoch).hex() for epoch in range(settings.epochs)),
+            batch_size=settings.batch_size,
+            group_by_length=settings.group_by_length,
+            patience=settings.patience,
         )
 
     def _largest_step(self) -> StepSize:
@@ -565,6 +606,7 @@ class Script:
             wire_type=self.spec.wire_type,
             segments=1 if self.pairs else self.data.segments,
             record_sets=(self._identifier("train"), self._identifier("dev")) if self.stores else (),
+            loop=self._loop(),
             num_labels=None if self.upper is not None else len(self.data.label_names),
             trainable_bottom=not self.stores,
             shared_weights=self.pairs

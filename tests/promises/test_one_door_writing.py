@@ -217,6 +217,18 @@ def test_an_adapter_of_rows_is_not_written_with(data_dir: Path, api_key: str, tm
             client.transport.send(Frame(routes.ADAPTER_GENERATE, {"adapter": result.adapter_id}, None, tensors))
 
 
+def test_no_rows_are_exchanged_with_an_adapter_of_drawn_words(
+    words: dict[str, Any], data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    """At bottom 0 its customer has a table to make rows of; what was trained on are texts in which words were drawn."""
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = tune(client, words | {"bottom": 0}, pairs=False, epochs=1)
+        left = len(list(client.ledger.frames()))
+        with pytest.raises(ConfigError, match="draws no words"):
+            client.exchange(result.adapter_id, PROMPTS, progress=None)
+        assert len(list(client.ledger.frames())) == left
+
+
 def test_beams_of_ids_without_noise_are_those_of_the_whole_model(
     decoder: Path, data_dir: Path, api_key: str, tmp_path: Path
 ) -> None:

@@ -9,3 +9,4 @@ from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     process,
     tiny_model,
 )
+from tests.unit.cli.conftest import run  # noqa: F401 - the same

@@ -19,9 +19,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _VENDORS = """
-import json, os, resource, sys
+import json, os, pkgutil, resource, sys
 from transformers import BertForSequenceClassification, PreTrainedTokenizerFast
 from cutlayer.vendor import serve
 print("ready", flush=True)
@@ -41,6 +42,8 @@ for line in sys.stdin:
     if order["largest_file"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"],) * 2)
     try:
+        if order["fault"]:
+            pkgutil.resolve_name(order["fault"])()
         serve(order["data_dir"], port=order["port"])
     finally:
         sys.stderr.flush()
@@ -99,9 +102,9 @@ class Vendors(Nursery):
     def __init__(self) -> None:
         super().__init__(_VENDORS)
 
-    def start(self, data_dir: Path, port: int, log: Path, *, largest_file: int) -> int:
+    def start(self, data_dir: Path, port: int, log: Path, *, largest_file: int, fault: str) -> int:
         order = {"data_dir": str(data_dir), "port": port, "log": str(log), "largest_file": largest_file}
-        return int(self.ask(order))
+        return int(self.ask(order | {"fault": fault}))
 
     def reap(self, child: int) -> None:
         assert self.ask({"reap": child}) == "gone"
@@ -115,14 +118,18 @@ class VendorProcess:
         data_dir: A folder that `vendor.init` made.
         tls: Whether it serves TLS, and so is asked for its health over it.
         largest_file: Bytes that a file may have: what a full disk feels like. 0 for no limit.
+        fault: A function that plants one in the vendor before it serves, as `module:name`.
     """
 
-    def __init__(self, nursery: Vendors, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> None:
+    def __init__(
+        self, nursery: Vendors, data_dir: Path, *, tls: bool = False, largest_file: int = 0, fault: str = ""
+    ) -> None:
         self.data_dir = data_dir
         self.port = free_port()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.log = data_dir.parent / f"{data_dir.name}.log"
         self.largest_file = largest_file
+        self.fault = fault
         self._nursery = nursery
         self._pid = 0
 
@@ -131,7 +138,9 @@ class VendorProcess:
         return self._pid
 
     def start(self, *, wait: bool = True) -> None:
-        self._pid = self._nursery.start(self.data_dir, self.port, self.log, largest_file=self.largest_file)
+        self._pid = self._nursery.start(
+            self.data_dir, self.port, self.log, largest_file=self.largest_file, fault=self.fault
+        )
         if wait:
             self.wait()
 
@@ -166,8 +175,9 @@ class VendorProcess:
 
 
 @contextlib.contextmanager
-def running(nursery: Vendors, data_dir: Path, *, tls: bool = False, largest_file: int = 0) -> Iterator[VendorProcess]:
-    process = VendorProcess(nursery, data_dir, tls=tls, largest_file=largest_file)
+def running(nursery: Vendors, data_dir: Path, **options: Any) -> Iterator[VendorProcess]:
+    """A vendor until the block ends; its options are those of `VendorProcess`."""
+    process = VendorProcess(nursery, data_dir, **options)
     process.start()
     try:
         yield process

@@ -1,7 +1,11 @@
-"""Jobs that the vendor trains alone: the same weights as with labels at the customer, over `kill -9` too."""
+"""Jobs that the vendor trains alone: the same weights as with labels at the customer, and what is refused.
+
+What they are over `kill -9`, beside other tenants' and when they end is in `test_alone`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import cutlayer
 from cutlayer import vendor
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
@@ -23,13 +28,13 @@ from cutlayer.customer.settings import Lora, Prefix
 from cutlayer.data import Dataset
 from cutlayer.wire import Form, Frame, routes
 from cutlayer.wire.messages import JobState, RecordSetSpec
-from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import HttpTransport
 from tests.promises.runs import TRAINING, corpus
 from tests.service.process import VendorProcess
 
-TRAIN = corpus(120, seed=5, canaries=False)
-TRAINING_ALONE = TRAINING.model_copy(update={"epochs": 3, "patience": 3, "batch_size": 8})
+TRAIN = corpus(60, seed=5, canaries=False)
+TRAINING_ALONE = TRAINING.model_copy(update={"epochs": 2, "patience": 2, "batch_size": 8})
+slow = pytest.mark.slow
 
 
 def run(client: Client, out: Path, *, train: Dataset = TRAIN, **settings: Any) -> Any:
@@ -44,25 +49,34 @@ def client_of(process: VendorProcess, key: str, home: Path) -> Client:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"tuning": Prefix()},
-        {"label_epsilon": 1.0},
-        {
-            "training": TRAINING_ALONE.model_copy(
-                update={"max_grad_norm": 0.5, "gradient_accumulation_steps": 2, "patience": 1}
-            ),
-            "tuning": Lora(r=2),
-        },
+        pytest.param({"label_epsilon": 1.0}, id="drawn labels"),
+        pytest.param({}, id="lora", marks=slow),
+        pytest.param({"tuning": Prefix()}, id="prefix", marks=slow),
+        pytest.param(
+            {
+                "training": TRAINING_ALONE.model_copy(
+                    update={"epochs": 4, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2, "patience": 1}
+                ),
+                "tuning": Lora(r=2),
+            },
+            id="clipped, accumulated, stopped early",
+            marks=slow,
+        ),
     ],
-    ids=["lora", "prefix", "drawn labels", "clipped"],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_weights_are_those_of_labels_at_the_customer(
+def test_a_run_left_to_the_vendor_ends_with_the_weights_of_labels_at_the_customer(
     process: VendorProcess, api_key: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
+    chosen: dict[str, Any] = {"eta": 80, "training": TRAINING_ALONE, "seed": 3, "progress": None} | settings
     with closing(client_of(process, api_key, tmp_path / "home")) as client:
-        here = run(client, tmp_path / "here", **settings)
-        there = run(client, tmp_path / "there", labels_at="vendor", **settings)
+        here = client.finetune(TRAIN, out=tmp_path / "here", **chosen)
+        begun = client.begin(TRAIN, out=tmp_path / "there", labels_at="vendor", **chosen)
+        assert isinstance(begun, Detached)
+        assert client.watch_job(begun.job, Silent()).state is JobState.FINISHED
+        there = client.begin(TRAIN, out=tmp_path / "there", labels_at="vendor", **chosen)
+    assert isinstance(there, FinetuneResult)
+    assert there.folder == begun.folder == tmp_path / "there"
     assert there.adapter_sha256 == here.adapter_sha256
     assert there.dev == here.dev
     assert (there.steps, there.best_epoch) == (here.steps, here.best_epoch)
@@ -70,36 +84,6 @@ def test_weights_are_those_of_labels_at_the_customer(
     if "label_epsilon" not in settings:
         assert there.label_recovery == 1
         assert math.isinf(there.label_guarantee.budget)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_labels_cross_in_one_kind_of_frame(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
-    with closing(client_of(process, api_key, tmp_path / "home")) as client:
-        run(client, tmp_path / "run", labels_at="vendor", label_epsilon=1.0)
-        listed = list(client.ledger.labels())
-        frames = {frame.entry: frame.route for frame in client.ledger.frames()}
-    up = [frame for frame in read_recording(tmp_path / "run" / "transcript") if frame.direction is Direction.UP]
-    assert {frame.route.name for frame in up if "labels" in frame.route.name} == {"record-set.labels"}
-    assert not {frame.route.name for frame in up} & {"job.step", "job.gradient", "job.infer"}
-    assert {frames[label.entry] for label in listed} == {"record-set.labels"}
-    assert {label.eta for label in listed} == {1.0}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_killed_at_any_time_it_ends_with_the_same_weights(process: VendorProcess, api_key: str, tmp_path: Path) -> None:
-    with closing(client_of(process, api_key, tmp_path / "home")) as client:
-        whole = run(client, tmp_path / "whole", labels_at="vendor")
-        found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(run(client, tmp_path / "killed", labels_at="vendor")))
-        thread.start()
-        for pause in (0.3, 0.4, 0.5, 0.2):
-            time.sleep(pause)
-            process.kill()
-            process.start()
-        thread.join()
-    assert found[0].adapter_sha256 == whole.adapter_sha256
-    assert found[0].dev == whole.dev
-    assert found[0].train_loss == whole.train_loss
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -139,34 +123,35 @@ def test_another_tenant_learns_nothing_and_a_cancelled_job_leaves(
 SET = RecordSetSpec(model="tiny", cut=Cut(bottom=None), form=Form.IDS, segments=1, num_labels=2)
 
 
-@pytest.mark.parametrize(
-    ("records", "labels", "code"),
-    [
-        ([0, 1], [0], "wrong-shape"),
-        ([0, 1], [0, 2], "label-out-of-range"),
-        ([0, 2], [0, 1], "wrong-records"),
-        ([], [], "wrong-shape"),
-    ],
-)
-def test_hostile_labels_are_refused(
-    process: VendorProcess, data_dir: Path, api_key: str, records: list[int], labels: list[int], code: str
-) -> None:
-    where = {"record_set": "a" * 32}
-    tensors = {
-        "records": torch.tensor(records, dtype=torch.uint8),
-        "labels": torch.tensor(labels, dtype=torch.uint8),
-    }
+HOSTILE = [
+    ([0, 1], [0], "Wrong shape"),
+    ([0, 1], [0, 2], "Label out of range"),
+    ([0, 2], [0, 1], "Wrong records"),
+    ([], [], "Wrong shape"),
+]
+
+
+def test_hostile_labels_are_refused(process: VendorProcess, data_dir: Path, api_key: str) -> None:
+    where: dict[str, str | int] = {"record_set": "a" * 32}
+
+    def frame(records: list[int], labels: list[int]) -> Frame:
+        told = {"records": records, "labels": labels}
+        tensors = {role: torch.tensor(numbers, dtype=torch.uint8) for role, numbers in told.items()}
+        return Frame(routes.LABELS_PUT, where, None, tensors)
+
     with closing(HttpTransport(process.url, api_key)) as transport:
         transport.send(Frame(routes.RECORD_SET_PUT, where, SET))
-        with pytest.raises(VendorError, match=code.replace("-", " ").capitalize()) as refused:
-            transport.send(Frame(routes.LABELS_PUT, where, None, tensors))
-        assert refused.value.status == 422
+        for records, labels, said in HOSTILE:
+            with pytest.raises(VendorError, match=said) as refused:
+                transport.send(frame(records, labels))
+            assert refused.value.status == 422
     with closing(HttpTransport(process.url, vendor.keys.create(data_dir, "other"))) as transport:
         with pytest.raises(VendorError) as refused:
-            transport.send(Frame(routes.LABELS_PUT, where, None, tensors))
+            transport.send(frame([0, 1], [0, 1]))
         assert refused.value.status == 404  # of another tenant's set not even that there is one
 
 
+@slow
 def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves(
     process: VendorProcess, api_key: str, tmp_path: Path
 ) -> None:
@@ -179,6 +164,7 @@ def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves
             run(client, tmp_path / "second", labels_at="vendor", label_epsilon=1.2, label_budget=1.5)
 
 
+@slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_audit_has_releases_to_attack_and_no_gradients(
     process: VendorProcess, tiny_model: Path, api_key: str, tmp_path: Path
@@ -190,22 +176,18 @@ def test_an_audit_has_releases_to_attack_and_no_gradients(
     assert result.ep_n > 0  # nearest neighbours, on what was released
     assert list(evidence.truths(ATTACKS["nearest-neighbour"]))
     assert not list(evidence.truths(ATTACKS["output-gradient"]))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_run_is_left_to_the_vendor_and_fetched_by_the_same_call(
-    process: VendorProcess, api_key: str, tmp_path: Path
-) -> None:
-    settings: dict[str, Any] = {"eta": 80, "training": TRAINING_ALONE, "seed": 3, "labels_at": "vendor"}
-    with closing(client_of(process, api_key, tmp_path / "home")) as client:
-        waited = run(client, tmp_path / "waited", labels_at="vendor")
-        begun = client.begin(TRAIN, out=tmp_path / "left", progress=None, **settings)
-        assert isinstance(begun, Detached)
-        assert client.watch_job(begun.job, Silent()).state is JobState.FINISHED
-        fetched = client.begin(TRAIN, out=tmp_path / "left", progress=None, **settings)
-    assert isinstance(fetched, FinetuneResult)
-    assert fetched.folder == begun.folder == tmp_path / "left"
-    assert fetched.adapter_sha256 == waited.adapter_sha256
+    public = tmp_path / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": text}) + "\n" for (text,) in corpus(60, seed=9).texts))
+    told = cutlayer.audit(
+        TRAIN,
+        transcript=result.folder,
+        home=client.home.path,
+        model=str(tiny_model),
+        public=str(public),
+        only=("nearest-neighbour",),
+        progress=None,
+    )
+    assert told.report.verdict[0].startswith("The vendor has the labels")
 
 
 def test_a_run_with_labels_here_cannot_be_left(process: VendorProcess, api_key: str, tmp_path: Path) -> None:

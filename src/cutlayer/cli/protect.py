@@ -12,13 +12,11 @@ from cutlayer.cli.options import AsJson, Connection, TableFiles
 from cutlayer.cli.output import Output, fields
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.customer.columns import TEXTS, DataSpec
+from cutlayer.customer.columns import JOB, TEXTS, DataSpec
 from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.privacy.spec import Words
 
 DRAW = ("eta", "candidates", "draw", "space", "tagger", "vocabulary", "noise")
-JOB = "job"
-"""The column that says to which job a text belongs."""
 
 
 class EntityColumns(SettingsSpec):

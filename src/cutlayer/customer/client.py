@@ -38,7 +38,7 @@ from cutlayer.customer.run import Run
 from cutlayer.customer.settings import LOCAL_MODEL, FinetuneSpec, LabelsAt, Objective, Sampling, Training, TuningSpec
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.sources import Source, Texts, read_source, read_texts
-from cutlayer.customer.validate import check_labels, check_public, choose_privacy, validate
+from cutlayer.customer.validate import check_labels, check_public, check_sent_labels, choose_privacy, validate
 from cutlayer.data import Dataset
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import PrivacySpec
@@ -237,12 +237,12 @@ class Client(Connection):
         columns = {name: settings.pop(name) for name in DataSpec.model_fields if name in settings}
         given = FinetuneSpec(objective=objective, privacy=privacy, **settings)
         data = DataSpec(**columns)
-        paired = data.second_column(given.objective) is not None
-        if paired or (isinstance(train, Dataset) and train.segments == 2):
+        if data.second_column(given.objective) or (isinstance(train, Dataset) and train.segments == 2):
             given = of_pairs(given)
         public = others[-1] is not None
         check_public(given, public=public)
         validate(settle(given, public=public), data)
+        check_sent_labels(train, given, data)
 
         def read(source: Source | None) -> Any:
             return None if source is None else read_source(source, data, given.objective)

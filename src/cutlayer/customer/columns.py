@@ -10,6 +10,8 @@ from cutlayer.customer.settings import Objective
 
 TEXTS: Final = "Texts"
 """The topic of these settings."""
+JOB: Final = "job"
+"""The column of texts that `protect` wrote: by which map their entities are put back."""
 
 
 class DataSpec(SettingsSpec):

@@ -223,6 +223,11 @@ def protect(
     for number, row in enumerate(rows, start=1):
         for text in row:
             check_characters(text, f"Text {number}")
+    flat = [text for row in rows for text in row]
+    if entities is not None:  # what is refused is refused before a model is read
+        found = _named(rows, entities)
+        mentions = _mentions(rows, found)
+        _check_found(rows, found, mentions, everywhere=_for_all(entities))
     privacy = protection.privacy
     archive = local_archive(home, privacy.source[0], Cut(bottom=0))
     reading = reading_of(privacy, archive, home, max_length=None)
@@ -232,17 +237,10 @@ def protect(
     privatizer = build_privatizer(privacy, secret=secret, spellings=reading.dictionary)
     if not isinstance(privatizer, WordsPrivatizer):
         raise TypeError("words are drawn by their privatizer")
-
-    flat = [text for row in rows for text in row]
     tagged = reading.tagger.tag(flat)
-    found = _tagged(flat, rows, tagged) if entities is None else _named(rows, entities)
-    mentions = [
-        find_mentions(text, keys, own.cuts if first else ())
-        for row, own in zip(rows, found, strict=True)
-        for keys in [{word.key for entity in own.entities for word in entity}]
-        for first, text in zip([True] + [False] * len(row), row, strict=False)
-    ]
-    _check_found(rows, found, mentions, everywhere=_for_all(entities))
+    if entities is None:
+        found = _tagged(flat, rows, tagged)
+        mentions = _mentions(rows, found)
     tags, clear = _places(tagged, mentions)
     families = _families(found, mentions)
     lexicon = reading.dictionary.lexicon
@@ -294,8 +292,18 @@ def protect(
     return Protected([row[0] for row in by_row] if isinstance(texts[0], str) else by_row, made)
 
 
-def _for_all(entities: Entities | None) -> bool:
-    return entities is not None and all(isinstance(each, str) for each in entities)
+def _for_all(entities: Entities) -> bool:
+    return all(isinstance(each, str) for each in entities)
+
+
+def _mentions(rows: Sequence[Row], found: Sequence[_Found]) -> list[list[Mention]]:
+    """Of each text the words in it that a row's entities have; spans are of its first text."""
+    return [
+        find_mentions(text, keys, own.cuts if first else ())
+        for row, own in zip(rows, found, strict=True)
+        for keys in [{word.key for entity in own.entities for word in entity}]
+        for first, text in zip([True] + [False] * len(row), row, strict=False)
+    ]
 
 
 def _named(rows: Sequence[Row], entities: Entities) -> list[_Found]:

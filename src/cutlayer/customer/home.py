@@ -32,6 +32,7 @@ from cutlayer.wire import routes
 
 _LEDGER = "ledger.sqlite"
 _VAULT = "vault.sqlite"
+_JOB = re.compile("[0-9a-f]{32}")
 
 
 def default_home() -> Path:
@@ -168,9 +169,13 @@ class Home:
         Raises:
             ConfigError: This is no job's name.
         """
-        if not re.fullmatch("[0-9a-f]{32}", job):
+        if not _JOB.fullmatch(job):
             raise ConfigError([Fault("job", job, "must be 32 characters of 0-9a-f")])
         return self.path / "entities" / job
+
+    def has_entities(self, name: str) -> bool:
+        """Whether a name, which may be anything, is that of a job whose entities were protected here."""
+        return _JOB.fullmatch(name) is not None and self.entities(name).exists()
 
     def run(self, identifier: str) -> Path:
         """The state of a run."""

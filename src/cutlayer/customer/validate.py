@@ -13,7 +13,8 @@ from cutlayer.core import ConfigError, DataError, Fault, ModelError, Place
 from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.settings import FinetuneSpec, FullTuning, LabelsAt, Objective, RunSpec, TrainBottom
-from cutlayer.data import Dataset
+from cutlayer.customer.sources import Source
+from cutlayer.data import Dataset, has_column
 from cutlayer.models import Archive, check_method
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
@@ -265,6 +266,26 @@ def check_public(given: FinetuneSpec, *, public: bool) -> None:
 
 MOST_LABELS: Final = 200
 """A column with more values is a label column seldom, and a name, a date or an amount often."""
+
+
+def check_sent_labels(train: Source, spec: FinetuneSpec, data: DataSpec) -> None:
+    """Refuses a run whose labels are to lie at the vendor, of texts without labels.
+
+    Args:
+        train: What is trained on.
+        spec: What was said.
+        data: Which column labels stand in.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if spec.labels_at is LabelsAt.CUSTOMER:
+        return
+    if not (train.labels is not None if isinstance(train, Dataset) else has_column(train, data.label_column)):
+        raise ConfigError(
+            [Fault("labels_at", spec.labels_at, f"needs labels, and train has no column {data.label_column!r}")],
+            remedy="Name the column of the labels: --label-column, in Python label_column.",
+        )
 
 
 def check_labels(dataset: Dataset, data: DataSpec) -> None:

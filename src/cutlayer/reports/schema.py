@@ -361,6 +361,22 @@ class VendorPage(Part):
     note: str = ""
 
 
+class ProtectedEntities(Part):
+    """What stands in the places of entities, in texts that were protected before they were trained on.
+
+    Attributes:
+        drawn: How many words of entities were drawn.
+        replaced: How many of them became another word.
+        mentions: How many words of the texts others stand for.
+        clear: By kind, how many words stand outside entities and left as they were.
+    """
+
+    drawn: int
+    replaced: int
+    mentions: int
+    clear: Mapping[str, int]
+
+
 class AuditSettings(Part):
     """What was audited.
 
@@ -382,6 +398,10 @@ class AuditSettings(Part):
         tokens: Of all of them.
         replaced: Share of tokens that the noise replaced; `None` for rows.
         clear_words: By kind, how many words left as they are by the mechanism's own rule.
+        labels_sent: Share of training labels that the vendor was sent as they are; `None` where labels stayed with the
+            customer.
+        labels_drawn: Whether labels were drawn at random before.
+        protected: Of texts that `protect` wrote what it replaced in them, and what it did not.
         looks: Most releases of one text.
         largest_distance: No two rows of the table are farther apart; eta times this is the worst case of a look.
         public_text: Where the attacker's own text is from, and how much.
@@ -408,6 +428,9 @@ class AuditSettings(Part):
     tokens: int
     replaced: float | None
     clear_words: Mapping[str, int] = {}
+    labels_sent: float | None = None
+    labels_drawn: bool = False
+    protected: ProtectedEntities | None = None
     looks: int
     largest_distance: float | None
     public_text: str

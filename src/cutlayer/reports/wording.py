@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from cutlayer.attacks import Check, Control
 from cutlayer.attacks.evaluation.labels import REPORTS_ALONE
-from cutlayer.reports.schema import BlocksCopies, Finding, HandedOut, Interval
+from cutlayer.reports.schema import AuditSettings, BlocksCopies, Finding, HandedOut, Interval, ProtectedEntities
 
 NO_NUMBER = "–"
 
@@ -94,6 +94,31 @@ def known_of_labels(findings: Iterable[Finding]) -> str | None:
                 f"{per_cent(finding.value)} % ({per_cent_range(finding.ci)})."
             )
     return None
+
+
+def sent_labels(settings: AuditSettings) -> str | None:
+    """What a vendor was told of labels that it trained on alone; `None` where they stayed with the customer."""
+    if settings.labels_sent is None:
+        return None
+    if not settings.labels_drawn:
+        return "The vendor has the labels: those of all training texts were sent to it as they are."
+    return (
+        "The vendor has a label of each training text, which was drawn at random before it was sent: "
+        f"{of_hundred(settings.labels_sent)} are the true ones."
+    )
+
+
+def outside_entities(protected: ProtectedEntities) -> str:
+    """What was left in clear around entities, by kind, the most frequent first."""
+    clear = sum(protected.clear.values())
+    total = clear + protected.mentions
+    kinds = sorted(protected.clear.items(), key=lambda kind: -kind[1])
+    told = f": {', '.join(f'{per_cent(count / total)} % {kind}' for kind, count in kinds)}" if clear else ""
+    return (
+        f"Entities were replaced before: drawn words stand for {per_cent(protected.mentions / total)} % of "
+        f"{whole(total)} words, and {protected.replaced} of {protected.drawn} that were drawn became another word. "
+        f"{per_cent(clear / total)} % stand outside entities and left as they were{told}."
+    )
 
 
 def status(finding: Finding) -> str:

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from sqlalchemy import select
 
-from cutlayer.vendor.compute import ComputeThread, Pieces
+from cutlayer.vendor.compute import ComputeThread, Pieces, return_memory
 from cutlayer.vendor.database import Database, Job
 from cutlayer.vendor.description import EVENT_MEDIA_TYPE, at, tenant_of
 from cutlayer.vendor.earlier import read_job_spec
@@ -150,6 +150,7 @@ class Loops:
         else:
             with self._lock:
                 self._going.discard((tenant, job))
+            return_memory()
 
 
 def add_alone(app: FastAPI, jobs: Jobs, standings: Standings, compute: ComputeThread) -> None:
@@ -176,7 +177,9 @@ def add_alone(app: FastAPI, jobs: Jobs, standings: Standings, compute: ComputeTh
     @app.api_route(**at(routes.JOB_CANCEL))
     async def cancel(request: Request, job: Identifier) -> JobInfo:
         """Ends a job without an adapter."""
-        return await compute.run(jobs.cancel, tenant_of(request), job)
+        info = await compute.run(jobs.cancel, tenant_of(request), job)
+        compute.post(lambda _: return_memory(), tenant_of(request))
+        return info
 
     @app.api_route(**at(routes.JOB_EVENTS))
     async def events(request: Request, job: Identifier, after: Count) -> Response:

@@ -23,7 +23,7 @@ WORD = st.sampled_from(["cat", "cats", "river", "rivers", "Øst", "東京", "x",
 
 
 @pytest.fixture
-def client() -> Client:
+def client(words_read_once: None) -> Client:
     return Client()
 
 

@@ -37,6 +37,7 @@ from cutlayer.data import Dataset, bin_columns, has_column, is_table
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
 from cutlayer.reports.audit.blocks import copy_blocks, unasked
 from cutlayer.reports.audit.frontier import HELD_OUT, beside, evaluate_beside, quick_attacks
+from cutlayer.reports.audit.protected import protected_entities
 from cutlayer.reports.audit.public import public_text
 from cutlayer.reports.audit.report import Attacked
 from cutlayer.reports.audit.report import audit as attack
@@ -227,7 +228,7 @@ def audit(
             foretold=foretold,
         )
         report = attack(
-            replace(attacked, began=limit.began),
+            replace(attacked, began=limit.began, protected=protected_entities(sources, customer)),
             public=own,
             budget=asked.time_limit,
             only=asked.only or None,

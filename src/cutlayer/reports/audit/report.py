@@ -22,6 +22,7 @@ from cutlayer.attacks import (
 from cutlayer.core import Guarantee
 from cutlayer.customer import FinetuneResult, Progress
 from cutlayer.customer.evidence import Evidence
+from cutlayer.customer.settings import LabelsAt
 from cutlayer.models import Head, load_model
 from cutlayer.reports.audit.examples import examples
 from cutlayer.reports.audit.handed import vendor_page
@@ -30,7 +31,16 @@ from cutlayer.reports.audit.running import AttackRun, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
 from cutlayer.reports.markup import Markup, mark_up
 from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
-from cutlayer.reports.schema import AuditReport, AuditSettings, BlocksCopies, Finding, Metric, Student, TokenClass
+from cutlayer.reports.schema import (
+    AuditReport,
+    AuditSettings,
+    BlocksCopies,
+    Finding,
+    Metric,
+    ProtectedEntities,
+    Student,
+    TokenClass,
+)
 
 ALPHA = 0.01
 """Probability that a report on traffic that holds nothing calls anything a leak."""
@@ -51,6 +61,7 @@ class Attacked:
         began: From when a time budget counts, by `time.monotonic`; from the attacks on where it is left out.
         left_out: What was left out or cut short for it before attacks, a sentence each.
         late: Whether there was no time to try copies of the tuned model.
+        protected: What stands in the places of entities in these texts.
     """
 
     evidence: Evidence
@@ -62,6 +73,7 @@ class Attacked:
     began: float | None = None
     left_out: tuple[str, ...] = ()
     late: bool = False
+    protected: ProtectedEntities | None = None
 
 
 def audit(
@@ -105,9 +117,7 @@ def audit(
     readings = {each.name: each.reading for each in ran if each.reading is not None}
     page = vendor_page(evidence, source, attacked.students, attacked.blocks, late=attacked.late)
     depth = sum("block" in part.name for part in page.handed)
-    settings = _settings(
-        evidence, source, blocks=depth, recorded=attacked.recorded, budget=budget, seed=seed, looks=_looks(ran)
-    )
+    settings = _settings(attacked, blocks=depth, budget=budget, seed=seed, looks=_looks(ran))
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -244,14 +254,14 @@ def _reference(run: AttackRun) -> str:
     return run.attack.reference if origin is None else f"{run.attack.reference} (plug-in of {origin})"
 
 
-def _settings(
-    evidence: Evidence, source: str, *, blocks: int, recorded: bool, budget: float | None, seed: int, looks: int
-) -> AuditSettings:
+def _settings(attacked: Attacked, *, blocks: int, budget: float | None, seed: int, looks: int) -> AuditSettings:
+    evidence, result = attacked.evidence, attacked.evidence.result
     spec, manifest = evidence.spec, evidence.archive.manifest
+    by_vendor = spec.labels_at is LabelsAt.VENDOR and isinstance(result, FinetuneResult)
     public = evidence.knowledge.public
     return AuditSettings(
-        source="recorded" if recorded else "local",
-        model=spec.model if recorded else source,
+        source="recorded" if attacked.recorded else "local",
+        model=spec.model if attacked.recorded else attacked.source,
         fingerprint=manifest.fingerprint,
         cut=spec.cut.slug,
         bottom_blocks=spec.cut.bottom,
@@ -265,10 +275,13 @@ def _settings(
         unlabelled=evidence.unlabelled,
         texts=len(evidence.lengths.lengths),
         tokens=int(evidence.lengths.lengths.sum()),
-        replaced=evidence.result.replaced,
-        clear_words=evidence.result.clear_words,
+        replaced=result.replaced,
+        clear_words=result.clear_words,
+        labels_sent=result.label_recovery if by_vendor else None,
+        labels_drawn=spec.label_epsilon is not None,
+        protected=attacked.protected,
         looks=looks,
-        largest_distance=evidence.result.largest_distance,
+        largest_distance=result.largest_distance,
         public_text="none" if public is None else public.source,
         attacker_labels=evidence.known_records,
         unsafe_noise=spec.unsafe_noise_seed is not None,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cutlayer.attacks import Question
 from cutlayer.reports.schema import AuditSettings, Finding, Strongest
-from cutlayer.reports.wording import answer, by_chance
+from cutlayer.reports.wording import answer, by_chance, outside_entities, sent_labels
 
 _NAMED = 20
 
@@ -82,6 +82,10 @@ def verdict(
             f"{len(stand_out)} of the {tried} texts whose words were tried were read far better than noise like the "
             f"others' allows: they left with less of it, or with none. {unit}: {named}.",
         )
+    if settings.protected is not None:
+        told.insert(0, outside_entities(settings.protected))
+    if (labels := sent_labels(settings)) is not None:
+        told.insert(0, labels)
     if settings.unlabelled:
         told.insert(
             0,
