@@ -258,7 +258,7 @@ class Evidence:
             beside: Numbers of words of another run, which is read together with this one.
 
         Raises:
-            ConfigError: The folder holds no finished run; or the data has no column that the attacker asks for; or words
+            ConfigError: The folder holds no finished run; the data has no column that the attacker asks for; or words
                 were drawn in another way than those of the other run.
             DataError: The data is not the run's.
         """

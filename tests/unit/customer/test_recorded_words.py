@@ -199,7 +199,7 @@ def test_several_runs_are_read_word_by_word_together(
         assert isinstance(truth, TokenTruth)
         left = [numbers.decode(ids) for each in found.seen_by(attack).releases() for ids in _texts(each.payload)]
         assert truth.uncounted is not None
-        clear = [word for word in numbers.decode(truth.tokens.values[truth.uncounted[truth.tokens.values]]).split()]
+        clear = numbers.decode(truth.tokens.values[truth.uncounted[truth.tokens.values]]).split()
         assert beside is None or all(int(word[1:]) >= CLEAR and word not in CANARIES for word in clear)
         return [numbers.decode(text) for text in _texts(truth.tokens)], left, found
 

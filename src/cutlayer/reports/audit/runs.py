@@ -56,7 +56,7 @@ def check_runs(folders: Sequence[Path]) -> None:
         alike = spec.privacy.replaces and spec.privacy.mechanism == other.privacy.mechanism
         if other.privacy != spec.privacy and not alike:
             raise ConfigError(
-                f"The runs in {first} and {folder} were privatized in two ways, and not both text-to-text or both words: "
+                f"The runs in {first} and {folder} were privatized in two ways, and not both text-to-text, or words: "
                 "released tokens, or words, of several etas are read together, rows and tokens without noise are not.",
                 remedy="Audit them one by one.",
             )

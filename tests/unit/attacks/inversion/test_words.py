@@ -110,7 +110,7 @@ def test_words_that_leave_as_they_are_would_be_a_success():
 
 
 def test_draws_of_several_runs_are_read_together():
-    """Whoever is not told which texts are copies finds them: words in clear are certain, and others are of one group."""
+    """Whoever is not told which texts are copies finds them: words in clear are certain, others of one group."""
     runs = [drawn(seed, eta=2.5).segments[0].values for seed in (3, 4, 5)]
     lengths = torch.stack([some.sum() for some in SIDE.lengths.split(5)])
     sides = [Tokens((Ragged(values, lengths),)) for values in runs]
