@@ -57,8 +57,8 @@ class WordNumbers:
         members = zip(vocabulary.words.tolist(), vocabulary.groups.tolist(), strict=True)
         if beside is not None and beside._dictionary.vocabulary.fingerprint != vocabulary.fingerprint:
             raise ConfigError(
-                "Two runs drew words by other categories, candidates, vectors, taggers or vocabularies: words of one are "
-                "none of the other's.",
+                "Two runs drew words by other categories, candidates, vectors, taggers or vocabularies: words of the "
+                "one are none of the other.",
                 remedy="Audit them one by one.",
             )
         self._numbers = {member: number for number, member in enumerate(members)} if beside is None else beside._numbers

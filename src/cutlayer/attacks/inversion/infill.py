@@ -130,7 +130,7 @@ class ContextModel(nn.Module, ABC):
         return content
 
     def _scores(self, points: Tensor, rows: Tensor, candidates: Candidates) -> Tensor:
-        """`[places, k]`: candidates' rows of `[vocab, width]` times the points `[places, width]` of places, and a bias."""
+        """`[places, k]`: candidates' rows of `[vocab, width]` times points `[places, width]`, with a bias."""
         # embedding copies whole rows, which takes a quarter of the time of an index
         found = nn.functional.embedding(candidates.ids, rows)
         scores: Tensor = (found @ points[:, :, None])[:, :, 0] + self._bias[candidates.ids]
