@@ -23,6 +23,8 @@ from cutlayer.attacks import (
     EntityTruth,
     Fitting,
     GreedyTruth,
+    HeadReading,
+    HeadReadingSpec,
     Knowledge,
     LabelTruth,
     LearnedInversion,
@@ -125,12 +127,12 @@ def adaptive_world(folder, kind, *, form, noise, segments=1, model=None):
     return token_world(folder, kind, form=form, segments=segments, knowledge=knowledge)
 
 
-def preceded_world(folder, kind):
+def preceded_world(folder, kind, *, knowledge=KNOWLEDGE):
     """Single texts behind public words, which left as the texts did: the attacker is told which words these were."""
     plain = torch.arange(20, 60).reshape(2, 20)
     world = token_world(folder / "texts", Traffic.UNPROTECTED, form="ids")
     world.knowledge = dataclasses.replace(
-        KNOWLEDGE,
+        knowledge,
         cut=Cut(bottom=None),
         candidates=worlds.CANDIDATES,
         plain=plain,
@@ -197,6 +199,13 @@ def filled_world(folder, kind, *, form, segments=1):
         releases = [release.payload for release in world.transcript.releases()]
         shards = [worlds.shard(number, boundary(part, knowledge)) for number, part in enumerate(releases)]
         world.transcript = Transcript.recorded(record(folder / "rows", shards))
+    world.recovered = 0.5
+    return world
+
+
+def headed_world(folder, kind):
+    """The same behind public words, for an attacker that learns a reconstruction head."""
+    world = preceded_world(folder, kind, knowledge=FILLING)
     world.recovered = 0.5
     return world
 
@@ -604,6 +613,7 @@ WORLDS = {
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing(), model=INFILLED),
     ],
     "known-pairs": [preceded_world],
+    "reconstruction-head": [headed_world],
     "multi-run": [
         lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise.nothing()),
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise.nothing(), segments=2),
@@ -707,6 +717,9 @@ QUICK = {
     "learned-inversion": LearnedInversion(FEW),
     "refined-inversion": RefinedInversion(RefinedInversionSpec(start=FEW)),
     "masked-infill": MaskedInfill(MaskedInfillSpec(posterior=MaximumPosteriorSpec(pairs=2000), passes=1, tokens=4000)),
+    "reconstruction-head": HeadReading(
+        HeadReadingSpec(posterior=MaximumPosteriorSpec(pairs=2000), passes=1, tokens=2000, width=16)
+    ),
 } | {
     name: AttributeClassifier(fitting=Fitting(passes=2, batch=64, learning_rate=1e-2))
     for name in ("attribute-classifier", "label-classifier")
@@ -932,6 +945,7 @@ GRADED = {
         lambda folder, kind: adaptive_world(folder, kind, form="rows", noise=Noise(Vector(eta=6))),
     ],
     "known-pairs": [lambda folder, kind: half_hidden(preceded_world(folder, kind), 3)],
+    "reconstruction-head": [headed_world],
     "multi-run": [lambda folder, kind: adaptive_world(folder, kind, form="ids", noise=Noise(TextToText(eta=3)))],
     "masked-infill": [lambda folder, kind: filled_world(folder, kind, form="ids")],
     **{

@@ -31,6 +31,7 @@ from cutlayer.privacy import (
     Lexicon,
     NeighbourSearch,
     NewFrame,
+    PlainWords,
     Release,
     Word,
     Words,
@@ -39,6 +40,7 @@ from cutlayer.privacy import (
     drawn_words,
 )
 from cutlayer.privacy.drawn_words import Kept
+from cutlayer.privacy.privatizers import privatizer as privatizer_module
 from cutlayer.privacy.privatizers import words as module
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.randomness import stream_fingerprint
@@ -222,6 +224,43 @@ def test_another_process_draws_the_same() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True,
         )  # fmt: skip
         assert ran.stdout.strip() == f"{release.identities[0].hex()} {read(release)[0]}"
+
+
+def exactly(words: Sequence[str]) -> Tensor:
+    """Vectors of which every machine has the same bits."""
+    return torch.tensor([[ord(word[place % len(word)]) / 64 for place in range(WIDTH)] for word in words])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "draw", "plain", "identity", "draws"),
+    [
+        ("category", "noise", False, "fa4cca6a2ae3569e278d70b2cb2bf6c9", "2012f89ea41acd88"),
+        ("all", "noise", False, "5aee7521eb7281c4b45b44c8321ad3f6", "bf62d15d738c8db3"),
+        ("category", "exponential", False, "4280605db7bdcfc81f094fe6033f80e1", "aa45dae1d1f92795"),
+        ("category", "noise", True, "88e14eee2329b58134b48f5f90c89f3a", "6fba1925275e39dc"),
+    ],
+)
+def test_names_of_draws_outlive_versions(
+    candidates: str, draw: str, plain: bool, identity: str, draws: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this version named them first: under other names all words would be drawn, and charged, again."""
+    monkeypatch.setattr(privatizer_module, "stream_fingerprint", lambda: b"fixed")
+    own = space(candidates, embed=exactly)
+    privatizer = build_privatizer(
+        Words(eta=ETA, candidates=candidates, draw=draw),
+        secret=SECRET, table=None, candidates=None, table_fingerprint="",
+        spellings=Dictionary(own, Lexicon(), as_bytes, byte_ends, "bytes"),
+    )  # fmt: skip
+    assert isinstance(privatizer, WordsPrivatizer)
+    given_names = names(privatizer, text("the/DET Dog/NOUN sings/VERB 42/NUM"))
+    if plain:
+        public = torch.tensor([lexicon(privatizer).names(text("house/NOUN run/VERB"))])
+        privatizer = privatizer.preceded_by(PlainWords(public, ((2, 9),), 12), told=True)
+    release = privatizer.tokens(given_names, labels=None)
+    listed = privatizer._listed(privatizer._name(given_names, None, None, None))
+    found = hashlib.blake2b(listed.names.tobytes(), digest_size=8).hexdigest()
+    assert release.unit == "1/distance in words of table t"
+    assert (release.identities[0].hex(), found) == (identity, draws)
 
 
 def again(privatizer: WordsPrivatizer, own: Text, window: int | None) -> list[str]:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cutlayer.attacks.inversion.multi_run import MultiRun, MultiRunSpec
     from cutlayer.attacks.inversion.nearest_neighbour import NearestNeighbour
     from cutlayer.attacks.inversion.prefix_search import PrefixSearch, SearchedTruth
+    from cutlayer.attacks.inversion.reconstruction_head import HeadReading, HeadReadingSpec
     from cutlayer.attacks.inversion.refined import RefinedInversion, RefinedInversionSpec
     from cutlayer.attacks.inversion.unsplit import UnSplit
     from cutlayer.attacks.inversion.unsplit_run import UnSplitRun, reconstruct
@@ -109,6 +110,8 @@ __all__ = [
     "GradientSign",
     "GreedyTruth",
     "Guesses",
+    "HeadReading",
+    "HeadReadingSpec",
     "Inapplicable",
     "InputTruth",
     "Knowledge",

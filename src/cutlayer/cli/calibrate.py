@@ -131,9 +131,11 @@ def calibrate(
     line = None
     if found.chosen is not None and found.report is not None:
         line = command(found.chosen.setting, searched.data, where, training)
+        counted = "tokens" if found.chosen.setting.arm.words is None else "the words that are drawn"
         output.show(
             f"Recommended: the strongest attack, {found.chosen.found.attack}, read "
-            f"{100 * found.chosen.found.recovered:.1f} % of tokens; accuracy {per_cent(found.chosen.found.utility)} %."
+            f"{100 * found.chosen.found.recovered:.1f} % of {counted}; "
+            f"accuracy {per_cent(found.chosen.found.utility)} %."
         )
         output.show(line)
         if found.learns is False:

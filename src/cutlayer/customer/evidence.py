@@ -59,8 +59,8 @@ class Joined:
     """What several runs of one customer showed together.
 
     Attributes:
-        transcript: Of all of them.
-        tokens: Which tokens their texts had.
+        transcript: Of all of them; word by word where words were drawn.
+        tokens: Which tokens, or words, their texts had.
         noises: By source of a release, how it was privatized where that is not as in the first run.
     """
 
@@ -199,17 +199,16 @@ class Evidence:
         """What an attack reads: of several runs all, if it can."""
         if self.targets is not None and _of_targets(attack):
             return self.targets.transcript
-        if self.words is not None and attack.question in _OF_WORDS:
-            return self.words.transcript
-        return self.joined.transcript if attack.joint and self.joined else self.transcript
+        if attack.joint and self.joined:
+            return self.joined.transcript
+        return self.words.transcript if self.words is not None and attack.question in _OF_WORDS else self.transcript
 
     def known_to(self, attack: Attack) -> Knowledge:
         """What it is granted beside that."""
         if self.targets is not None and _of_targets(attack):
             return self.targets.knowledge
-        if self.words is not None and attack.question in _OF_WORDS:
-            return self.words.knowledge
-        return replace(self.knowledge, noises=self.joined.noises) if attack.joint and self.joined else self.knowledge
+        known = self.words.knowledge if self.words is not None and attack.question in _OF_WORDS else self.knowledge
+        return replace(known, noises=self.joined.noises) if attack.joint and self.joined else known
 
     def truths(self, attack: Attack) -> Iterator[tuple[str, Truth]]:
         """What an attack is scored on, with the column of the attribute that it is about."""
@@ -246,6 +245,7 @@ class Evidence:
         *,
         home: Home,
         attacker: AttackerSpec = AttackerSpec(auxiliary_fraction=0),  # noqa: B008 - frozen
+        beside: WordNumbers | None = None,
     ) -> Evidence:
         """The evidence of a run.
 
@@ -255,9 +255,11 @@ class Evidence:
             archive: What the vendor handed out for its cut, as it was handed out.
             home: The folder of the customer that ran it.
             attacker: What the attacker is taken to know of the records.
+            beside: Numbers of words of another run, which is read together with this one.
 
         Raises:
-            ConfigError: The folder holds no finished run; or the data has no column that the attacker asks for.
+            ConfigError: The folder holds no finished run; the data has no column that the attacker asks for; or words
+                were drawn in another way than those of the other run.
             DataError: The data is not the run's.
         """
         run, spec = _finished(folder), cls.settings(folder)
@@ -274,7 +276,7 @@ class Evidence:
             )
         rows = split_rows(given, spec, noise_secret(home, spec.unsafe_noise_seed))
         data = prepare(rows, spec, archive, home, vocab_size=archive.manifest.vocab_size)
-        recorded = RecordedRun(run, rows, data, archive, home)
+        recorded = RecordedRun(run, rows, data, archive, home, beside=beside)
         knowledge, labels = recorded.released.knowledge, recorded.labels
         in_words = recorded.in_words
         truth = replace(recorded.words, search=in_words.knowledge.search)

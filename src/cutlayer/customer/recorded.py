@@ -67,6 +67,7 @@ class RecordedRun:
         archive: What the vendor handed out, not as the customer trained it.
         home: The customer's folder.
         tail: The customer's upper part as the best epoch left it, if it is at hand.
+        beside: Numbers of words of another run, which is read together with this one.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RecordedRun:
         home: Home,
         *,
         tail: AnyTail | None = None,
+        beside: WordNumbers | None = None,
     ) -> None:
         self.run = run
         self.rows = rows
@@ -85,6 +87,7 @@ class RecordedRun:
         self.archive = archive
         self._secret = noise_secret(home, run.state.spec.unsafe_noise_seed)
         self._tail = tail
+        self._beside = beside
 
     @property
     def spec(self) -> RunSpec:
@@ -139,7 +142,9 @@ class RecordedRun:
     @cached_property
     def numbers(self) -> WordNumbers | None:
         """Numbers of words, where words were drawn."""
-        return WordNumbers(self.data.privatizing) if self.spec.privacy.mechanism == "words" else None
+        if self.spec.privacy.mechanism != "words":
+            return None
+        return WordNumbers(self.data.privatizing, beside=self._beside)
 
     @cached_property
     def _worded(self) -> tuple[Transcript, TokenTruth] | None:

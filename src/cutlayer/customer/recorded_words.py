@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks import Knowledge, SeenFrame, TokenTruth, Transcript, WordRows
-from cutlayer.core import Cut, DataError, PrecededTokens, Ragged, Rows, Tokens
+from cutlayer.core import ConfigError, Cut, DataError, PrecededTokens, Ragged, Rows, Tokens
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.reading import WordReading
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
@@ -40,9 +40,13 @@ class WordNumbers:
     Args:
         privatizing: How a run's texts were read and privatized; those that were trained on are asked about, and plain
             words before them are none of theirs.
+        beside: Of another run, whose numbers are kept: then what both released can be read together.
+
+    Raises:
+        ConfigError: The other run's words were drawn among others, or in other groups.
     """
 
-    def __init__(self, privatizing: Privatizing) -> None:
+    def __init__(self, privatizing: Privatizing, *, beside: WordNumbers | None = None) -> None:
         reading, privatizer = privatizing.reading, privatizing.training
         if not isinstance(reading, WordReading) or not isinstance(privatizer, WordsPrivatizer):
             raise TypeError("no words were drawn")
@@ -51,8 +55,14 @@ class WordNumbers:
         self._dictionary = reading.dictionary
         vocabulary = self._dictionary.vocabulary
         members = zip(vocabulary.words.tolist(), vocabulary.groups.tolist(), strict=True)
-        self._numbers = {member: number for number, member in enumerate(members)}
-        self.size = len(self._numbers)
+        if beside is not None and beside._dictionary.vocabulary.fingerprint != vocabulary.fingerprint:
+            raise ConfigError(
+                "Two runs drew words by other categories, candidates, vectors, taggers or vocabularies: words of the "
+                "one are none of the other.",
+                remedy="Audit them one by one.",
+            )
+        self._numbers = {member: number for number, member in enumerate(members)} if beside is None else beside._numbers
+        self.size = len(vocabulary.words)
         plain = privatizing.plain
         self._plain = None if plain is None else self.of(plain.names.flatten()).reshape(plain.names.shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import re
 from abc import abstractmethod
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from cutlayer.core.cut import Place
+from cutlayer.core.errors import DataError
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec, Spec, SpecFamily
 
@@ -399,6 +401,21 @@ class Words(WordDraw, _Noise):
     def exponential(self) -> bool:
         """See `PrivacySpec.exponential`."""
         return self.draw == "exponential"
+
+    @property
+    def identity(self) -> str:
+        """See `PrivacySpec.identity`: of a vocabulary counts what it holds, and not where it lies.
+
+        Raises:
+            DataError: There is no such file.
+        """
+        if self.vocabulary is None:
+            return self.model_dump_json()
+        try:
+            content = self.vocabulary.read_bytes()
+        except OSError:
+            raise DataError(f"There is no file {str(self.vocabulary)!r}.", remedy="Check the path.") from None
+        return self.model_copy(update={"vocabulary": Path(hashlib.sha256(content).hexdigest())}).model_dump_json()
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:

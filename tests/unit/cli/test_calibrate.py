@@ -12,6 +12,7 @@ from cutlayer.cli.calibrate import command
 from cutlayer.core import Place
 from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.settings import Training
+from cutlayer.privacy import Words
 from cutlayer.reports import read_audit
 from cutlayer.reports.audit import quick_attacks
 from cutlayer.reports.calibrate import Arm, Setting
@@ -95,6 +96,40 @@ def test_a_setting_is_found_confirmed_and_recommended(
     assert len(evaluated) == 1  # the confirmation
 
 
+@pytest.mark.usefixtures("known_secret")
+def test_words_are_searched_to_the_command_line(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """In a space of a few components: its etas are found among its own words, not in the table of tokens."""
+    vocabulary = tmp_path / "words.tsv"
+    vocabulary.write_text("".join(f"w{number}\t{tag}\t1\n" for number in range(200) for tag in ("NOUN", "VERB", "X")))
+    drawn = ("--mechanism", "words", "--space", f"{tiny_model}:4", "--vocabulary", vocabulary, "--words", "all")
+    options = ("--at-most", "token_recovery=0.5", "--evaluations", 1, "--public", texts, *drawn)
+    done = calibrate(run, texts, tiny_model, tmp_path, *options)
+    assert done.code == 0, done.err
+    found = done.result
+    tried = [each["setting"]["eta"] for each in found["evaluations"]]
+    assert all(0.3 < each["replaced"] < 0.995 for each in found["evaluations"]), tried
+    report = read_audit(tmp_path / "out/report")
+    assert report.settings.mechanism == "words"
+    assert report.frontier is not None
+    line = shlex.split(found["command"])
+    assert [line[line.index(name) + 1] for name in ("--mechanism", "--space", "--words")] == [
+        "words", f"{tiny_model}:4", "all",
+    ]  # fmt: skip
+    assert line[line.index("--vocabulary") + 1] == str(vocabulary)
+    # a vocabulary that was written anew is another: nothing that was evaluated with the first one counts
+    arm = Arm(mechanism="words", words=Words(eta=1, vocabulary=vocabulary))
+    evaluator = object.__new__(evaluation._Evaluator)
+    evaluator._digest = "texts"
+    before = evaluator._data(Setting(arm=arm, eta=6))
+    vocabulary.write_text(vocabulary.read_text().replace("w199\t", "w200\t"))
+    assert evaluator._data(Setting(arm=arm, eta=6)) != before != evaluator._data(Setting(arm=Arm(), eta=6))
+
+
 def test_a_target_that_nothing_reaches_is_said(
     run: Run,
     texts: Path,
@@ -135,7 +170,12 @@ def test_what_has_no_meaning_is_refused(
 
 @pytest.mark.parametrize(
     "arm",
-    [Arm(), Arm(cti=True, bottom=2), Arm(mechanism="vector", place=Place.ACTIVATIONS, bottom=3)],
+    [
+        Arm(),
+        Arm(cti=True, bottom=2),
+        Arm(mechanism="vector", place=Place.ACTIVATIONS, bottom=3),
+        Arm(mechanism="words", words=Words(eta=1, words=("noun", "adj"), draw="exponential", space="starter:16")),
+    ],
     ids=lambda arm: arm.label,
 )
 def test_what_is_recommended_can_be_run(arm: Arm, tmp_path: Path, run: Run) -> None:

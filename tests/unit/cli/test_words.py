@@ -148,7 +148,7 @@ def test_an_audit_with_a_vocabulary_of_ones_own(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """From the settings to the report, which names the file."""
+    """From the settings to the report, with another eta beside it."""
     texts, public, file = tmp_path / "texts.csv", tmp_path / "public.csv", tmp_path / "words.tsv"
     for path, start in ((texts, 0), (public, 7)):
         rows = [f"the w{n % 50} sees w{(n * 3 + start) % 50} and w{(n * 7) % 50} 42,{'ab'[n % 2]}" for n in range(60)]
@@ -158,9 +158,14 @@ def test_an_audit_with_a_vocabulary_of_ones_own(
     folder = tmp_path / "out"
     files = ("--data", texts, "--public", public, "--vocabulary", file, "--out", folder)
     attacks = ("--attack", "nearest-neighbour", "--attack", "maximum-posterior")
-    done = run("audit", *files, "--model", tiny_model, "--space", tiny_model, *WORDS, *attacks, "--json")
+    beside = ("--frontier", 6, "--epochs", 1)
+    done = run("audit", *files, "--model", tiny_model, "--space", tiny_model, *WORDS, *attacks, *beside, "--json")
     assert done.code == 0, done.err
     told = str(done.result["attacks"])
     assert "nearest-neighbour" in told
     assert "maximum-posterior" in told
-    assert list(folder.iterdir())
+    points = {point["eta"]: point for point in done.result["frontier"]["points"]}
+    assert set(points) == {6, 60}
+    assert points[6]["label"] == "words, eta 6"
+    assert points[6]["replaced"] > points[60]["replaced"]
+    assert {file.name for file in folder.iterdir()} == {"report.html", "report.json", "frontier.png"}

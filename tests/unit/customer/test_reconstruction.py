@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer.attacks import Measured, measure
+import cutlayer
+from cutlayer.attacks import Check, Measured, measure
 from cutlayer.attacks.inversion.known_pairs import known_pairs
 from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tokens
 from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
@@ -219,6 +221,39 @@ def test_an_attacker_sees_what_plain_words_became(client: Client, privacy: Words
     outcome = measure("nearest-neighbour", found.words.transcript, knowledge=found.words.knowledge, truth=found.tokens)
     assert isinstance(outcome, Measured)
     assert (outcome.privacy.value, outcome.success.n) == (pytest.approx(result.ep), result.ep_n)
+
+
+def test_an_audit_of_the_run_tells_what_plain_words_taught(
+    client: Client,
+    privacy: Words,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """From the recorded run to the page: the attack's number, of how many words, and its controls stand there."""
+    # enough texts and noise little enough for controls to tell something
+    texts = corpus(160, seed=1)
+    weak = privacy.model_copy(update={"eta": 30.0})
+    result = client.finetune(
+        texts, test=TEST, privacy=weak, training=TRAINING, seed=SEED, reconstruction=PLAIN, out=tmp_path / "run"
+    )
+    public = tmp_path / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": text}) + "\n" for (text,) in corpus(200, seed=9).texts))
+    report = cutlayer.audit(
+        texts, test=TEST, transcript=result.folder, model=str(tiny_model), home=client.home.path, public=str(public),
+        only=("nearest-neighbour", "known-pairs"), progress=None,
+    )  # fmt: skip
+    (found,) = (each for each in report.report.attacks if each.name == "known-pairs")
+    assert found.status == "measured", found.reason
+    assert found.value is not None
+    checks = {control.check for control in found.controls}
+    assert checks == {Check.UNPROTECTED, Check.NOISE, Check.SHUFFLED, Check.REPEATED, Check.GRADED}
+    page = report.html
+    (row,) = re.findall(r"<tr[^>]*>(?:(?!</tr>).)*known-pairs(?:(?!</tr>).)*</tr>", page, re.DOTALL)[:1]
+    assert f"{100 * found.value:.1f}" in row
+    assert f"{found.n:,}" in page
+    for control in found.controls:
+        assert control.check.value in page
+    assert "public words before the texts" in page
 
 
 @pytest.mark.usefixtures("starter_installed")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer.attacks import Measured, measure
-from cutlayer.core import Cut, DataError, Tokens
+from cutlayer.attacks import ATTACKS, Measured, TokenTruth, Transcript, measure
+from cutlayer.core import ConfigError, Cut, DataError, Tokens
 from cutlayer.customer import Client
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora, split_rows
@@ -22,6 +22,7 @@ from cutlayer.customer.recorded import RecordedRun
 from cutlayer.customer.recorded_words import WordNumbers, word_stream
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
+from cutlayer.reports.audit import check_runs, several_runs
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, customer
 from tests.promises.test_one_door_words import CLEAR, by_number, words  # noqa: F401 - fixtures are used by name
 from tests.service.fixtures import (  # noqa: F401
@@ -169,3 +170,75 @@ def test_a_word_of_several_pieces_counts_once_it_left_whole(
     cut = replace(drawn, pieces=pieces, lengths=lengths).within(torch.full_like(lengths, 9))
     # `" abc abc"` is 8 characters, and the third word is cut in the middle
     assert cut.tolist() == lengths.clamp(max=2).tolist()
+
+
+def test_several_runs_are_read_word_by_word_together(
+    client: Client,
+    tiny_model: Path,  # noqa: F811
+    words: dict[str, Any],  # noqa: F811
+) -> None:
+    """Words that the vocabulary does not have are others in the second file, and those of both are numbered alike."""
+    first = tuned(client, words, bottom=None)
+    given = Dataset(TWICE.texts[:12:-1], (TWICE.labels or ())[:12:-1])
+    told = {**TRAINING.model_dump(exclude_unset=True), "epochs": 1, "eta": 9.0, **words, "bottom": None}
+    second = client.finetune(given, test=TEST, seed=SEED, **specs(told))
+    folders = [first.folder, second.folder]
+    check_runs(folders)
+    archive = local_archive(client.home, str(tiny_model), Cut(bottom=None))
+    nobody = AttackerSpec(auxiliary_fraction=0)
+    own = Evidence.of(first.folder, Corpora(TWICE, None, TEST), archive, home=client.home, attacker=nobody)
+    assert own.words is not None
+    attack, numbers = ATTACKS["multi-run"], own.words.numbers
+
+    def together(beside: WordNumbers | None) -> tuple[list[str], list[str], Evidence]:
+        """The texts of both runs as they were, and as they left, by the numbers of the first one's words."""
+        corpora = Corpora(given, None, TEST)
+        run = Evidence.of(second.folder, corpora, archive, home=client.home, attacker=nobody, beside=beside)
+        found = several_runs(folders, [own, run]).evidence
+        ((_, truth),) = found.truths(attack)
+        assert isinstance(truth, TokenTruth)
+        left = [numbers.decode(ids) for each in found.seen_by(attack).releases() for ids in _texts(each.payload)]
+        assert truth.uncounted is not None
+        clear = numbers.decode(truth.tokens.values[truth.uncounted[truth.tokens.values]]).split()
+        assert beside is None or all(int(word[1:]) >= CLEAR and word not in CANARIES for word in clear)
+        return [numbers.decode(text) for text in _texts(truth.tokens)], left, found
+
+    texts, left, found = together(numbers)
+    assert set(texts) <= {text for (text,) in TWICE.texts}
+    crossed = [archive.tokenizer.decode(ids) for folder in folders for ids in _ids(Run.read(folder))]
+    assert left == crossed
+    noises = found.known_to(attack).noises or {}
+    assert [noise.privacy.eta for noise in noises.values()] == [9.0]
+    assert found.seen_by(ATTACKS["maximum-posterior"]) is own.words.transcript
+    # the fault that is planted: the second run numbers its words by itself
+    try:
+        apart = together(None)[:2]
+    except IndexError:  # words that the first run never met
+        apart = ([], [])
+    assert apart != (texts, left)
+
+
+def test_words_of_two_vocabularies_are_not_read_together(
+    client: Client,
+    tiny_model: Path,  # noqa: F811
+    words: dict[str, Any],  # noqa: F811
+) -> None:
+    given = [words, {**words, "words": ("noun",)}]
+    folders = [tuned(client, each, bottom=0).folder for each in given]
+    check_runs(folders)
+    archive = local_archive(client.home, str(tiny_model), Cut(bottom=0))
+    own = Evidence.of(folders[0], Corpora(TWICE, None, TEST), archive, home=client.home)
+    assert own.words is not None
+    with pytest.raises(ConfigError, match="drew words by other categories"):
+        Evidence.of(folders[1], Corpora(TWICE, None, TEST), archive, home=client.home, beside=own.words.numbers)
+
+
+def _texts(payload: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(payload.segments[0].split())
+
+
+def _ids(run: Run) -> list[torch.Tensor]:
+    """Ids of the texts that a run released for training."""
+    own = f"record-set/{run.identifier('train')}"
+    releases = Transcript.recorded(run.transcript).releases()
+    return [ids for each in releases if each.source == own for ids in _texts(each.payload)]

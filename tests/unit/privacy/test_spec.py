@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import ConfigError, Place, checked
-from cutlayer.privacy import CtiSpec, DChi, NoPrivacy, PrivacySpec, TextToText
+from cutlayer.core import ConfigError, DataError, Place, checked
+from cutlayer.privacy import CtiSpec, DChi, NoPrivacy, PrivacySpec, TextToText, Words
 
 
 @pytest.mark.parametrize("eta", [0, -1, -math.inf, math.nan])
@@ -87,6 +88,23 @@ def test_the_papers_noise_is_not_written_down() -> None:
     assert PrivacySpec.model_validate_json(other.model_dump_json()) == other != spec
     assert other.identity.endswith('"cti":null,"noise":"laplace"}')
     assert spec.noise == DChi.name
+
+
+def test_a_vocabulary_is_what_it_holds_and_not_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order in which texts leave follows from it: the same file elsewhere, or by a relative path, is the same."""
+    first, second = tmp_path / "words.tsv", tmp_path / "copy.tsv"
+    for file in (first, second):
+        file.write_text("dog\tNOUN\t3\n")
+    monkeypatch.chdir(tmp_path)
+    told = {Words(eta=60, vocabulary=path).identity for path in (first, second, Path("words.tsv"))}
+    assert len(told) == 1
+    assert str(tmp_path) not in told.pop()
+    before = Words(eta=60, vocabulary=first).identity
+    first.write_text("cat\tNOUN\t3\n")
+    assert Words(eta=60, vocabulary=first).identity != before != Words(eta=60).identity
+    first.unlink()
+    with pytest.raises(DataError, match="There is no file"):
+        Words(eta=60, vocabulary=first).identity  # noqa: B018 - asked for the error
 
 
 def test_no_noise_is_named_where_none_is_drawn() -> None:

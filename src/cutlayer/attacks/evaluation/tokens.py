@@ -87,7 +87,14 @@ class TokenTruth:
                 key: torch.where(texts == ELSEWHERE, ELSEWHERE, texts + start) for key, texts in run.steps.items()
             }
         tokens = Tokens.concatenate([run.tokens for run in runs])
-        return cls(tokens, records=records, steps=steps, search=runs[0].search, originals=originals)
+        return cls(
+            tokens,
+            records=records,
+            steps=steps,
+            search=runs[0].search,
+            uncounted=_any_of([run.uncounted for run in runs if run.uncounted is not None]),
+            originals=originals,
+        )
 
     def score(self, guesses: Iterable[Guess]) -> Score:
         """Compares guesses with the truth.
@@ -332,6 +339,16 @@ def _differences(guessed: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
     """Squared distance and cosine `[n]` of rows `[n, width]`, float64."""
     errors = (guessed.float() - true).square().sum(1).double()
     return errors, torch.nn.functional.cosine_similarity(guessed.float(), true.float()).double()
+
+
+def _any_of(masks: Sequence[Tensor]) -> Tensor | None:
+    """Which numbers any of these `[vocab]` bool names, of which some may know fewer; `None` of none."""
+    if not masks:
+        return None
+    found = torch.zeros(max(map(len, masks)), dtype=torch.bool)
+    for mask in masks:
+        found[: len(mask)] |= mask
+    return found
 
 
 def _places(tokens: Tokens) -> Tokens:

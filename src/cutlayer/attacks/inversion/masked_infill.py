@@ -24,21 +24,16 @@ mechanism tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
-from cutlayer.attacks.content import content_rows
-from cutlayer.attacks.inversion.decoding import decode
 from cutlayer.attacks.inversion.emission import Candidates, Emission
+from cutlayer.attacks.inversion.infill import ContextModel, InfillSpec, fit_infill, train_context
 from cutlayer.attacks.inversion.maximum_posterior import (
     MaximumPosterior,
-    MaximumPosteriorSpec,
     OwnText,
     PosteriorReader,
     Reader,
@@ -46,63 +41,15 @@ from cutlayer.attacks.inversion.maximum_posterior import (
 )
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
-from cutlayer.attacks.perceptron import Fitting, by_length, linear, minimise
-from cutlayer.attacks.simulate import batches, release_public
-from cutlayer.attacks.states import reading_blocks
+from cutlayer.attacks.perceptron import linear
+from cutlayer.attacks.simulate import release_public
 from cutlayer.attacks.view import View
-from cutlayer.core import Cut, Ragged, Spec, Tokens
-from cutlayer.models import Kind, family_of, tune_whole
-from cutlayer.privacy.neighbours import bf16_serves
-
-_POSITIONS = 2**11
-"""Padded positions that are read at a time."""
-_LEAST = -70.0
-"""ln of the least probability that a token begins with."""
+from cutlayer.core import Tokens
+from cutlayer.models import Kind, family_of
 
 
-class MaskedInfillSpec(Spec):
-    """With what strength it is run.
-
-    Attributes:
-        posterior: Of the attack whose channel and prior it uses.
-        tokens: Of the attacker's own text, so many at most are learnt from.
-        passes: Over them, each with noise of its own.
-        batch: Tokens of a step, about.
-        learning_rate: Of AdamW, at the beginning.
-        share: Of the encoder's blocks, how many read before the head does, from the lowest on.
-        exponents: What the masked language model may count (b), to choose from beside 0.
-        weights: What the bigram model may count beside it (a), to choose from.
-        seed: Draws weights, order and the attacker's noise.
-    """
-
-    posterior: MaximumPosteriorSpec = MaximumPosteriorSpec()
-    tokens: int = Field(default=58_000, ge=1)
-    passes: int = Field(default=3, ge=1)
-    batch: int = Field(default=256, ge=1)
-    learning_rate: float = Field(default=5e-4, gt=0)
-    share: float = Field(default=0.5, gt=0, le=1)
-    exponents: tuple[float, ...] = Field(default=(0.4, 0.7, 1.0), min_length=1)
-    weights: tuple[float, ...] = Field(default=(0.5, 0.75, 0.9), min_length=1)
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class TunedInfill:
-    """What was chosen on the attacker's own text.
-
-    Attributes:
-        exponent: What the masked language model counts; 0: it reads nothing more.
-        weight: What the bigram model counts beside it; `None`: releases are taken as they are.
-        read: The share of its own tokens that it then read.
-        without: The share that it read without a masked language model.
-        tokens: Of how many.
-    """
-
-    exponent: float
-    weight: float | None
-    read: float
-    without: float
-    tokens: int
+class MaskedInfillSpec(InfillSpec):
+    """With what strength it is run."""
 
 
 class MaskedInfill:
@@ -163,66 +110,19 @@ class MaskedInfill:
         return public.fitted(key, lambda: self._fit(posterior, own, knowledge))
 
     def _fit(self, posterior: PosteriorReader, own: OwnText, knowledge: Knowledge) -> Reader:
-        emission = own.explained(own.prior)
-        model = self._trained(own, emission, knowledge)
-        if model is None:
-            return posterior
-        candidates = emission.candidates(own.observed, posterior.k)
-        told = model.log_ratio(candidates, own.held.lengths, own.prior)
-        without = posterior.tuned.read
-        best = TunedInfill(0.0, posterior.tuned.weight, without, without, posterior.tuned.tokens)
-        for exponent in self.spec.exponents:
-            infilled = Candidates(candidates.ids, candidates.scores + exponent * told)
-            for weight in self.spec.weights:
-                guess = decode(infilled, own.held.lengths, own.prior, weight=weight)
-                read = float((guess == own.held.values).double().mean())
-                if read > best.read:
-                    best = TunedInfill(exponent, weight, read, without, best.tokens)
-        if best.exponent:
-            posterior = replace(posterior, emission=own.explained(posterior.prior))
-        return InfillReader(posterior, model, best)
+        return fit_infill(posterior, own, self.spec, lambda emission: self._trained(own, emission, knowledge))
 
-    def _trained(self, own: OwnText, emission: Emission, knowledge: Knowledge) -> _MaskedLanguageModel | None:
-        """`None` where all texts that it may learn from are held out to choose by."""
+    def _trained(self, own: OwnText, emission: Emission, knowledge: Knowledge) -> ContextModel | None:
         spec = self.spec
-        # a pass has a draw of its own: what noise did to a text once is nothing to learn
         texts, releases = release_public(knowledge, rows=None, tokens=spec.tokens, seed=spec.seed, draws=spec.passes)
-        learnt = own.learnt[own.learnt < len(texts)]
-        if not len(learnt):
-            return None
-        texts = texts.select(learnt)
-        size = max(1, spec.batch * len(texts) // len(texts.values))
-        fitting = Fitting(
-            passes=spec.passes, batch=size, learning_rate=spec.learning_rate, weight_decay=0.0, seed=spec.seed
+        return train_context(
+            own,
+            emission,
+            spec,
+            texts=texts,
+            releases=[cast(Tokens, release).values for release in releases],
+            make=lambda generator: _MaskedLanguageModel(knowledge, own.prior, share=spec.share, generator=generator),
         )
-        generator = fitting.generator()
-        model = _MaskedLanguageModel(knowledge, own.prior, share=spec.share, generator=generator)
-        offsets = texts.offsets
-        # of all passes together: most released tokens stand in several, and each is explained once
-        drawn = [cast(Tokens, release).segments[0].select(learnt).values for release in releases]
-        explained = emission.candidates(torch.cat(drawn), spec.posterior.candidates)
-        places = len(texts.values)
-        passes = map(Candidates, explained.ids.split(places), explained.scores.split(places))
-        seen: Candidates
-
-        def released(order: Tensor) -> Iterator[Tensor]:
-            nonlocal seen
-            seen = next(passes)
-            return by_length(order, texts.lengths, size, generator)
-
-        def loss(items: Tensor) -> Tensor:
-            some = texts.select(items)
-            at = torch.cat([torch.arange(int(offsets[item]), int(offsets[item + 1])) for item in items])
-            candidates = Candidates(seen.ids[at], seen.scores[at])
-            posterior = (candidates.scores.float() + model(candidates, some.lengths)).log_softmax(1)
-            # of a token that is no candidate nothing is learnt
-            true = candidates.ids == some.values[:, None]
-            missed: Tensor = -(posterior * true).sum() / true.sum().clamp(min=1)
-            return missed
-
-        fitted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        minimise(fitted, loss, count=len(texts), fitting=fitting, generator=generator, batches=released)
-        return model.requires_grad_(False)
 
 
 _attack = MaskedInfill()
@@ -239,31 +139,7 @@ ATTACKS.add("masked-infill")(
 )
 
 
-@dataclass(frozen=True)
-class InfillReader:
-    """Reads each token as the most probable one, a masked language model being asked too.
-
-    Attributes:
-        posterior: What reads without it.
-        model: The masked language model.
-        tuned: What was chosen on the attacker's own text.
-    """
-
-    posterior: PosteriorReader
-    model: _MaskedLanguageModel
-    tuned: TunedInfill
-
-    def read(self, looks: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """See `Reader.read`."""
-        if not self.tuned.exponent or self.tuned.weight is None:
-            return self.posterior.read(looks, lengths)
-        candidates, prior = self.posterior.candidates(looks), self.posterior.prior
-        told = self.model.log_ratio(candidates, lengths, prior)
-        infilled = Candidates(candidates.ids, candidates.scores + self.tuned.exponent * told)
-        return decode(infilled, lengths, prior, weight=self.tuned.weight)
-
-
-class _MaskedLanguageModel(nn.Module):
+class _MaskedLanguageModel(ContextModel):
     """A copy of an encoder's lower blocks, and BERT's head for masked tokens, tied to the table.
 
     Args:
@@ -274,54 +150,17 @@ class _MaskedLanguageModel(nn.Module):
     """
 
     def __init__(self, knowledge: Knowledge, prior: Bigram, *, share: float, generator: torch.Generator) -> None:
-        super().__init__()
-        if knowledge.table is None or knowledge.template is None:
-            raise TypeError("what released ids was granted a table")
-        self._knowledge, self._template = knowledge, knowledge.template
-        rows = knowledge.rows
-        self._table = (knowledge.table if rows is None else rows.words).detach().float()
-        self._specials = self._table if rows is None else rows.specials
-        # at this cut blocks take rows in the place of tokens
-        self._blocks = tune_whole(reading_blocks(replace(knowledge, cut=Cut(bottom=0)), share=share, tuned=True))
-        self._unigram = prior.unigram
+        super().__init__(knowledge, prior, share=share)
         self._mask = nn.Parameter(self._table.mean(0))
         width = self._table.shape[1]
         self._dense = linear(width, width, generator)
         self._norm = nn.LayerNorm(width)
         # whatever the table's scale, what the head says at first is of the size of what it may say
         nn.init.constant_(self._norm.weight, 1 / float(self._table.square().sum(1).mean().sqrt()))
-        self._bias = nn.Parameter(prior.unigram.float().clamp(min=_LEAST))
 
-    def forward(self, candidates: Candidates, lengths: Tensor) -> Tensor:
-        """ln P(candidate | the rest of its text) `[places, k]`, up to a constant of each place.
-
-        Args:
-            candidates: Of the places of texts, text by text.
-            lengths: `[texts]` int64, places of each text; none is empty.
-        """
+    def forward(self, candidates: Candidates, lengths: Tensor, released: Tensor) -> Tensor:
+        """See `ContextModel.forward`: a place is masked as far as what was released there is suspicious."""
         likely, best = (candidates.scores + self._unigram[candidates.ids]).softmax(1).float().max(1, keepdim=True)
         rows = likely * self._table[candidates.ids.gather(1, best)[:, 0]] + (1 - likely) * self._mask
-        texts = Tokens((Ragged(rows, lengths),))
-        inputs = self._template.assemble(texts, table=self._specials)
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16_serves()):
-            states = self._blocks(inputs, inputs.inputs_embeds)
-        content, _ = content_rows(self._template.unpad(states.float(), texts), self._knowledge)
-        points = self._norm(nn.functional.gelu(self._dense(content)))
-        # embedding copies whole rows, which takes a quarter of the time of an index
-        rows = nn.functional.embedding(candidates.ids, self._table)
-        scores: Tensor = (rows @ points[:, :, None])[:, :, 0] + self._bias[candidates.ids]
-        return scores
-
-    @torch.no_grad()
-    def log_ratio(self, candidates: Candidates, lengths: Tensor, prior: Bigram) -> Tensor:
-        """ln of how much more probable each candidate `[places, k]` is for the rest of its text; float64.
-
-        Up to a constant of each place; for any number of texts.
-        """
-        found = torch.empty_like(candidates.scores)
-        ends = lengths.cumsum(0)
-        for texts in batches(lengths, _POSITIONS):
-            at = torch.cat([torch.arange(int(ends[text] - lengths[text]), int(ends[text])) for text in texts])
-            some = Candidates(candidates.ids[at], candidates.scores[at])
-            found[at] = self(some, lengths[texts]).double()
-        return found - prior.unigram[candidates.ids]
+        points = self._norm(nn.functional.gelu(self._dense(self._states(rows, lengths))))
+        return self._scores(points, self._table, candidates)

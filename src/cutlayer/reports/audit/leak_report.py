@@ -249,10 +249,11 @@ def _recorded(
     """What finished runs showed."""
     check_runs(folders)
     nobody = AttackerSpec(auxiliary_fraction=0)  # of further runs it is asked what it does not know of the first
-    found = [
-        recorded_evidence(given[number % len(given)], run, model, home, attacker=nobody if number else attacker)
-        for number, run in enumerate(folders)
-    ]
+    found: list[Evidence] = []
+    for number, run in enumerate(folders):
+        told = nobody if number else attacker
+        first = found[0] if found else None
+        found.append(recorded_evidence(given[number % len(given)], run, model, home, attacker=told, beside=first))
     several = several_runs(folders, found)
     return Attacked(several.evidence, model, recorded=True, runs=several.told, blocks=unasked(several.evidence.spec))
 

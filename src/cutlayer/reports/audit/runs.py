@@ -53,10 +53,11 @@ def check_runs(folders: Sequence[Path]) -> None:
                 f"The runs in {first} and {folder} differ in cut or objective: what left is not of one kind.",
                 remedy="Audit them one by one, or runs of one cut and objective together.",
             )
-        if other.privacy != spec.privacy and {spec.privacy.mechanism, other.privacy.mechanism} != {"text-to-text"}:
+        alike = spec.privacy.replaces and spec.privacy.mechanism == other.privacy.mechanism
+        if other.privacy != spec.privacy and not alike:
             raise ConfigError(
-                f"The runs in {first} and {folder} were privatized in two ways, and not both text-to-text: released "
-                "tokens of several etas are read together, rows and tokens without noise are not.",
+                f"The runs in {first} and {folder} were privatized in two ways, and not both text-to-text, or words: "
+                "released tokens, or words, of several etas are read together, rows and tokens without noise are not.",
                 remedy="Audit them one by one.",
             )
 
@@ -94,14 +95,14 @@ def several_runs(folders: Sequence[Path], runs: Sequence[Evidence]) -> SeveralRu
         truths.append(run.tokens.only(asked))
         texts += [here[row] for row in kept[asked].tolist()]
     truth = TokenTruth.joined(truths, _numbered(texts))
-    transcript = Transcript.joined([run.transcript for run in runs])
+    seen = [run.transcript if run.words is None else run.words.transcript for run in runs]
     noises = {
         release.source: run.knowledge.noise
-        for run in runs
+        for run, shown in zip(runs, seen, strict=True)
         if run.knowledge.noise is not None and run.spec.privacy != first.spec.privacy
-        for release in run.transcript.releases()
+        for release in shown.releases()
     }
-    return SeveralRuns(replace(first, joined=Joined(transcript, truth, noises)), tuple(told))
+    return SeveralRuns(replace(first, joined=Joined(Transcript.joined(seen), truth, noises)), tuple(told))
 
 
 def _texts(run: Evidence, number: int) -> list[object]:

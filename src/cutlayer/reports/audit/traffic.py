@@ -127,7 +127,9 @@ def _client(folder: Path) -> Client:
     return Client(transport=transport, home=folder / "customer")
 
 
-def recorded_evidence(given: Corpora, run: Path, model: str, home: Home, *, attacker: AttackerSpec) -> Evidence:
+def recorded_evidence(
+    given: Corpora, run: Path, model: str, home: Home, *, attacker: AttackerSpec, beside: Evidence | None = None
+) -> Evidence:
     """What a run that was showed.
 
     Args:
@@ -136,10 +138,12 @@ def recorded_evidence(given: Corpora, run: Path, model: str, home: Home, *, atta
         model: The vendor's model: `starter`, a local folder or a hub id.
         home: The folder of the customer that ran it.
         attacker: What the attacker is taken to know of the texts.
+        beside: What another run showed, which is read together with this one.
 
     Raises:
-        ConfigError: The folder holds no finished run.
+        ConfigError: The folder holds no finished run; or words were drawn in another way than those of the other run.
         DataError: The run was over other data.
     """
     archive = local_archive(home, model, Evidence.settings(run).cut)
-    return Evidence.of(run, given, archive, home=home, attacker=attacker)
+    numbers = None if beside is None or beside.words is None else beside.words.numbers
+    return Evidence.of(run, given, archive, home=home, attacker=attacker, beside=numbers)

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cutlayer.attacks import Question
-from cutlayer.core import ConfigError, Cut, Place, Spec
+import torch
+
+from cutlayer.attacks import Knowledge, Question
+from cutlayer.core import ConfigError, Cut, Place, Ragged, Spec, Tokens
 from cutlayer.customer import FinetuneSpec, Home, Objective, Progress, Training
 from cutlayer.customer.attacker import AttackerSpec
+from cutlayer.customer.defaults import settle
+from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.handout import local_archive
+from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.data import Dataset, tokenise
-from cutlayer.privacy import NeighbourSearch
+from cutlayer.privacy import NeighbourSearch, Words
 from cutlayer.reports.audit import (
     HELD_OUT,
     Compared,
@@ -216,10 +221,36 @@ class _Evaluator:
 
     def bracket(self, arm: Arm) -> tuple[float, float]:
         """Etas between which the border is looked for."""
+        if arm.words is not None:
+            return self._word_bracket(arm.words)
         if arm.mechanism == "text-to-text" and not arm.cti:
             return self._low, self._high
         wider = _WIDER**2 if arm.place is Place.ACTIVATIONS else _WIDER
         return self._low / wider, self._high * wider
+
+    def _word_bracket(self, privacy: Words) -> tuple[float, float]:
+        """The same of words, in whatever space theirs are: by the shares of those that are drawn."""
+        # nothing is released: the noise of none of the texts is drawn
+        spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=None), unsafe_noise_seed=self._spec.seed))
+        privatizing = run_privatizing(self._archive, self._home, spec)
+        content = self._archive.template.max_content(self._texts.segments, self._spec.training.max_length)
+        numbers = WordNumbers(privatizing)
+        words = numbers.of(privatizing.reading.read(self._texts, max_content=content).values)
+        words = words[~numbers.clear(words)]
+        search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
+        if search is None:
+            raise TypeError("words have vectors")
+        if not len(words):
+            raise ConfigError(
+                "No word of these texts is of a category that is replaced.", remedy="Name others with --words."
+            )
+        # those that the vocabulary does not have become others at any eta
+        always = float((words >= numbers.size).double().mean())
+        shares = [always + (1 - always) * share for share in (_MOST_REPLACED, _LEAST_REPLACED)]
+        drawn = Tokens((Ragged(words, torch.tensor([len(words)])),))
+        low, high = etas_for_shares(drawn, search, shares, seed=self._spec.seed)
+        wider = _WIDER if privacy.exponential else 1.0
+        return low.eta / wider, high.eta * wider
 
     def quick(self, setting: Setting) -> Evaluation:
         """By attacks that take seconds; what was evaluated before is read."""
@@ -230,7 +261,7 @@ class _Evaluator:
             training=self._spec.training,
             attacker=self._spec.attacker,
             public=self._public.source,
-            data=self._digest,
+            data=self._data(setting),
             attacks=attacks,
             seed=self._spec.seed,
         )
@@ -239,6 +270,12 @@ class _Evaluator:
             found, _ = self._evaluate(setting, attacks, (), shown=0)
             self._cells.put(cell, found)
         return found
+
+    def _data(self, setting: Setting) -> str:
+        """Tells texts, and a vocabulary where words are drawn, from others: a file may have been written anew."""
+        if setting.arm.words is None:
+            return self._digest
+        return hashlib.sha256(f"{self._digest} {setting.arm.words.identity}".encode()).hexdigest()[:32]
 
     def thorough(self, setting: Setting, repeat: tuple[str, ...]) -> tuple[Evaluation, AuditReport]:
         """By every attack that applies, with fresh noise."""

@@ -18,14 +18,15 @@ from cutlayer.attacks import (
     View,
 )
 from cutlayer.attacks.evaluation.traffic import CONTROL, packed, sent
-from cutlayer.attacks.inversion import masked_infill
+from cutlayer.attacks.inversion import infill
 from cutlayer.attacks.inversion.emission import Candidates
 from cutlayer.attacks.inversion.masked_infill import _MaskedLanguageModel
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.core import Cut, Ragged, Tokens
 from cutlayer.models import Head, cut_up
-from cutlayer.privacy import TextToText, Vector
+from cutlayer.privacy import TextToText, Vector, Words
+from cutlayer.privacy.replacement import CLEAR
 from cutlayer.wire.recording import Direction
 from tests.equivalence import zoo
 from tests.unit.attacks import worlds
@@ -126,7 +127,7 @@ def test_suspicious_tokens_are_masked_as_far_as_they_are_suspicious():
     wanted = torch.tensor([1.0, 0.5, 0.75]).double()
     # what the channel says beside how often the tokens stand
     scores = torch.stack([wanted, 1 - wanted], 1).log() - prior.unigram[ids]
-    model(Candidates(ids, scores), torch.tensor([3]))
+    model(Candidates(ids, scores), torch.tensor([3]), ids[:, 0])
     ((rows,),) = shown
     for row, likely in zip(rows[1:4], wanted.float(), strict=True):
         assert torch.allclose(row, likely * KNOWN.table[11] + (1 - likely) * model._mask, atol=1e-5)
@@ -139,10 +140,10 @@ def test_texts_are_told_of_in_their_order_whatever_their_lengths(monkeypatch):
     lengths = torch.tensor([2, 5, 1, 4])
     ids = 10 + torch.randint(40, (12, 3), generator=generator(2))
     candidates = Candidates(ids, torch.randn(12, 3, generator=generator(3)).double())
-    monkeypatch.setattr(masked_infill, "_POSITIONS", 6)
-    told = model.log_ratio(candidates, lengths, prior)
+    monkeypatch.setattr(infill, "_POSITIONS", 6)
+    told = model.log_ratio(candidates, lengths, prior, ids[:, 0])
     parts = zip(ids.split(lengths.tolist()), candidates.scores.split(lengths.tolist()), strict=True)
-    alone = torch.cat([model(Candidates(*part), torch.tensor([len(part[0])])) for part in parts])
+    alone = torch.cat([model(Candidates(*part), torch.tensor([len(part[0])]), part[0][:, 0]) for part in parts])
     assert torch.allclose(told + prior.unigram[ids], alone.double(), atol=0.05)
     assert float(alone.std()) > 0.5
 
@@ -173,6 +174,62 @@ def test_what_was_fitted_is_fitted_once(tmp_path, monkeypatch):
     assert len(fits) == 1
     attack.reader(dataclasses.replace(knowledge, noise=Noise(TextToText(eta=4))), rows=False)
     assert len(fits) == 2
+
+
+NUMBERS = torch.arange(VOCAB)
+TOLD_BY = 100
+"""From here on words leave as they are: of each topic five, which tell it."""
+CATEGORIES = torch.where(NUMBERS < TOLD_BY, NUMBERS % 2, CLEAR)
+"""Words of one kind and other topics are of one category."""
+WORDS = dataclasses.replace(
+    KNOWN, groups=CATEGORIES, candidates=(NUMBERS >= 10) & (CATEGORIES != CLEAR), noise=Noise(Words(eta=3.5))
+)
+
+
+def with_words_in_clear(texts, *, seed):
+    """Texts about a topic: every other word leaves as it is and tells it, and noise on those between swaps topics."""
+    made = generator(seed)
+    lengths = torch.randint(6, 14, (texts,), generator=made)
+    values = []
+    for length in lengths.tolist():
+        topic = int(torch.randint(TOPICS, (), generator=made))
+        ids = 10 + KINDS * topic + torch.randint(KINDS, (length,), generator=made)
+        ids[::2] = TOLD_BY + 5 * topic + torch.randint(5, (len(ids[::2]),), generator=made)
+        values.append(ids)
+    return Tokens((Ragged(torch.cat(values), lengths),))
+
+
+def test_words_are_read_within_their_category_and_words_in_clear_are_certain():
+    texts = with_words_in_clear(150, seed=2)
+    public = PublicText(with_words_in_clear(600, seed=1), source="made up")
+    known = dataclasses.replace(WORDS, public=public)
+    released = simulate(texts, known, rows=None, rng=seeded(5))
+    true, clear = texts.values, CATEGORIES[texts.values] == CLEAR
+    attack = MaskedInfill(SPEC.model_copy(update={"passes": 3}))
+
+    def found(payload, attack=attack, knowledge=known):
+        payload = sent(Direction.UP, 1, packed(payload, payload))
+        return guessed(attack, View(Transcript(lambda: [payload]), knowledge))
+
+    def share(ids):
+        return float((ids == true)[~clear].double().mean())
+
+    read = found(released)
+    assert torch.equal(CATEGORIES[read], CATEGORIES[true])
+    assert torch.equal(read[clear], true[clear])
+    assert share(read) > share(released.values) + 0.1
+    # the fault that is planted: words in clear that are another text's tell nothing, or the wrong thing
+    crossed = released.values.clone()
+    crossed[clear] = crossed[clear].roll(40)
+    assert share(found(released.with_values(crossed))) < share(read) - 0.1
+    # and who does not know categories guesses outside of them
+    blind = dataclasses.replace(
+        known,
+        groups=torch.where(CATEGORIES == CLEAR, CLEAR, 0),
+        noise=Noise(Words(eta=3.501)),  # fitted anew
+    )
+    outside = CATEGORIES[found(released, MaximumPosterior(SPEC.posterior), blind)] != CATEGORIES[true]
+    assert bool(outside[~clear].any())
 
 
 @pytest.mark.parametrize("noise", [Noise.nothing(), Noise(TextToText(eta=1e4))])

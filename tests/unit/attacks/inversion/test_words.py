@@ -7,13 +7,25 @@ import dataclasses
 import pytest
 import torch
 
-from cutlayer.attacks import MaximumPosterior, Measured, Noise, TokenTruth, View, measure
+from cutlayer.attacks import (
+    MaximumPosterior,
+    Measured,
+    MultiRun,
+    MultiRunSpec,
+    Noise,
+    TokenTruth,
+    Transcript,
+    View,
+    measure,
+)
+from cutlayer.attacks.evaluation.traffic import packed, sent
 from cutlayer.attacks.inversion.channel import Channel, Pairs, draw_ids
 from cutlayer.attacks.simulate import simulate
-from cutlayer.core import Cut, Tokens
+from cutlayer.core import Cut, Ragged, Tokens
 from cutlayer.privacy import Words
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.replacement import CLEAR
+from cutlayer.wire.recording import Direction
 from tests.unit.attacks.inversion.test_maximum_posterior import PUBLIC, SPEC, TEXTS, constant, rng, transcript
 from tests.unit.attacks.worlds import ASKED, KNOWLEDGE, TABLE, VOCAB
 
@@ -28,16 +40,16 @@ SEARCH = NeighbourSearch(TABLE, COME_OUT, groups=GROUPS)
 CLEAR_ONES = GROUPS[SIDE.values] == CLEAR
 
 
-def drawn(seed, *, search=SEARCH):
-    ids = draw_ids(SIDE.values, search, privacy=Words(eta=1), etas=constant(ETA)(SIDE.values), rng=rng(seed))
+def drawn(seed, *, search=SEARCH, eta=ETA):
+    ids = draw_ids(SIDE.values, search, privacy=Words(eta=1), etas=constant(eta)(SIDE.values), rng=rng(seed))
     return Tokens((SIDE.with_values(ids),))
 
 
-def world(released, *, groups=GROUPS):
+def world(released, *, groups=GROUPS, eta=ETA):
     shown, truth = transcript(released)
     known = dataclasses.replace(
         KNOWLEDGE, cut=Cut(bottom=None), template=None, candidates=COME_OUT, groups=groups,
-        noise=Noise(Words(eta=ETA)), public=PUBLIC,
+        noise=Noise(Words(eta=eta)), public=PUBLIC,
     )  # fmt: skip
     return shown, dataclasses.replace(truth, uncounted=GROUPS == CLEAR), known
 
@@ -95,6 +107,23 @@ def test_words_that_leave_as_they_are_would_be_a_success():
     assert isinstance(counted, Measured)
     assert counted.success.n == TEXTS.total > nearest.success.n
     assert counted.success.value > nearest.success.value
+
+
+def test_draws_of_several_runs_are_read_together():
+    """Whoever is not told which texts are copies finds them: words in clear are certain, others of one group."""
+    runs = [drawn(seed, eta=2.5).segments[0].values for seed in (3, 4, 5)]
+    lengths = torch.stack([some.sum() for some in SIDE.lengths.split(5)])
+    sides = [Tokens((Ragged(values, lengths),)) for values in runs]
+    steps = [sent(Direction.UP, step, packed(side, side)) for step, side in enumerate(sides, start=1)]
+    _, _, known = world(sides[0], eta=2.5)
+
+    def share(attack):
+        ((_, _, guess), *_) = attack(View(Transcript(lambda: steps), known))
+        found = guess.segments[0].values
+        assert torch.equal(found[CLEAR_ONES], SIDE.values[CLEAR_ONES])
+        return float((found == SIDE.values)[~CLEAR_ONES].double().mean())
+
+    assert share(MultiRun(MultiRunSpec(posterior=SPEC))) > share(MaximumPosterior(SPEC)) + 0.15
 
 
 @pytest.mark.parametrize("attack", ["nearest-neighbour", "maximum-posterior"])
