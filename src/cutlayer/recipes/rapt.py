@@ -16,6 +16,7 @@ from cutlayer.core import Spec
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, falls
+from cutlayer.recipes.comparison import Compared, ComparisonScale, ComparisonSpec, compare, compare_words
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -40,6 +41,7 @@ class Scale(Spec):
     training: Mapping[str, Setting] = {}
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
+    comparison: ComparisonScale = ComparisonScale()
 
 
 class Choice(Spec):
@@ -100,6 +102,7 @@ class RaptConfig(RecipeConfig[Scale]):
     posts: TextFile
     grammar: GrammarSpec
     utility: UtilitySpec
+    comparison: ComparisonSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -164,6 +167,20 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
     ]  # fmt: skip
     scenarios = list(_trained(c, lab, [asked.attacked], protected))
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+
+
+@RECIPE.part("figure-4")
+def figure_4(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy and what is inferred of authors: CAPE, DPNR, Qu et al. and RAPT."""
+    return compare(Compared(c.comparison, c.at(lab.options.size).comparison, c.utility, lab), PAPER["figure_4"])
+
+
+@RECIPE.part("figure-9")
+def figure_9(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy over what attackers read of words: T2T, RAPT, and the arms between them."""
+    asked, attacks = c.utility, c.at(lab.options.size).attacks
+    trained = list(_trained(c, lab, [asked.attacked], asked.arms))
+    return compare_words(trained, asked, attacks, PAPER["figure_9"])
 
 
 @RECIPE.part("grammar")
