@@ -4,7 +4,7 @@ The customer runs and tunes the encoder, and the vendor gets one row a text. Nei
 would leave a vendor nothing to do but a linear map. Both scale a row to [0, 1] and add Laplace noise to each number.
 DPNR leaves words out beforehand. CAPE tunes the encoder against a classifier of private attributes.
 
-Ref: Lyu et al. 2020 (DPNR), arXiv:2010.01285; Plant et al. 2021 (CAPE), arXiv:2108.10318; RAPT §V-D, arXiv:2305.06212.
+Ref: Lyu et al. 2020 (DPNR), arXiv:2010.01285; Plant et al. 2021 (CAPE), arXiv:2108.12318; RAPT §V-D, arXiv:2305.06212.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def scaled(rows: Tensor) -> Tensor:
 
     So no number of a row changes by more than 1, whatever the text: this bounds the sensitivity of each.
 
-    Ref: Lyu et al. 2020, Algorithm 1.
+    Ref: Lyu et al. 2020, arXiv:2010.01285.
     """
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     return torch.where(high > low, (rows - low) / (high - low).clamp(min=torch.finfo(rows.dtype).tiny), 0.0)
@@ -84,17 +84,14 @@ def kept(words: Tensor, *, dropped: float, rng: np.random.Generator) -> Tensor:
     Returns:
         `[texts, positions]` bool.
 
-    Ref: Lyu et al. 2020, §3.2, which leaves out a fixed number.
+    Ref: Lyu et al. 2020, arXiv:2010.01285.
     """
     stays = torch.from_numpy(rng.random((len(words), 1 + int(words.max().clamp(min=0))))) >= dropped
     return (words < 0) | stays.gather(1, words.clamp(min=0))
 
 
 def text_epsilon(epsilon: float, *, width: int) -> float:
-    """epsilon between any two texts, of whose rows each number is drawn with `epsilon`: these add up.
-
-    DPNR's and CAPE's papers state the epsilon of one number as that of a text.
-    """
+    """epsilon between any two texts, of whose rows each number is drawn with `epsilon`: these add up."""
     return width * epsilon
 
 
@@ -103,7 +100,7 @@ def spared_by_dropping(epsilon: float, *, dropped: float) -> float:
 
     epsilon - ln((1 - dropped) exp(epsilon) + dropped), at most -ln(1 - dropped).
 
-    Ref: Lyu et al. 2020, Theorem 1.
+    Ref: Lyu et al. 2020, arXiv:2010.01285; amplification by sampling, Balle et al. 2018, arXiv:1807.01647.
     """
     return -math.log1p(-dropped + dropped * math.exp(-epsilon))
 

@@ -33,6 +33,9 @@ from cutlayer.reports import Table, percent
 CLEAR, VECTOR = "clear", "qu"
 """Arms: unprotected text, and noisy embeddings."""
 LAYOUT = Layout("rapt")
+_BESIDE_ROWS = (
+    "labels, the map that is trained with the encoder, and other texts' rows, by an encoder that learnt from all"
+)
 
 
 class ComparisonSpec(Spec):
@@ -180,7 +183,7 @@ def _promises(compared: Compared, results: Results) -> Iterable[Table]:
             spared = spared_by_dropping(total, dropped=noise.dropped)
             less = f"; {spared:.2g} less between texts that differ in one word" if noise.dropped else ""
             told = f"epsilon {total:,.4g} between any two texts, {noise.epsilon:g} for each of {found[0].width} numbers"
-            rows.append((titles[name], told + less, "labels, the map that is trained with the encoder"))
+            rows.append((titles[name], told + less, _BESIDE_ROWS))
     yield Table(
         title="What each promises at the paper's setting",
         columns=("arm", "promise of one release", "of what nothing is promised"),

@@ -144,11 +144,13 @@ def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callabl
         "adam": torch.optim.Adam,
         "adafactor": torch.optim.Adafactor,
     }
-    groups = [
-        {"params": [parameter], "lr": lesson.rates.get(name.partition(".")[0], training.learning_rate)}
-        for name, parameter in trained.items()
-    ]
-    optimiser = kinds[training.optim](groups, weight_decay=training.weight_decay)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        rate = lesson.rates.get(name.partition(".")[0], training.learning_rate)
+        groups.setdefault(rate, []).append(parameter)
+    optimiser = kinds[training.optim](
+        [{"params": part, "lr": rate} for rate, part in groups.items()], weight_decay=training.weight_decay
+    )
     steps = -(-len(lesson.lengths) // training.batch_size)
     accumulated = training.gradient_accumulation_steps
     updates = -(-steps * training.epochs // accumulated)
