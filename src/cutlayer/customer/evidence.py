@@ -281,7 +281,7 @@ class Evidence:
         in_words = recorded.in_words
         truth = replace(recorded.words, search=in_words.knowledge.search)
         texts = equal_texts(data.tokens)
-        known = _known(rows.train, texts, attacker)
+        known = known_texts(rows.train, texts, attacker)
         # who knows a text has read every equal one
         hidden = ~torch.isin(texts, texts[known])
         if not bool(hidden.any()):
@@ -296,9 +296,9 @@ class Evidence:
                 remedy="Have the attacker know a smaller share, or give more texts.",
             )
         where: dict[str, Any] = {"records": truth.records, "steps": truth.steps}
-        groups = None if attacker.group is None else _numbered(rows.train, attacker.group)[0]
         classes = None
         if labels is not None:
+            groups = None if attacker.group is None else _numbered(rows.train, attacker.group)[0]
             classes = AttributeTruth(labels.labels, labels.num_labels, known, groups=groups, **where)
             etas = _estimated_etas(spec, data.tokens, labels, known, vocab_size=archive.manifest.vocab_size)
             knowledge = replace(knowledge, noise=Noise(spec.privacy, etas=etas))
@@ -307,10 +307,6 @@ class Evidence:
         else:
             places = _places(rows.train, given.train)
             listed = RowTruth(torch.tensor(places), len(given.train), **where)
-        attributes = {}
-        for column in attacker.secret:
-            values, names = _numbered(rows.train, column)
-            attributes[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
         if spec.train_bottom is TrainBottom.RESAMPLE:
             links = {(f"job/{job}", step): texts for (job, step), texts in recorded.released.steps.items()}
             knowledge = replace(knowledge, links=links)
@@ -331,7 +327,7 @@ class Evidence:
             said=recorded.said if spec.objective.generates else None,
             labels=labels,
             classes=classes,
-            attributes=attributes,
+            attributes=attribute_truths(rows.train, known, attacker, **where),
             lengths=LengthTruth(torch.stack([side.lengths for side in truth.tokens.segments]).sum(0), **where),
             listed=listed,
             known=_singles(released.select(known.nonzero()[:, 0])),
@@ -383,8 +379,34 @@ def equal_texts(tokens: Tokens) -> Tensor:
     return torch.tensor([numbers.setdefault(row, len(numbers)) for row in rows])
 
 
-def _known(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
-    """`[n]` bool: texts of records that the attacker knows in full."""
+def attribute_truths(texts: Dataset, known: Tensor, attacker: AttackerSpec, **where: Any) -> dict[str, AttributeTruth]:
+    """What attackers are asked of each private attribute.
+
+    Args:
+        texts: With the attributes as columns.
+        known: `[n]` bool, texts whose attributes the attacker knows.
+        attacker: Which attributes, and what makes texts dependent.
+        **where: Where texts were released: `records` and `steps` of the truth.
+
+    Raises:
+        ConfigError: The data has no such column.
+    """
+    groups = None if attacker.group is None else _numbered(texts, attacker.group)[0]
+    found = {}
+    for column in attacker.secret:
+        values, names = _numbered(texts, column)
+        found[column] = AttributeTruth(values, len(names), known, groups=groups, **where)
+    return found
+
+
+def known_texts(texts: Dataset, records: Tensor, attacker: AttackerSpec) -> Tensor:
+    """`[n]` bool: texts of records that the attacker knows in full.
+
+    Args:
+        texts: All of them; where the attacker knows people, with the column of who wrote each.
+        records: `[n]` int64, the record of each.
+        attacker: How many it knows, and by what.
+    """
     unit = records if attacker.group is None else _numbered(texts, attacker.group)[0]
     order = torch.randperm(int(unit.max()) + 1, generator=torch.Generator().manual_seed(attacker.seed))
     sizes = torch.bincount(unit)[order]

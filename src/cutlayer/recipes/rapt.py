@@ -16,6 +16,7 @@ from cutlayer.core import Spec
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, both, falls
+from cutlayer.recipes.comparison import Compared, ComparisonScale, ComparisonSpec, compare, compare_words
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -41,6 +42,7 @@ class Scale(Spec):
     training: Mapping[str, Setting] = {}
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
+    comparison: ComparisonScale = ComparisonScale()
 
 
 class Choice(Spec):
@@ -122,6 +124,7 @@ class RaptConfig(RecipeConfig[Scale]):
     grammar: GrammarSpec
     utility: UtilitySpec
     beyond: BeyondSpec
+    comparison: ComparisonSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -219,6 +222,20 @@ def beyond(c: RaptConfig, lab: Lab) -> Part:
     compared = EqualReading(pairs, {"method": asked.method}, metric="success", at=asked.read)
     said = {"arms": Axis("arm", "arm", titles), "first": titles[first]}
     return LAYOUT.part("beyond", list(scenarios), said, claims=claims, derived=compared)
+
+
+@RECIPE.part("figure-4")
+def figure_4(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy and what is inferred of authors: CAPE, DPNR, Qu et al. and RAPT."""
+    return compare(Compared(c.comparison, c.at(lab.options.size).comparison, c.utility, lab), PAPER["figure_4"])
+
+
+@RECIPE.part("figure-9")
+def figure_9(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy over what attackers read of words: T2T, RAPT, and the arms between them."""
+    asked, attacks = c.utility, c.at(lab.options.size).attacks
+    trained = list(_of_table_3(c, lab, [asked.attacked], asked.arms))
+    return compare_words(trained, asked, attacks, PAPER["figure_9"])
 
 
 @RECIPE.part("grammar")

@@ -132,6 +132,7 @@ class Task(Spec):
         dev_share: Share of train that is held out for stopping.
         group: A column whose values must not lie on both sides of that cut, for example the author.
         topics: Where the file's labels are not topics: how topics are found, which take their place.
+        attributes: Further columns that are read: what attackers infer of a text's author.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Task(Spec):
     dev_share: float = Field(gt=0, lt=1)
     group: str | None = None
     topics: Topics | None = None
+    attributes: tuple[str, ...] = Field(default=(), exclude_if=lambda columns: not columns)
 
     def read(self, folder: Path) -> tuple[Dataset, Dataset]:
         """Its files, to train and to measure on, with the labels that they have."""
@@ -153,7 +155,7 @@ class Task(Spec):
                 text_column=first,
                 text_pair_column=second[0] if second else None,
                 label_column=self.label_column,
-                attribute_columns=[self.group] if self.group else [],
+                attribute_columns=[*([self.group] if self.group else []), *self.attributes],
             )
             for part in (self.train, self.test)
         )

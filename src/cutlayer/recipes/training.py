@@ -36,11 +36,13 @@ from cutlayer.customer import (
     TrainSpec,
     TuningSpec,
 )
+from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import settle_training
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
-from cutlayer.data import tokenise
+from cutlayer.data import Dataset, tokenise
+from cutlayer.data.bins import bin_columns
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -107,6 +109,9 @@ def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any]) -
 
 # ---------------------------------------------------------------- over the road
 
+NOTHING_KNOWN = AttackerSpec(auxiliary_fraction=0)
+"""An attacker that knows no record."""
+
 
 @dataclass(frozen=True)
 class SplitRun:
@@ -116,10 +121,16 @@ class SplitRun:
     client: Client
     data: Splits
 
-    def evidence(self, lab: Lab) -> Evidence:
-        given = Corpora(self.data.train, self.data.dev, self.data.test)
+    def evidence(self, lab: Lab, attacker: AttackerSpec = NOTHING_KNOWN) -> Evidence:
+        """What an attacker saw of it, and is asked; numbers among private attributes are asked for as bins."""
+        given = Corpora(binned(self.data.train, attacker), self.data.dev, self.data.test)
         archive = lab.archive(self.result.spec.cut)
-        return Evidence.of(self.result.folder, given, archive, home=self.client.home)
+        return Evidence.of(self.result.folder, given, archive, home=self.client.home, attacker=attacker)
+
+
+def binned(texts: Dataset, attacker: AttackerSpec) -> Dataset:
+    """Texts whose private attributes that are numbers are bins of these, where the attacker asks for bins."""
+    return texts if attacker.bins is None else bin_columns(texts, attacker.secret, attacker.bins)
 
 
 def client_of(lab: Lab, customer: str) -> Client:

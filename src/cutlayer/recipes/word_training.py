@@ -102,7 +102,7 @@ class WordTrainingCell(TrainingCell):
             found: dict[str, Any] = {}
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
-                found = {"clear": _clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
+                found = {"clear": share_in_clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
@@ -164,7 +164,7 @@ class WordTrainingCell(TrainingCell):
         return examined(self.attacks, lab, view)
 
 
-def _clear(truth: TokenTruth) -> float:
+def share_in_clear(truth: TokenTruth) -> float:
     """The share of words that nothing is asked about, because they left as they are."""
     if truth.uncounted is None:
         return 0.0

@@ -8,7 +8,7 @@ customer's split run with the same seed is the same run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,6 +112,7 @@ class Lesson:
         loss: Mean loss of the texts with these numbers, `[batch]`.
         dev: Accuracy or perplexity on dev.
         best: The best of several.
+        rates: Learning rates of parts of the model, by name, that have one of their own.
     """
 
     model: nn.Module
@@ -119,6 +120,7 @@ class Lesson:
     loss: Callable[[Tensor], Tensor]
     dev: Callable[[], float]
     best: Callable[[Sequence[float]], float]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,13 @@ def fit(run: ReferenceRun, lesson: Lesson, progress: Progress, *, watch: Callabl
         "adam": torch.optim.Adam,
         "adafactor": torch.optim.Adafactor,
     }
-    optimiser = kinds[training.optim](trained.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        rate = lesson.rates.get(name.partition(".")[0], training.learning_rate)
+        groups.setdefault(rate, []).append(parameter)
+    optimiser = kinds[training.optim](
+        [{"params": part, "lr": rate} for rate, part in groups.items()], weight_decay=training.weight_decay
+    )
     steps = -(-len(lesson.lengths) // training.batch_size)
     accumulated = training.gradient_accumulation_steps
     updates = -(-steps * training.epochs // accumulated)
