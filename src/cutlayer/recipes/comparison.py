@@ -229,7 +229,7 @@ def _read(attacks: Sequence[str], results: Results) -> Iterator[Measure]:
             axes: dict[str, Level] = {"arm": arm, "replaced": share}
             if arm == CLEAR:
                 yield from (Measure(READ, 1.0, attack=attack, axes=axes) for attack in (*attacks, STRONGEST))
-            elif (found := most_read(results, **axes)).value is not None:
+            elif (found := most_read(results, arm=arm, replaced=share)).value is not None:
                 yield Measure(
                     READ, found.value, found.error, found.n, attack=STRONGEST, independent=found.independent, axes=axes
                 )  # fmt: skip
