@@ -1,19 +1,20 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-So far `grammar`, which the paper states without a measurement, Table III and Figure 3. Settings: `configs/rapt.yaml`;
-the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
+Here: `grammar`, which the paper states without a measurement, Table III and Figure 3. Tables I and II: `rapt_words.py`;
+VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7: `rapt_categories.py`. Settings: `configs/rapt.yaml`; the
+paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby, pairwise, product
 from typing import Any
 
 from pydantic import Field
 
 from cutlayer.core import Spec
-from cutlayer.customer import Objective, TuningSpec
+from cutlayer.customer import TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, falls
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
@@ -21,13 +22,15 @@ from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
-from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.rapt_categories import Categories, CategoriesSpec, figure_6, figure_7
+from cutlayer.recipes.rapt_intrinsic import IntrinsicSpec, Varied, figure_5, table_6, table_7, table_8
+from cutlayer.recipes.rapt_words import PlainWordsSpec, SharesSpec, table_1, table_2
+from cutlayer.recipes.recipe import Declared, Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
-from cutlayer.recipes.training import settled
-from cutlayer.recipes.word_training import READ, Arm, WordTrainingCell, at_equal_reading
+from cutlayer.recipes.word_training import READ, Arm, Trainings, at_equal_reading
 from cutlayer.reports import Table, percent
 
 
@@ -100,6 +103,10 @@ class RaptConfig(RecipeConfig[Scale]):
     posts: TextFile
     grammar: GrammarSpec
     utility: UtilitySpec
+    plain_words: PlainWordsSpec
+    shares: SharesSpec
+    intrinsic: IntrinsicSpec
+    categories: CategoriesSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -108,19 +115,22 @@ LAYOUT = Layout("rapt")
 WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 
+def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
+    asked, scale = c.utility, c.at(lab.options.size)
+    return Trainings(
+        lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
+        scale.attacked_words,
+    )  # fmt: skip
+
+
 def _trained(c: RaptConfig, lab: Lab, methods: Iterable[str], names: Iterable[str]) -> Iterator[Scenario]:
     """Trainings of some arms by some methods, at each share."""
-    asked, scale, space = c.utility, c.at(lab.options.size), Source.of(c.utility.space, lab)
-    said = {**asked.training, **scale.training}
+    asked, scale, trainings = c.utility, c.at(lab.options.size), _trainings(c, lab)
     for method, name in product(methods, names):
         arm, tuning = asked.arms[name], asked.methods[method]
         attacks = scale.attacks if arm.words and method == asked.attacked else ()
         for share in asked.replaced if arm.words else (None,):
-            cell = WordTrainingCell(
-                task=asked.task, limits=scale.limits, model=lab.model().fingerprint, tuning=tuning,
-                training=settled(Objective.CLASSIFICATION, tuning, said), arm=arm, share=share, space=space,
-                attacks=attacks, attacked_words=scale.attacked_words, public=asked.public,
-            )  # fmt: skip
+            cell = trainings.cell(arm, tuning, share, attacks=attacks)
             yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
 
 
@@ -219,3 +229,48 @@ def _examples(results: Results) -> Iterable[Table]:
         rows=tuple(sorted(rows, key=lambda row: row[:3])),
         notes=("The share replaced is that of the corpus, and not of these sentences. Public text, drawn once.",),
     )
+
+
+# ---------------------------------------------------------------- parts of other modules
+
+
+def _sentences(c: RaptConfig, lab: Lab) -> TextFile:
+    return c.sentences.model_copy(update={"texts": c.at(lab.options.size).sentences})
+
+
+def _varied(c: RaptConfig, lab: Lab) -> Varied:
+    return Varied(c.intrinsic, _trainings(c, lab), c.utility.arms, c.utility.methods[c.intrinsic.method])
+
+
+def _of_varied(declared: Callable[[Varied], Part]) -> Declared[RaptConfig]:
+    return lambda c, lab: declared(_varied(c, lab))
+
+
+def _categories(c: RaptConfig, lab: Lab) -> Categories:
+    return Categories(c.categories, _sentences(c, lab), c.grammar.most_words, c.grammar.space, lab)
+
+
+@RECIPE.part("table-1")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return table_1(c.plain_words, c.grammar.space, lab)
+
+
+@RECIPE.part("table-2")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return table_2(c.shares, _sentences(c, lab), c.grammar.most_words, c.grammar.space, lab)
+
+
+for name, declared in {"table-6": table_6, "table-7": table_7, "table-8": table_8, "figure-5": figure_5}.items():
+    RECIPE.part(name)(_of_varied(declared))
+
+
+@RECIPE.part("figure-6")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    asked, (clear, *_) = c.utility, c.utility.arms.values()
+    tuning, attacks = asked.methods[c.categories.method], c.at(lab.options.size).attacks
+    return figure_6(_categories(c, lab), _trainings(c, lab), tuning, clear, attacks=attacks)
+
+
+@RECIPE.part("figure-7")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return figure_7(_categories(c, lab))
