@@ -179,8 +179,11 @@ def figure_7(these: Categories) -> Part:
         for protects in (True, False)
     )
     others.pop(CATEGORIES("all"), None)
-    claim = f"{_listed(good)} are protected better than each other category (Figure 7)."
-    claims = [_apart(claim, "EP", good, others, stated=PAPER["figure_7_says"]["protects"])]
+    claim, says = f"{_listed(good)} are protected better than each other category (Figure 7)", PAPER["figure_7_says"]
+    claims = [
+        _apart(f"{claim}.", "EP", good, others, stated=says["protects"]),
+        _apart(f"{claim}, of words that the vocabulary has.", "EP, known words", good, others, stated=says["protects"]),
+    ]
     claims += [_similar(asked, metric) for metric in SPREADS]
     return LAYOUT.part("figure-7", scenarios, these.said, claims=claims)
 
@@ -193,13 +196,12 @@ def _apart(claim: str, metric: str, high: Mapping[str, Where], low: Mapping[str,
     """The lowest of some shares is higher than the highest of others, by two standard errors."""
 
     def judge(results: Results) -> Iterable[Verdict]:
-        least, most = (
-            pick(found, key=lambda name: found[name].value or 0.0) if (found := named(results, metric, places)) else ""
-            for pick, places in ((min, high), (max, low))
-        )
-        if not least or not most:
+        above, below = (named(results, metric, places) for places in (high, low))
+        if not above or not below:
             yield Verdict(claim=claim, here="not measured", held=None, stated=stated)
             return
+        least = min(above, key=lambda name: above[name].value or 0.0)
+        most = max(below, key=lambda name: below[name].value or 0.0)
         yield from falls(claim, metric, (least, high[least]), (most, low[most]), stated=stated)(results)
 
     return judge

@@ -15,6 +15,7 @@ from cutlayer.customer import FinetuneSpec
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.plain import plain_words
 from cutlayer.customer.reconstruction import Reconstruction
+from cutlayer.privacy import Dictionary
 from cutlayer.privacy.spec import CATEGORIES
 from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Level, Measure
@@ -104,6 +105,7 @@ class Spread(Spec):
         variance: Of the same.
         drawn: Words of each text that were drawn.
         replaced: Those of them that became others.
+        unknown: Those of them that the vocabulary does not have, which become others whatever the noise.
     """
 
     vocabulary: int
@@ -111,6 +113,20 @@ class Spread(Spec):
     variance: float
     drawn: tuple[int, ...]
     replaced: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+    def share(self, metric: str, *, known: bool) -> Measure:
+        """The share that became others, of all that were drawn or of those that the vocabulary has."""
+        less = torch.tensor(self.unknown) if known else 0
+        replaced, drawn = torch.tensor(self.replaced) - less, torch.tensor(self.drawn) - less
+        if not int(drawn.sum()):
+            return Measure(metric, None, note="no such word was drawn")
+        found = clustered(replaced, drawn)
+        low, high = bootstrap(replaced, drawn)
+        return Measure(
+            metric, found.value, found.standard_error, found.n, low, high, independent=found.independent,
+            axes={"distance": round(self.mean, 3)},
+        )  # fmt: skip
 
 
 class CategoryCell(Cell):
@@ -139,25 +155,28 @@ class CategoryCell(Cell):
         vocabulary = reading.dictionary.vocabulary
         words = sorted(set(vocabulary.words.tolist()))  # of several categories a word is one of all
         mean, variance = spread(vocabulary.vectors(words))
-        counts = torch.zeros(2, len(drawn.lengths), dtype=torch.int64)
-        chosen = drawn.places >= 0
-        counts[0].index_add_(0, drawn.of_text, chosen.long())
-        counts[1].index_add_(0, drawn.of_text, (chosen & drawn.changed).long())
-        of_text, replaced = (tuple(each.tolist()) for each in counts)
-        return Spread(vocabulary=len(words), mean=mean, variance=variance, drawn=of_text, replaced=replaced)
+        chosen, of = drawn.places >= 0, drawn.of_text
+        unknown = chosen & ~self._known(reading.dictionary, tokens)
+        counts = [torch.bincount(of[which], minlength=len(drawn.lengths)).tolist()
+                  for which in (chosen, chosen & drawn.changed, unknown)]  # fmt: skip
+        of_text, replaced, strangers = map(tuple, counts)
+        return Spread(
+            vocabulary=len(words), mean=mean, variance=variance, drawn=of_text, replaced=replaced, unknown=strangers
+        )
+
+    def _known(self, dictionary: Dictionary, tokens: Tokens) -> Tensor:
+        """`[total]` bool: which words may come out as what they are."""
+        vocabulary = dictionary.vocabulary
+        members = set(zip(vocabulary.words.tolist(), vocabulary.groups.tolist(), strict=True))
+        names, place = tokens.values.unique(return_inverse=True)
+        return torch.tensor([dictionary.member(name) in members for name in names.tolist()])[place]
 
     def measures(self, result: Spread) -> Iterator[Measure]:
         yield Measure("vocabulary", result.vocabulary)
         yield Measure("mean distance", result.mean, n=result.vocabulary)
         yield Measure("variance of distances", result.variance, n=result.vocabulary)
-        kept, trials = torch.tensor(result.replaced), torch.tensor(result.drawn)
-        share = clustered(kept, trials)
-        low, high = bootstrap(kept, trials)
-        yield Measure(
-            "EP", share.value, share.standard_error, share.n, low, high, independent=share.independent,
-            axes={"distance": round(result.mean, 3)},
-        )  # fmt: skip
-        yield Measure("of all words", float(trials.sum()), n=len(trials))
+        yield result.share("EP", known=False)
+        yield result.share("EP, known words", known=True)
 
 
 def read_words(replacement: Replacement, texts: TextFile, most_words: int, lab: Lab) -> Tokens:
