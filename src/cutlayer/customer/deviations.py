@@ -51,7 +51,9 @@ def _of_reconstruction(spec: RunSpec) -> tuple[Deviation, ...]:
         Deviation(
             what="vocabulary of the reconstruction head, §V-A3",
             value_in_paper="19,369 words, not stated which",
-            ours="the public words of the categories that are replaced",
-            why="Plain words are drawn from these.",
+            ours="the public words of the categories that are replaced"
+            if (outputs := spec.reconstruction.reconstruction_vocabulary) is None
+            else f"{outputs:,} outputs, those of the plain words and others that no text has",
+            why="Plain words are drawn from these words, and no other is ever to be told.",
         ),
     )

@@ -13,7 +13,7 @@ from cutlayer.privacy.words import folded
 
 
 def plain_words(spec: RunSpec, reading: Reading) -> PlainWords | None:
-    """The plain words of a run, drawn from its seed, which the vendor is told; `None` where it has none.
+    """The plain words of a run, drawn from a seed which the vendor may know; `None` where it has none.
 
     Each is drawn uniformly from the public words of the categories that the run replaces, whatever these become.
 
@@ -33,7 +33,10 @@ def plain_words(spec: RunSpec, reading: Reading) -> PlainWords | None:
             tags.setdefault(folded(word), tag)
     words = sorted(tags)
     shape = settings.plain_sequences, settings.plain_tokens
-    numbers = torch.randint(len(words), shape, generator=seeded(spec.seed, "plain words"))
+    seed, outputs = settings.plain_seed, settings.reconstruction_vocabulary
+    numbers = torch.randint(len(words), shape, generator=seeded(spec.seed if seed is None else seed, "plain words"))
     chosen = (words[number] for number in numbers.flatten().tolist())
     names = reading.dictionary.lexicon.names(Word(" ", word, tags[word]) for word in chosen)
-    return PlainWords(torch.tensor(names).reshape(shape), tuple(map(tuple, numbers.tolist())), len(words))
+    # of a head with outputs of its own number they are the first ones: which words the others are makes no difference
+    told = numbers if outputs is None else numbers.unique(return_inverse=True)[1]
+    return PlainWords(torch.tensor(names).reshape(shape), tuple(map(tuple, told.tolist())), outputs or len(words))

@@ -8,6 +8,11 @@ from cutlayer.core.tuning import TUNING
 from cutlayer.wire.messages import MAX_PLAIN_SEQUENCES, MAX_PLAIN_TOKENS
 
 
+def _unsaid(value: object) -> bool:
+    """What nobody said is not written either: records of runs, and cells of recipes, stay what they were."""
+    return value is None
+
+
 class Reconstruction(SettingsSpec):
     """A second task of classifiers: the vendor learns to tell public words from what noise made of them.
 
@@ -25,9 +30,17 @@ class Reconstruction(SettingsSpec):
     plain_sequences: int = setting(
         1,
         help="Sequences of such words, of which each text has one.",
-        shown=Shown(TUNING, unit="sequences", source="RAPT §V-E3"),
+        shown=Shown(TUNING, unit="sequences", source="RAPT §V-E2"),
         ge=1,
         le=MAX_PLAIN_SEQUENCES,
+    )
+    plain_seed: int | None = setting(
+        None,
+        help="Which plain words are drawn: another number draws others, under the same seed of the run.",
+        shown=Shown(TUNING, source="RAPT §V-E2", default="the run's seed"),
+        ge=0,
+        le=2**63 - 1,
+        exclude_if=_unsaid,
     )
     reconstruction_weight: float | None = setting(
         None,
@@ -44,6 +57,19 @@ class Reconstruction(SettingsSpec):
         shown=Shown(TUNING, source="RAPT §V-A3"),
         ge=1,
         le=4096,
+    )
+    reconstruction_vocabulary: int | None = setting(
+        None,
+        help="Outputs of that head, among which it tells the plain words. Fewer are easier to tell apart.",
+        shown=Shown(
+            TUNING,
+            unit="words",
+            source="RAPT §V-A3 has 19,369",
+            default="the public words of the categories that are replaced",
+        ),
+        ge=2,
+        le=2**20,
+        exclude_if=_unsaid,
     )
     plain_tokens_at_inference: bool = setting(
         False,

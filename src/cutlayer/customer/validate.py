@@ -138,8 +138,8 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
     settings, longest = spec.reconstruction, spec.training.max_length
     count = settings.plain_tokens
     if not count:
-        for name in ("plain_sequences", "reconstruction_weight", "reconstruction_width", "plain_tokens_at_inference"):
-            if (value := getattr(settings, name)) != Reconstruction.model_fields[name].default:
+        for name, declared in Reconstruction.model_fields.items():
+            if (value := getattr(settings, name)) != declared.default:
                 yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
         return
     if spec.objective.generates:
@@ -154,6 +154,9 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault(
             "plain_sequences", settings.plain_sequences, f"make more than {MAX_PLAIN_INDICES} words with plain_tokens"
         )
+    outputs, words = settings.reconstruction_vocabulary, count * settings.plain_sequences
+    if outputs is not None and outputs < words:
+        yield Fault("reconstruction_vocabulary", outputs, f"must be at least {words}, one for each plain word")
     if settings.plain_tokens_at_inference and spec.tuning.pooling == "mean":
         yield Fault(
             "plain_tokens_at_inference", True, "must be off with pooling mean: queries do not say where they stand"

@@ -247,8 +247,8 @@ class PlainWords:
 
     Attributes:
         names: `[sequences, m]` int64, by which the lexicon knows them.
-        numbers: The same words by their numbers among `vocabulary` public ones.
-        vocabulary: How many public words there are.
+        numbers: The same words by the numbers that the reconstruction head has for them.
+        vocabulary: Outputs of the head; by default one for each public word.
     """
 
     names: Tensor

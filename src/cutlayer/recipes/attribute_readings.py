@@ -125,13 +125,13 @@ class InferenceCell(Cell):
 
         released: Released = lab.once(("released", self.eta, self.seed, self.scale), made)
         begun = time.monotonic()
-        transcript, truth = _target(self, corpus, released)
+        transcript, truth = target_of(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these
         checked = ("controls", self.attack, self.column)
         known: dict[str, Any] = {"model": corpus.model.whole, "public": corpus.public, "annotated": corpus.annotated}
         outcome = examine(
             self.attack, transcript, knowledge=replace(released.knowledge, **known), truth=truth,
-            run=self._strength(corpus.content), controls=lab.shared.get(checked),
+            run=self.strength(corpus.content), controls=lab.shared.get(checked),
         ).outcome  # fmt: skip
         if self.column and isinstance(outcome, Measured):
             lab.shared[checked] = outcome.controls
@@ -143,7 +143,8 @@ class InferenceCell(Cell):
         yield Measure("replaced", result.replaced, attack=self.attack)
         yield Measure("seconds", result.seconds, attack=self.attack)
 
-    def _strength(self, content: int) -> Attack:
+    def strength(self, content: int) -> Attack:
+        """The attack, as strong as this size has it."""
         scale, attack = self.scale, ATTACKS[self.attack]
         fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
         if self.attack == "attribute-classifier":
@@ -243,14 +244,23 @@ class Corpus:
             for column, names in posts.columns.items()
         }
         authors = torch.tensor([int(author) for author in chosen.attributes[posts.group]])
-        tokens = tokenise(Dataset(chosen.texts), self.model.tokenizer, max_content=self.content)
+        tokens = tokenise(self._left(part, Dataset(chosen.texts)), self.model.tokenizer, max_content=self.content)
         return Posts(tokens, labels, authors)
 
     def _tagged(self, part: str, count: int, content: int) -> tuple[Tokens, Tokens]:
         rows = self._rows(part)[:count]
         numbers = {name: number for number, name in enumerate(self.tags)}
         marks = [[numbers.get(tag, 0) for tag in row["tags"]] for row in rows]
-        return tokenise_words([row["tokens"] for row in rows], marks, self.model.tokenizer, max_content=content)
+        words = self._words_left(part, [row["tokens"] for row in rows])
+        return tokenise_words(words, marks, self.model.tokenizer, max_content=content)
+
+    def _left(self, part: str, texts: Dataset) -> Dataset:
+        """A part's texts as they come to the road."""
+        return texts
+
+    def _words_left(self, part: str, texts: list[list[str]]) -> list[list[str]]:
+        """The same of texts whose words are marked: as many words as before."""
+        return texts
 
     def _rows(self, part: str) -> list[dict[str, list[str]]]:
         path = data_file(self._lab.options.data, self._entities.name, part)
@@ -266,7 +276,8 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
 # ---------------------------------------------------------------- what is attacked of releases
 
 
-def _target(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:
+def target_of(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:
+    """What a cell's attack reads of what left, and what it is scored on."""
     if cell.column:
         return _attribute(cell, corpus, released)
     if cell.attack in ENTITIES:

@@ -33,7 +33,10 @@ from cutlayer.reports import Table, percent
 CLEAR, VECTOR = "clear", "qu"
 """Arms: unprotected text, and noisy embeddings."""
 LAYOUT = Layout("rapt")
-_BESIDE_ROWS = "labels, the map that is trained with the encoder, and what other texts' rows tell of this one by way of the encoder"
+_BESIDE_ROWS = (
+    "labels, the map that is trained with the encoder, and what other texts' rows tell of this one "
+    "by way of the encoder"
+)
 
 
 class ComparisonSpec(Spec):

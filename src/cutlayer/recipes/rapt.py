@@ -1,19 +1,21 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-So far `grammar`, which the paper states without a measurement, Table III and Figure 3. Settings: `configs/rapt.yaml`;
-the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
+Here: `grammar`, which the paper states without a measurement, Table III and Figure 3. Tables I and II: `rapt_words.py`;
+VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7: `rapt_categories.py`. Settings: `configs/rapt.yaml`; the
+paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby, pairwise, product
 from typing import Any
 
 from pydantic import Field
 
 from cutlayer.core import Spec
-from cutlayer.customer import Objective, TuningSpec
+from cutlayer.customer import TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, both, falls
 from cutlayer.recipes.comparison import Compared, ComparisonScale, ComparisonSpec, compare, compare_words
@@ -22,14 +24,16 @@ from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
-from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.rapt_categories import Categories, CategoriesSpec, figure_6, figure_7
+from cutlayer.recipes.rapt_intrinsic import IntrinsicSpec, Varied, figure_5, table_6, table_7, table_8
+from cutlayer.recipes.rapt_words import PlainWordsSpec, SharesSpec, table_1, table_2
+from cutlayer.recipes.recipe import Declared, Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
 from cutlayer.recipes.stated import differing
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
-from cutlayer.recipes.training import settled
-from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, WordTrainingCell
+from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings
 from cutlayer.reports import Table, percent
 
 
@@ -125,6 +129,10 @@ class RaptConfig(RecipeConfig[Scale]):
     utility: UtilitySpec
     beyond: BeyondSpec
     comparison: ComparisonSpec
+    plain_words: PlainWordsSpec
+    shares: SharesSpec
+    intrinsic: IntrinsicSpec
+    categories: CategoriesSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -136,29 +144,32 @@ LAYOUT = Layout("rapt")
 WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 
+def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
+    asked, scale = c.utility, c.at(lab.options.size)
+    return Trainings(
+        lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
+        scale.attacked_words,
+    )  # fmt: skip
+
+
 def _trained(
-    c: RaptConfig, lab: Lab, method: str, arms: Mapping[str, Arm], replaced: Iterable[float], **attacked: Any
+    trainings: Trainings,
+    methods: Mapping[str, TuningSpec],
+    arms: Mapping[str, Arm],
+    replaced: Iterable[float],
+    attacks: Mapping[str, tuple[str, ...]],
 ) -> Iterator[Scenario]:
-    """Trainings of some arms by a method, at each share, with what attacks them."""
-    asked, scale, space = c.utility, c.at(lab.options.size), Source.of(c.utility.space, lab)
-    said, tuning = {**asked.training, **scale.training}, asked.methods[method]
-    for name, arm in arms.items():
+    """Trainings of some arms by some methods, at each share; with what attacks those of a method."""
+    for (method, tuning), (name, arm) in product(methods.items(), arms.items()):
         for share in replaced if arm.words else (None,):
-            cell = WordTrainingCell(
-                task=asked.task, limits=scale.limits, model=lab.model().fingerprint, tuning=tuning,
-                training=settled(Objective.CLASSIFICATION, tuning, said), arm=arm, share=share, space=space,
-                public=asked.public, **(attacked if arm.words else {}),
-            )  # fmt: skip
-            yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
+            cell = trainings.cell(arm, tuning, share, attacks=attacks.get(method, ()) if arm.words else ())
+            yield from Scenario.each(trainings.lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
 
 
 def _of_table_3(c: RaptConfig, lab: Lab, methods: Iterable[str], arms: Mapping[str, Arm]) -> Iterator[Scenario]:
     """Trainings at Table III's shares; attacks read those of one method."""
-    scale = c.at(lab.options.size)
-    for method in methods:
-        read = {"attacks": scale.attacks, "attacked_words": scale.attacked_words}
-        attacked = read if method == c.utility.attacked else {}
-        yield from _trained(c, lab, method, arms, c.utility.replaced, **attacked)
+    tuned, attacks = {name: c.utility.methods[name] for name in methods}, c.at(lab.options.size).attacks
+    return _trained(_trainings(c, lab), tuned, arms, c.utility.replaced, {c.utility.attacked: attacks})
 
 
 @RECIPE.part("table-3")
@@ -208,9 +219,9 @@ def beyond(c: RaptConfig, lab: Lab) -> Part:
     """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
     asked, (first, *others) = c.beyond, c.beyond.arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
-    scenarios = _trained(
-        c, lab, asked.method, asked.arms, asked.replaced, attacks=asked.attacks, attacked_words=asked.attacked_words
-    )
+    trainings = replace(_trainings(c, lab), attacked_words=asked.attacked_words)
+    tuned = {asked.method: c.utility.methods[asked.method]}
+    scenarios = _trained(trainings, tuned, asked.arms, asked.replaced, {asked.method: asked.attacks})
     claims = [
         both(
             f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
@@ -291,3 +302,48 @@ def _examples(results: Results) -> Iterable[Table]:
         rows=tuple(sorted(rows, key=lambda row: row[:3])),
         notes=("The share replaced is that of the corpus, and not of these sentences. Public text, drawn once.",),
     )
+
+
+# ---------------------------------------------------------------- parts of other modules
+
+
+def _sentences(c: RaptConfig, lab: Lab) -> TextFile:
+    return c.sentences.model_copy(update={"texts": c.at(lab.options.size).sentences})
+
+
+def _varied(c: RaptConfig, lab: Lab) -> Varied:
+    return Varied(c.intrinsic, _trainings(c, lab), c.utility.arms, c.utility.methods[c.intrinsic.method])
+
+
+def _of_varied(declared: Callable[[Varied], Part]) -> Declared[RaptConfig]:
+    return lambda c, lab: declared(_varied(c, lab))
+
+
+def _categories(c: RaptConfig, lab: Lab) -> Categories:
+    return Categories(c.categories, _sentences(c, lab), c.grammar.most_words, c.grammar.space, lab)
+
+
+@RECIPE.part("table-1")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return table_1(c.plain_words, c.grammar.space, lab)
+
+
+@RECIPE.part("table-2")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return table_2(c.shares, _sentences(c, lab), c.grammar.most_words, c.grammar.space, lab)
+
+
+for name, declared in {"table-6": table_6, "table-7": table_7, "table-8": table_8, "figure-5": figure_5}.items():
+    RECIPE.part(name)(_of_varied(declared))
+
+
+@RECIPE.part("figure-6")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    asked, (clear, *_) = c.utility, c.utility.arms.values()
+    tuning, attacks = asked.methods[c.categories.method], c.at(lab.options.size).attacks
+    return figure_6(_categories(c, lab), _trainings(c, lab), tuning, clear, attacks=attacks)
+
+
+@RECIPE.part("figure-7")
+def _(c: RaptConfig, lab: Lab) -> Part:
+    return figure_7(_categories(c, lab))

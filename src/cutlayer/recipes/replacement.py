@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
+import torch
+
 from cutlayer.attacks import Knowledge
-from cutlayer.core import Cut, Spec, Tokens
+from cutlayer.core import Cut, Ragged, Spec, Tokens
 from cutlayer.customer import FinetuneSpec
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import Privatizing, run_privatizing
@@ -13,8 +15,9 @@ from cutlayer.customer.reading import WordReading
 from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.privacy import Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
+from cutlayer.privacy.replacement import drawn
 from cutlayer.recipes.lab import Lab
-from cutlayer.reports import etas_for_shares
+from cutlayer.reports import Calibrated, etas_for_shares
 
 Candidates: TypeAlias = Literal["category", "all"]
 Draw: TypeAlias = Literal["noise", "exponential"]
@@ -74,12 +77,17 @@ class Replacement(Spec):
         return found
 
     def eta(self, lab: Lab, tokens: Tokens, share: float) -> float:
-        """The eta that replaces about this share of all words.
+        """The eta that replaces about this share of all words; see `calibrated`."""
+        return self.calibrated(lab, tokens, share).eta
+
+    def calibrated(self, lab: Lab, tokens: Tokens, share: float, *, of_chosen: bool = False) -> Calibrated:
+        """The eta that replaces about this share of words, and what it replaced of a sample.
 
         Args:
             lab: Where models and vocabularies are.
             tokens: Texts as names of words, as `reading` reads them.
             share: Of their words, those among them that leave as they are.
+            of_chosen: Whether it is of the words that are drawn alone.
 
         Raises:
             ConfigError: No eta does.
@@ -89,9 +97,12 @@ class Replacement(Spec):
         search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
         if search is None:
             raise TypeError("words have vectors")
+        if of_chosen:
+            chosen = numbered.values[drawn(numbered.values, search)]
+            numbered = Tokens((Ragged(chosen, torch.tensor([len(chosen)])),))
         exponential = self.draw == "exponential"
         (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED, exponential=exponential)
-        return point.eta
+        return point
 
     def _privatizing(self, lab: Lab, eta: float, *, seed: int, reading: WordReading | None = None) -> Privatizing:
         cut = Cut(bottom=None)

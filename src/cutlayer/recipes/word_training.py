@@ -17,15 +17,27 @@ from pydantic import BaseModel
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
 from cutlayer.core import Cut, Spec
+from cutlayer.customer import Objective, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Level, Measure, Number
+from cutlayer.recipes.options import Setting
 from cutlayer.recipes.replacement import Candidates, Draw, Replacement, Source
 from cutlayer.recipes.study import Results
-from cutlayer.recipes.tasks import TextFile
-from cutlayer.recipes.training import Trained, TrainingCell, View, client_of, discard, examined, split_run, splits
+from cutlayer.recipes.tasks import Limits, Task, TextFile
+from cutlayer.recipes.training import (
+    Trained,
+    TrainingCell,
+    View,
+    client_of,
+    discard,
+    examined,
+    settled,
+    split_run,
+    splits,
+)
 from cutlayer.reports.audit import public_text
 
 READ = "read, all words"
@@ -162,6 +174,40 @@ class WordTrainingCell(TrainingCell):
             return View(attack, evidence.seen_by(attack), evidence.known_to(attack), truth, same)
 
         return examined(self.attacks, lab, view)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """What trainings of one recipe at one size have in common.
+
+    Attributes:
+        lab: Where they are run.
+        task: The data set.
+        limits: Its rows, at most.
+        said: Settings of training, beside the defaults.
+        space: Gives words their vectors.
+        public: What attackers read beforehand.
+        attacked_words: As of `WordTrainingCell`.
+    """
+
+    lab: Lab
+    task: Task
+    limits: Limits
+    said: Mapping[str, Setting]
+    space: str
+    public: TextFile
+    attacked_words: int | None = None
+
+    def cell(
+        self, arm: Arm, tuning: TuningSpec, share: float | None, *, space: str = "", attacks: tuple[str, ...] = ()
+    ) -> WordTrainingCell:
+        """One of them; without a share where text leaves as it is."""
+        return WordTrainingCell(
+            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
+            training=settled(Objective.CLASSIFICATION, tuning, self.said), arm=arm, share=share,
+            space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
+            public=self.public,
+        )  # fmt: skip
 
 
 def share_in_clear(truth: TokenTruth) -> float:

@@ -28,7 +28,7 @@ from cutlayer.customer.home import Home
 from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
-from cutlayer.privacy import PrivacySpec, Release, Words
+from cutlayer.privacy import PlainWords, PrivacySpec, Release, Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import SEED, TRAINING, customer, give_secret
@@ -284,6 +284,37 @@ def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
     assert not len(rest), "the last text is empty"
 
 
+def test_which_words_and_how_many_outputs_can_be_said(tiny_model: Path, privacy: Words, tmp_path: Path) -> None:  # noqa: F811
+    """Other words under the run's own seed; another head for the same words."""
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, str(tiny_model), Cut(bottom=0))
+
+    def drawn(**settings: Any) -> PlainWords:
+        spec = run_spec(eta=1.0).model_copy(update={"privacy": privacy, "seed": 4})
+        reconstruction = Reconstruction(**{**PLAIN.model_dump(), **settings})
+        found = run_privatizing(archive, home, spec.model_copy(update={"reconstruction": reconstruction})).plain
+        assert found is not None
+        return found
+
+    own, others, same, fewer = drawn(), drawn(plain_seed=5), drawn(plain_seed=4), drawn(reconstruction_vocabulary=12)
+    assert torch.equal(own.names, same.names)
+    assert not torch.equal(own.names, others.names)
+    assert (own.vocabulary, fewer.vocabulary) == (63, 12)
+    assert torch.equal(own.names, fewer.names)
+    told, before = torch.tensor(fewer.numbers), torch.tensor(own.numbers)
+    assert int(told.max()) < 12
+    equal = before.flatten()[:, None] == before.flatten()
+    assert torch.equal(told.flatten()[:, None] == told.flatten(), equal), "a word has one number, and no other has it"
+
+
+def test_what_nobody_said_is_not_written() -> None:
+    """Cells of recipes and runs of before are known by what their settings were."""
+    assert set(PLAIN.model_dump()) == {
+        "plain_tokens", "plain_sequences", "reconstruction_weight", "reconstruction_width", "plain_tokens_at_inference"
+    }  # fmt: skip
+    assert PLAIN.model_copy(update={"plain_seed": 0}).model_dump()["plain_seed"] == 0
+
+
 def test_equal_texts_are_one_release(roads: Roads) -> None:
     release = roads.privatizing.training.tokens(roads.tokens, labels=None)
     assert TRAIN.texts[0] == TRAIN.texts[20]
@@ -327,6 +358,12 @@ def test_words_of_many_pieces_that_leave_no_room_are_refused(roads: Roads) -> No
         ({"reconstruction_weight": 1}, {}, r"reconstruction_weight = 1.0: needs plain tokens"),
         ({"reconstruction_weight": 0}, {}, r"reconstruction_weight = 0.0: needs plain tokens"),
         ({"plain_sequences": 2}, {}, r"plain_sequences = 2: needs plain tokens"),
+        ({"plain_seed": 0}, {}, r"plain_seed = 0: needs plain tokens"),
+        (
+            {"plain_tokens": 5, "plain_sequences": 2, "reconstruction_vocabulary": 9},
+            {},
+            "reconstruction_vocabulary = 9: must be at least 10, one for each plain word",
+        ),
         ({"plain_tokens_at_inference": True}, {}, "plain_tokens_at_inference = True: needs plain tokens"),
         ({"plain_tokens": 40}, {"eta": 6.0}, "plain_tokens = 40: needs mechanism words"),
         ({"plain_tokens": 40}, {"bottom": 1}, "plain_tokens = 40: needs bottom 0, or the text cut"),

@@ -1,0 +1,250 @@
+"""Recipe `rapt`, the parts beside Table III: what they run, what they measure by hand, and planted faults."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from itertools import combinations
+
+import pandas
+import pytest
+import torch
+
+from cutlayer.customer import Silent
+from cutlayer.recipes import inference, word_cells
+from cutlayer.recipes.attribute_readings import NAMED, Corpus
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.long_table import Number
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.rapt import RECIPE, Scale
+from cutlayer.recipes.rapt_categories import _apart
+from cutlayer.recipes.rapt_intrinsic import PAPER
+from cutlayer.recipes.replaced_readings import ReplacedCell, ReplacedCorpus, _regrouped
+from cutlayer.recipes.replacement import Replacement, Source
+from cutlayer.recipes.word_cells import Spread, spread
+from tests.recipes.test_rapt import sentences
+from tests.recipes.worlds import write_split
+
+pytestmark = pytest.mark.usefixtures("needs_words")
+SHIPPED = RECIPE.config
+SMALL = ("pronoun", "preposition", "determiner", "symbol")
+"""Categories of few words, whose distances take no time."""
+
+
+@pytest.fixture(scope="module")
+def needs_words():
+    pytest.importorskip("spacy", reason="the tagger needs spaCy: pip install 'cutlayer[words]'")
+
+
+def options(data, out, *only):
+    return RecipeOptions(size=Size.TINY, seeds=1, model="starter", data=data, out=out, only=only)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
+    for part in ("train_sentences", "dev"):
+        write_split(folder, "sst2", part, labelled, ("text", "label"))
+    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    return folder
+
+
+def table(report, part):
+    frame = pandas.DataFrame(report.content["table"])
+    return frame[frame["part"] == part]
+
+
+# ---------------------------------------------------------------- Tables I and II, Figure 7
+
+
+@pytest.fixture(scope="module")
+def untrained(data, tmp_path_factory):
+    asked = {"categories": (*SMALL, "all"), "protects": ("preposition",), "weak": ("determiner",), "alike": SMALL[:2]}
+    categories = SHIPPED.categories.model_copy(update=asked)
+    shares = SHIPPED.shares.model_copy(update={"replaced": (0.85, 0.45)})
+    config = SHIPPED.model_copy(update={"categories": categories, "shares": shares, "sizes": {Size.TINY: Scale()}})
+    # all words' distances are those of few here
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word_cells, "spread", lambda vectors: spread(vectors[:500]))
+        out = tmp_path_factory.mktemp("out")
+        return RECIPE.using(config).run(options(data, out, "table-1", "table-2", "figure-7"), Silent()), out
+
+
+def test_plain_words_are_public_words_of_the_categories_and_stand_beside_the_papers(untrained):
+    report, _ = untrained
+    (listed,) = (each for each in report.tables if each.title == "Table I: plain words")
+    here = {row[0]: row[2].split() for row in listed.rows if row[1] == "here"}
+    assert {task: len(words) for task, words in here.items()} == dict.fromkeys(SHIPPED.plain_words.tasks, 40)
+    assert len({tuple(words) for words in here.values()}) == 3
+    assert [row[2] for row in listed.rows if row[1] == "the paper"] == [*PAPER["table_1"].values()]
+    found = table(report, "table-1").set_index(["task", "metric"])["value"]
+    assert [found[task, "printed"] for task in here] == [40, 40, 40]
+    assert (found["QQP", "known"], found["QQP", "of the categories"]) == (24, 23)
+
+
+def test_shares_of_chosen_words_have_etas_where_those_of_all_words_have_none(untrained):
+    report, _ = untrained
+    rows = table(report, "table-2")
+    here = rows[(rows["source"] == "here") & (rows["metric"] == "eta")].set_index(["of", "replaced"])
+    assert here["value"]["chosen", 0.85] < here["value"]["chosen", 0.45]
+    assert here["value"]["pct2t", 0.45] < here["value"]["chosen", 0.45], "more of the chosen ones, for as many of all"
+    assert math.isnan(here["value"]["pct2t", 0.85])
+    assert "leave as they are" in here["note"]["pct2t", 0.85]
+    held = {each["claim"]: each["held"] for each in report.content["parts"]["table-2"]["claims"]}
+    assert held["Table II's shares can be PCT2T, of all words."] is False
+    assert held["Table II's shares can be PCT2T, of the four categories' words."] is True
+    paper = rows[(rows["source"] == "paper") & (rows["embedding"] == "BERT")]
+    assert paper.set_index("replaced")["value"][0.45] == 125
+
+
+def test_a_category_has_its_distances_and_what_a_draw_replaces(untrained):
+    report, out = untrained
+    found = table(report, "figure-7").set_index(["category", "metric"])["value"]
+    for category in SMALL:
+        assert 0 < found[category, "mean distance"] < 3
+        assert 0 <= found[category, "EP, known words"] <= found[category, "EP"] <= 1
+    cells = [each for each in report.content["cells"] if "variance" in each["result"]]
+    everything = {cell["cell"]["replacement"]["words"][0]: sum(cell["result"]["drawn"]) for cell in cells}
+    assert sum(everything[category] for category in SMALL) < everything["all"]
+    assert (out / "figure-7.png").stat().st_size > 5000
+    assert (out / "figure-7.csv").read_text().count("here") == 5
+
+
+def test_distances_of_all_pairs_in_blocks(monkeypatch):
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    pairs = torch.tensor([float((rows[i] - rows[j]).norm()) for i, j in combinations(range(7), 2)]).double()
+    for most in (1, 14, 2**20):
+        monkeypatch.setattr(word_cells, "_PAIRS", most)
+        mean, variance = spread(rows)
+        assert mean == pytest.approx(float(pairs.mean()))
+        assert variance == pytest.approx(float(pairs.var(correction=0)))
+
+
+def test_words_that_the_vocabulary_lacks_are_told_apart():
+    found = Spread(vocabulary=9, mean=1.0, variance=0.1, drawn=(4, 6), replaced=(3, 3), unknown=(2, 0))
+    assert found.share("EP", known=False).value == pytest.approx(6 / 10)
+    assert found.share("EP, known words", known=True).value == pytest.approx(4 / 8)
+    nothing = found.model_copy(update={"drawn": (0, 0), "replaced": (0, 0), "unknown": (0, 0)})
+    assert nothing.share("EP", known=False).note == "no such word was drawn"
+
+
+def test_the_claim_is_about_the_two_that_lie_nearest():
+    class Told:
+        def number(self, metric, *, category):
+            return Number({"a": 0.8, "b": 0.6, "c": 0.5, "d": 0.3}[category], 0.01, 100)
+
+    def verdict(high, low):
+        places = ({each: {"category": each} for each in some} for some in (high, low))
+        (found,) = _apart("claim", "EP", *places, stated="")(Told())
+        return found
+
+    assert verdict("ab", "cd").held is True
+    assert "60.0 % ± 1.0 (b), 50.0 % ± 1.0 (c)" in verdict("ab", "cd").here
+    assert verdict("ac", "bd").held is False
+    assert verdict("ab", "").held is None
+
+
+# ---------------------------------------------------------------- one thing at a time
+
+
+@pytest.fixture(scope="module")
+def varied(data, tmp_path_factory):
+    methods = SHIPPED.intrinsic.virtual
+    asked = {
+        "spaces": ("starter",), "plain_seeds": (1, 2), "lengths": (3, 10), "virtual": {"prefix": methods["prefix"]},
+        "varied": {"reconstruction_vocabulary": (64,), "reconstruction_weight": (0, 0.01)},
+    }  # fmt: skip
+    config = SHIPPED.model_copy(update={"intrinsic": SHIPPED.intrinsic.model_copy(update=asked)})
+    out = tmp_path_factory.mktemp("out")
+    only = ("table-6", "table-7", "table-8", "figure-5")
+    return RECIPE.using(config).run(options(data, out, *only), Silent()), out
+
+
+def test_what_is_one_of_table_iiis_trainings_is_computed_once(varied):
+    report, out = varied
+    assert not report.failures
+    cells = [each["cell"] for each in report.content["cells"] if "arm" in each["cell"]]
+    # the arm itself, without plain words, two seeds, a prefix of 3, 64 outputs, weight 0
+    assert len(cells) == 7
+    titles = [cell["arm"]["title"] for cell in cells]
+    assert titles.count(SHIPPED.utility.arms["plain"].title) == 1, "weight 0 is Table III's control"
+    rows = pandas.DataFrame(report.content["table"])
+    assert set(rows[rows["metric"] == "UA"]["part"]) == {"table-6", "table-7", "table-8", "figure-5"}
+    assert (out / "figure-5.png").stat().st_size > 5000
+
+
+def test_the_papers_numbers_stand_beside_ours(varied):
+    report, _ = varied
+    rows = pandas.DataFrame(report.content["table"])
+    paper = rows[rows["source"] == "paper"]
+    seventh = paper[paper["part"] == "table-7"].set_index("choice")["value"]
+    assert [seventh[str(number)] for number in range(1, 6)] == pytest.approx([0.843, 0.848, 0.842, 0.847, 0.846])
+    parameters = rows[(rows["part"] == "table-8") & (rows["length"] == 10)].set_index(["source", "metric"])["value"]
+    assert parameters["paper", "parameters"] == 610_000
+    assert parameters["here", "parameters, BERT"] == 10 * 12 * 2 * 768
+    assert parameters["here", "parameters"] == 10 * 6 * 2 * 384
+    (eighth,) = (each for each in report.tables if each.title.startswith("Table VIII"))
+    assert {row[1] for row in eighth.rows} == {"3", "10", "40", "100"}
+
+
+# ---------------------------------------------------------------- Figure 6
+
+
+def test_marked_words_keep_their_places_whatever_they_become():
+    words = ["He", "doesn't", "like", "New-York", "."]
+    starts = [0, 3, 7, 11, 16, 19, 20, 25]
+    pieces = [["", "we"], [" ", "may"], [" ", "not"], [" ", "like"], [" ", "old"], ["", "-"], ["", "rome"], [" ", "."]]
+    assert _regrouped(words, starts, pieces) == ["we", "may not", "like", "old-rome", "."]
+    # a word in which none begins shows nothing of itself
+    assert _regrouped(["a", "b", "c"], [0, 4], [["", "x"], [" ", "y"]]) == ["x", "-", "y"]
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """Posts and sentences with entities, of words that old books have."""
+    for number, part in enumerate(("train", "dev", "test")):
+        rows = [
+            {
+                "text": text,
+                "gender": ("female", "male")[author % 2],
+                "age_group": "20s",
+                "author_id": 100 * number + author,
+            }
+            for author, (text, _) in enumerate(sentences(30, number))
+        ]
+        write_lines(tmp_path / "blog_authorship" / f"{part}.jsonl.gz", rows)
+        rows = [{"tokens": text.split(), "tags": ["O"] * len(text.split())} for text, _ in sentences(20, 10 + number)]
+        rows[0]["tags"][1] = "B-person"
+        write_lines(tmp_path / "wnut17" / f"{part}.jsonl.gz", rows)
+    return tmp_path
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+def test_what_is_attacked_is_replaced_and_what_the_attacker_has_is_not(corpora, tmp_path):
+    config = inference.RECIPE.config
+    scale = config.sizes[Size.TINY].model_copy(
+        update={"labelled": (20,), "attacked": 20, "inverted": 4, "public": 20, "named": 20, "annotated": 20}
+    )
+    with Lab(options(corpora, tmp_path / "out")) as lab:
+        replacement = Replacement(words=("preposition",), candidates="category", space=Source.of("starter", lab))
+        cell = ReplacedCell(
+            model=lab.model().fingerprint, posts=config.posts, entities=config.entities, attack="ner-clear", eta=1e-3,
+            scale=scale, replacement=replacement,
+        )  # fmt: skip
+        found, clear = ReplacedCorpus(cell, lab), Corpus(cell.unprotected, lab)
+    for name in ("known", "attacked"):
+        ours, as_they_were = getattr(found, name), getattr(clear, name)
+        assert not torch.equal(ours.tokens.values, as_they_were.tokens.values), name
+        assert torch.equal(ours.groups, as_they_were.groups)
+    for name in ("public", "annotated"):
+        assert torch.equal(getattr(found, name).tokens.values, getattr(clear, name).tokens.values), name
+    (own, tags), (before, marked) = found.named, clear.named
+    assert not torch.equal(own.values, before.values)
+    assert tags.values[tags.values >= 0].tolist() == marked.values[marked.values >= 0].tolist()
+    assert 0 < found.replaced[NAMED] < 1
