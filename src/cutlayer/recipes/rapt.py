@@ -1,7 +1,8 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-So far `grammar`, which the paper states without a measurement, Table III and Figure 3. Settings: `configs/rapt.yaml`;
-the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
+So far `grammar`, which the paper states without a measurement, Table III, Figures 3 and 8. Settings:
+`configs/rapt.yaml`; the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`.
+Ref: arXiv:2305.06212.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
+from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
@@ -93,6 +95,28 @@ class UtilitySpec(Spec):
     public: TextFile
 
 
+class GeometrySpec(Spec):
+    """Whose representations of words part `figure-8` compares.
+
+    Attributes:
+        arms: Of Table III, the unprotected one first.
+        method: Of tuning.
+        replaced: Share of all words that the etas shall replace.
+        texts: How many test texts.
+        closer: The arm of which the paper says that it comes closer to the unprotected run as layers go up.
+    """
+
+    arms: tuple[str, ...] = Field(min_length=2)
+    method: str
+    replaced: float
+    texts: int = Field(ge=1)
+    closer: str
+
+    def shows(self, method: str, name: str, share: float | None) -> bool:
+        """Whether a training of Table III is one of these."""
+        return method == self.method and name in self.arms and share in (None, self.replaced)
+
+
 class RaptConfig(RecipeConfig[Scale]):
     """`configs/rapt.yaml`; that file says what each field is for."""
 
@@ -100,6 +124,7 @@ class RaptConfig(RecipeConfig[Scale]):
     posts: TextFile
     grammar: GrammarSpec
     utility: UtilitySpec
+    geometry: GeometrySpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -110,18 +135,23 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 def _trained(c: RaptConfig, lab: Lab, methods: Iterable[str], names: Iterable[str]) -> Iterator[Scenario]:
     """Trainings of some arms by some methods, at each share."""
-    asked, scale, space = c.utility, c.at(lab.options.size), Source.of(c.utility.space, lab)
-    said = {**asked.training, **scale.training}
     for method, name in product(methods, names):
-        arm, tuning = asked.arms[name], asked.methods[method]
-        attacks = scale.attacks if arm.words and method == asked.attacked else ()
-        for share in asked.replaced if arm.words else (None,):
-            cell = WordTrainingCell(
-                task=asked.task, limits=scale.limits, model=lab.model().fingerprint, tuning=tuning,
-                training=settled(Objective.CLASSIFICATION, tuning, said), arm=arm, share=share, space=space,
-                attacks=attacks, attacked_words=scale.attacked_words, public=asked.public,
-            )  # fmt: skip
+        for share in c.utility.replaced if c.utility.arms[name].words else (None,):
+            cell = _training(c, lab, method, name, share)
             yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
+
+
+def _training(c: RaptConfig, lab: Lab, method: str, name: str, share: float | None) -> WordTrainingCell:
+    """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
+    asked, scale = c.utility, c.at(lab.options.size)
+    arm, tuning = asked.arms[name], asked.methods[method]
+    return WordTrainingCell(
+        task=asked.task, limits=scale.limits, model=lab.model().fingerprint, tuning=tuning,
+        training=settled(Objective.CLASSIFICATION, tuning, {**asked.training, **scale.training}),
+        arm=arm, share=share, space=Source.of(asked.space, lab),
+        attacks=scale.attacks if arm.words and method == asked.attacked else (),
+        attacked_words=scale.attacked_words, public=asked.public, kept=c.geometry.shows(method, name, share),
+    )  # fmt: skip
 
 
 @RECIPE.part("table-3")
@@ -164,6 +194,38 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
     ]  # fmt: skip
     scenarios = list(_trained(c, lab, [asked.attacked], protected))
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+
+
+@RECIPE.part("figure-8")
+def figure_8(c: RaptConfig, lab: Lab) -> Part:
+    """How far words' representations are from those of the unprotected run, by layer."""
+    asked, arms = c.geometry, c.utility.arms
+    titles = {name: arms[name].title for name in asked.arms}
+    cell = GeometryCell(
+        arms={
+            name: _training(c, lab, asked.method, name, asked.replaced if arms[name].words else None)
+            for name in asked.arms
+        },
+        texts=asked.texts,
+    )  # fmt: skip
+    claims = []
+    for space in (PLANE, WHOLE):
+        place = {"space": space, "weights": OWN}
+        claims.append(
+            above(
+                f"{titles[asked.closer]}: closer to the unprotected run at the last block than at the first ({space}).",
+                CLOSER, {**place, "arm": asked.closer}, stated=PAPER["figure_8"]["closer"],
+            )
+        )  # fmt: skip
+        for first, second in pairwise(asked.arms[1:]):
+            claims.append(
+                above(
+                    f"{titles[second]}: closer to the unprotected run's last block than {titles[first]} ({space}).",
+                    BEFORE, {**place, "arm": second},
+                )
+            )  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "before": BEFORE, "closer": CLOSER}
+    return LAYOUT.part("figure-8", Scenario.each(lab.options.seeds, cell), said, claims=claims)
 
 
 @RECIPE.part("grammar")

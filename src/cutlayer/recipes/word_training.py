@@ -68,6 +68,7 @@ class WordTrainingCell(TrainingCell):
         attacks: What reads the recorded traffic.
         attacked_words: On how many words those are measured that take long.
         public: What the attacker reads beforehand.
+        kept: Whether what was trained stays, for cells that read it (`Lab.adapter`).
     """
 
     arm: Arm
@@ -76,6 +77,7 @@ class WordTrainingCell(TrainingCell):
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = None
     public: TextFile
+    kept: bool = False
 
     @property
     def name(self) -> str:
@@ -95,6 +97,8 @@ class WordTrainingCell(TrainingCell):
             "reconstruction": self.arm.reconstruction,
         }
         with split_run(self, lab, str(self.seed), **settings) as run:
+            if self.kept:
+                lab.keep_adapter(self, run.result.adapter_id)
             found: dict[str, Any] = {}
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
