@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer import vendor
 from cutlayer.attacks import PublicText
-from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, StorageError, Tokens
 from cutlayer.core.executors import Executor, executor
 from cutlayer.customer import Client, Home, Progress, Silent
 from cutlayer.customer.handout import local_archive
@@ -49,6 +49,7 @@ from cutlayer.recipes.options import RecipeOptions
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports import Calibrated, CellStore, etas_for_shares
 from cutlayer.reports.cells import digest
+from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.process import VendorProcess
 
 T = TypeVar("T")
@@ -289,6 +290,35 @@ class Lab:
             self._locks.append(lock)
             return folder
         raise ConfigError([Fault("jobs", 1000, "must be fewer")])
+
+    def keep_adapter(self, cell: Cell, adapter: str) -> None:
+        """Copies what a vendor of this lab published in a cell: of an experiment both parties' folders are here.
+
+        Raises:
+            StorageError: None of them holds it.
+        """
+        for process, _ in self._vendors.values():
+            published = VendorSettings.load(process.data_dir).adapter(_TENANT, adapter)
+            if published.is_dir():
+                shutil.copytree(published, self._adapter(cell), dirs_exist_ok=True)
+                return
+        raise StorageError(f"No vendor here holds adapter {adapter}.", remedy="Run the same command again.")
+
+    def adapter(self, cell: Cell) -> Path:
+        """The adapter that a finished cell kept.
+
+        Raises:
+            StorageError: It is not there.
+        """
+        folder = self._adapter(cell)
+        if not folder.is_dir():
+            raise StorageError(
+                f"{folder} is not there, which its cell kept.", remedy=f"Remove {self._store(cell).path(cell)}, too."
+            )
+        return folder
+
+    def _adapter(self, cell: Cell) -> Path:
+        return self.options.out / "adapters" / self._store(cell).path(cell).stem
 
     def scratch(self, cell: Cell) -> Path:
         """Where a cell keeps what it needs until it is finished."""

@@ -1,14 +1,15 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-Here: `grammar`, which the paper states without a measurement, Table III and Figure 3. Tables I and II: `rapt_words.py`;
-VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7: `rapt_categories.py`. Settings: `configs/rapt.yaml`; the
-paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
+Here: `grammar`, which the paper states without a measurement, Table III, Figures 3 and 8, and what goes beyond the paper.
+Tables I and II: `rapt_words.py`; VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7: `rapt_categories.py`;
+Figures 4 and 9: `comparison.py`. Settings: `configs/rapt.yaml`; the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise, product
 from typing import Any
 
@@ -29,11 +30,12 @@ from cutlayer.recipes.rapt_intrinsic import IntrinsicSpec, Varied, figure_5, tab
 from cutlayer.recipes.rapt_words import PlainWordsSpec, SharesSpec, table_1, table_2
 from cutlayer.recipes.recipe import Declared, Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
+from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.stated import differing
 from cutlayer.recipes.study import Part, Results, Scenario
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
-from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings
+from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings, WordTrainingCell
 from cutlayer.reports import Table, percent
 
 
@@ -120,6 +122,28 @@ class BeyondSpec(Spec):
     attacked_words: int | None
 
 
+class GeometrySpec(Spec):
+    """Whose representations of words part `figure-8` compares.
+
+    Attributes:
+        arms: Of Table III, the unprotected one first.
+        method: Of tuning.
+        replaced: Share of all words that the etas shall replace.
+        texts: How many test texts.
+        closer: The arm of which the paper says that it comes closer to the unprotected run as layers go up.
+    """
+
+    arms: tuple[str, ...] = Field(min_length=2)
+    method: str
+    replaced: float
+    texts: int = Field(ge=1)
+    closer: str
+
+    def shows(self, method: str, name: str, share: float | None) -> bool:
+        """Whether a training of Table III is one of these."""
+        return method == self.method and name in self.arms and share in (None, self.replaced)
+
+
 class RaptConfig(RecipeConfig[Scale]):
     """`configs/rapt.yaml`; that file says what each field is for."""
 
@@ -133,6 +157,7 @@ class RaptConfig(RecipeConfig[Scale]):
     shares: SharesSpec
     intrinsic: IntrinsicSpec
     categories: CategoriesSpec
+    geometry: GeometrySpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -152,24 +177,29 @@ def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
     )  # fmt: skip
 
 
+def _of_table_3(c: RaptConfig, lab: Lab, method: str, name: str, share: float | None) -> WordTrainingCell:
+    """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
+    arm, attacks = c.utility.arms[name], c.at(lab.options.size).attacks
+    return _trainings(c, lab).cell(
+        arm, c.utility.methods[method], share, attacks=attacks if arm.words and method == c.utility.attacked else (),
+        kept=c.geometry.shows(method, name, share),
+    )  # fmt: skip
+
+
 def _trained(
-    trainings: Trainings,
-    methods: Mapping[str, TuningSpec],
+    seeds: int,
+    methods: Iterable[str],
     arms: Mapping[str, Arm],
     replaced: Iterable[float],
-    attacks: Mapping[str, tuple[str, ...]],
-) -> Iterator[Scenario]:
-    """Trainings of some arms by some methods, at each share; with what attacks those of a method."""
-    for (method, tuning), (name, arm) in product(methods.items(), arms.items()):
-        for share in replaced if arm.words else (None,):
-            cell = trainings.cell(arm, tuning, share, attacks=attacks.get(method, ()) if arm.words else ())
-            yield from Scenario.each(trainings.lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
-
-
-def _of_table_3(c: RaptConfig, lab: Lab, methods: Iterable[str], arms: Mapping[str, Arm]) -> Iterator[Scenario]:
-    """Trainings at Table III's shares; attacks read those of one method."""
-    tuned, attacks = {name: c.utility.methods[name] for name in methods}, c.at(lab.options.size).attacks
-    return _trained(_trainings(c, lab), tuned, arms, c.utility.replaced, {c.utility.attacked: attacks})
+    cell: Callable[[str, str, float | None], WordTrainingCell],
+) -> list[Scenario]:
+    """Trainings of some arms by some methods, at each share."""
+    return [
+        scenario
+        for method, (name, arm) in product(methods, arms.items())
+        for share in (replaced if arm.words else (None,))
+        for scenario in Scenario.each(seeds, cell(method, name, share), arm=name, method=method, replaced=share or 0.0)
+    ]
 
 
 @RECIPE.part("table-3")
@@ -188,9 +218,10 @@ def table_3(c: RaptConfig, lab: Lab) -> Part:
                     (titles[second], {**place, "arm": second}), (titles[first], {**place, "arm": first}),
                 )
             )  # fmt: skip
-    attacked = {"method": asked.attacked}
+    attacked, cell = {"method": asked.attacked}, partial(_of_table_3, c, lab)
+    scenarios = _trained(lab.options.seeds, asked.methods, asked.arms, asked.replaced, cell)
     return LAYOUT.part(
-        "table-3", list(_of_table_3(c, lab, asked.methods, asked.arms)), {"arms": Axis("arm", "arm", titles)},
+        "table-3", scenarios, {"arms": Axis("arm", "arm", titles)},
         claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked),
         details={"clear": clear},
     )  # fmt: skip
@@ -210,7 +241,7 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
         )
         for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.order))
     ]  # fmt: skip
-    scenarios = list(_of_table_3(c, lab, [asked.attacked], protected))
+    scenarios = _trained(lab.options.seeds, [asked.attacked], protected, asked.replaced, partial(_of_table_3, c, lab))
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
 
 
@@ -219,9 +250,15 @@ def beyond(c: RaptConfig, lab: Lab) -> Part:
     """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
     asked, (first, *others) = c.beyond, c.beyond.arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
-    trainings = replace(_trainings(c, lab), attacked_words=asked.attacked_words)
-    tuned = {asked.method: c.utility.methods[asked.method]}
-    scenarios = _trained(trainings, tuned, asked.arms, asked.replaced, {asked.method: asked.attacks})
+    trainings, tuning = (
+        replace(_trainings(c, lab), attacked_words=asked.attacked_words),
+        c.utility.methods[asked.method],
+    )
+
+    def cell(_: str, name: str, share: float | None) -> WordTrainingCell:
+        return trainings.cell(asked.arms[name], tuning, share, attacks=asked.attacks)
+
+    scenarios = _trained(lab.options.seeds, [asked.method], asked.arms, asked.replaced, cell)
     claims = [
         both(
             f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
@@ -232,7 +269,7 @@ def beyond(c: RaptConfig, lab: Lab) -> Part:
     pairs = [(first, name) for name in others]
     compared = EqualReading(pairs, {"method": asked.method}, metric="success", at=asked.read)
     said = {"arms": Axis("arm", "arm", titles), "first": titles[first]}
-    return LAYOUT.part("beyond", list(scenarios), said, claims=claims, derived=compared)
+    return LAYOUT.part("beyond", scenarios, said, claims=claims, derived=compared)
 
 
 @RECIPE.part("figure-4")
@@ -245,8 +282,40 @@ def figure_4(c: RaptConfig, lab: Lab) -> Part:
 def figure_9(c: RaptConfig, lab: Lab) -> Part:
     """Accuracy over what attackers read of words: T2T, RAPT, and the arms between them."""
     asked, attacks = c.utility, c.at(lab.options.size).attacks
-    trained = list(_of_table_3(c, lab, [asked.attacked], asked.arms))
+    trained = _trained(lab.options.seeds, [asked.attacked], asked.arms, asked.replaced, partial(_of_table_3, c, lab))
     return compare_words(trained, asked, attacks, PAPER["figure_9"])
+
+
+@RECIPE.part("figure-8")
+def figure_8(c: RaptConfig, lab: Lab) -> Part:
+    """How far words' representations are from those of the unprotected run, by layer."""
+    asked, arms = c.geometry, c.utility.arms
+    titles = {name: arms[name].title for name in asked.arms}
+    cell = GeometryCell(
+        arms={
+            name: _of_table_3(c, lab, asked.method, name, asked.replaced if arms[name].words else None)
+            for name in asked.arms
+        },
+        texts=asked.texts,
+    )  # fmt: skip
+    claims = []
+    for space in (PLANE, WHOLE):
+        place = {"space": space, "weights": OWN}
+        claims.append(
+            above(
+                f"{titles[asked.closer]}: closer to the unprotected run at the last block than at the first ({space}).",
+                CLOSER, {**place, "arm": asked.closer}, stated=PAPER["figure_8"]["closer"],
+            )
+        )  # fmt: skip
+        for first, second in pairwise(asked.arms[1:]):
+            claims.append(
+                above(
+                    f"{titles[second]}: closer to the unprotected run's last block than {titles[first]} ({space}).",
+                    BEFORE, {**place, "arm": second},
+                )
+            )  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "before": BEFORE, "closer": CLOSER}
+    return LAYOUT.part("figure-8", Scenario.each(lab.options.seeds, cell), said, claims=claims)
 
 
 @RECIPE.part("grammar")

@@ -84,6 +84,7 @@ class WordTrainingCell(TrainingCell):
         attacks: What reads the recorded traffic.
         attacked_words: On how many words those are measured that take long.
         public: What the attacker reads beforehand.
+        kept: Whether what was trained stays, for cells that read it (`Lab.adapter`).
     """
 
     arm: Arm
@@ -92,6 +93,7 @@ class WordTrainingCell(TrainingCell):
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = None
     public: TextFile
+    kept: bool = False
 
     @property
     def name(self) -> str:
@@ -111,6 +113,8 @@ class WordTrainingCell(TrainingCell):
             "reconstruction": self.arm.reconstruction,
         }
         with split_run(self, lab, str(self.seed), **settings) as run:
+            if self.kept:
+                lab.keep_adapter(self, run.result.adapter_id)
             found: dict[str, Any] = {}
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
@@ -199,14 +203,21 @@ class Trainings:
     attacked_words: int | None = None
 
     def cell(
-        self, arm: Arm, tuning: TuningSpec, share: float | None, *, space: str = "", attacks: tuple[str, ...] = ()
+        self,
+        arm: Arm,
+        tuning: TuningSpec,
+        share: float | None,
+        *,
+        space: str = "",
+        attacks: tuple[str, ...] = (),
+        kept: bool = False,
     ) -> WordTrainingCell:
         """One of them; without a share where text leaves as it is."""
         return WordTrainingCell(
             task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
             training=settled(Objective.CLASSIFICATION, tuning, self.said), arm=arm, share=share,
             space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
-            public=self.public,
+            public=self.public, kept=kept,
         )  # fmt: skip
 
 
