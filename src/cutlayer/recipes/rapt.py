@@ -29,10 +29,11 @@ from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import settled
 from cutlayer.recipes.word_training import READ, Arm, WordTrainingCell, at_equal_reading
 from cutlayer.reports import Table, percent
+from cutlayer.vendor.settings import WarmUpSpec
 
 
 class Scale(Spec):
-    """What `--size` changes: how many texts of a file, where `None` takes all; training; what reads releases."""
+    """What `--size` changes: texts of a file, where `None` takes all; training; what reads releases; the warm-up."""
 
     sentences: int | None = Field(default=None, ge=1)
     posts: int | None = Field(default=None, ge=1)
@@ -40,6 +41,7 @@ class Scale(Spec):
     training: Mapping[str, Setting] = {}
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
+    warm_up: Mapping[str, Setting] = {}
 
 
 class Choice(Spec):
@@ -113,7 +115,7 @@ def _trained(c: RaptConfig, lab: Lab, methods: Iterable[str], names: Iterable[st
     asked, scale, space = c.utility, c.at(lab.options.size), Source.of(c.utility.space, lab)
     said = {**asked.training, **scale.training}
     for method, name in product(methods, names):
-        arm, tuning = asked.arms[name], asked.methods[method]
+        arm, tuning = _at(scale, asked.arms[name]), asked.methods[method]
         attacks = scale.attacks if arm.words and method == asked.attacked else ()
         for share in asked.replaced if arm.words else (None,):
             cell = WordTrainingCell(
@@ -124,19 +126,30 @@ def _trained(c: RaptConfig, lab: Lab, methods: Iterable[str], names: Iterable[st
             yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method, replaced=share or 0.0)
 
 
+def _at(scale: Scale, arm: Arm) -> Arm:
+    """An arm at a size."""
+    if arm.warm_up is None:
+        return arm
+    training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **scale.warm_up})
+    return arm.model_copy(update={"warm_up": arm.warm_up.model_copy(update={"training": training})})
+
+
 @RECIPE.part("table-3")
 def table_3(c: RaptConfig, lab: Lab) -> Part:
     """Accuracy by arm and method of tuning, at shares of words replaced, and where attackers read as much."""
     asked, (clear, *_) = c.utility, c.utility.arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
+    warm = [name for name, arm in asked.arms.items() if arm.warm_up is not None]
+    gains = [(pair, "Table III") for pair in pairwise(asked.order)]
+    gains += [(pair, "ours") for pair in product(asked.order[-2:], warm)]
     claims = []
     for method, share in product(asked.methods, asked.replaced):
         place = {"method": method, "replaced": share}
-        for first, second in pairwise(asked.order):
+        for (first, second), source in gains:
             claims.append(
                 falls(
                     f"{METHODS(method)}, {100 * share:g} % replaced: {titles[second]} is more accurate than "
-                    f"{titles[first]} (Table III).", "UA",
+                    f"{titles[first]} ({source}).", "UA",
                     (titles[second], {**place, "arm": second}), (titles[first], {**place, "arm": first}),
                 )
             )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from cutlayer.attacks import ATTACKS, Measured, NotApplicable, TokenTruth, examine
 from cutlayer.core import Cut, Spec
@@ -25,6 +25,7 @@ from cutlayer.recipes.replacement import Candidates, Replacement, Source
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run, splits
+from cutlayer.recipes.warm_up import PublicWarmUp, warmed_model
 from cutlayer.reports.audit import public_text
 
 READ = "read, all words"
@@ -39,12 +40,15 @@ class Arm(Spec):
         words: Which are replaced, as of `privacy.Words`; none where text leaves as it is.
         candidates: Among which words of the vocabulary.
         reconstruction: Public words before texts, and what their reconstruction counts.
+        warm_up: What the vendor's model reads beforehand, if it does.
     """
 
     title: str
     words: tuple[str, ...] = ()
     candidates: Candidates = "category"
     reconstruction: Reconstruction = Reconstruction()
+    # left out where there is none: cells of before are known by what they were
+    warm_up: PublicWarmUp | None = Field(default=None, exclude_if=lambda warm_up: warm_up is None)
 
 
 class WordsTrained(Trained):
@@ -94,7 +98,7 @@ class WordTrainingCell(TrainingCell):
             "privacy": NoPrivacy() if eta is None else self.replacement.privacy(eta),
             "reconstruction": self.arm.reconstruction,
         }
-        with split_run(self, lab, str(self.seed), **settings) as run:
+        with split_run(self, lab, str(self.seed), source=self._source(lab), **settings) as run:
             found: dict[str, Any] = {}
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
@@ -102,7 +106,7 @@ class WordTrainingCell(TrainingCell):
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, str(self.seed)), lab)
+        discard(self, client_of(lab, str(self.seed), self._source(lab)), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
@@ -122,6 +126,12 @@ class WordTrainingCell(TrainingCell):
     def replacement(self) -> Replacement:
         """Which words become which."""
         return Replacement(words=self.arm.words, candidates=self.arm.candidates, space=self.space)
+
+    def _source(self, lab: Lab) -> str | None:
+        """The vendor's model, where it is another than the lab's."""
+        if self.arm.warm_up is None or self.share is None:
+            return None
+        return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share)), self.arm.warm_up)
 
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""
