@@ -39,7 +39,9 @@ def warmed_model(lab: Lab, privacy: PrivacySpec, asked: PublicWarmUp) -> str:
     def make() -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         texts = [text for (text,) in asked.texts.read(lab.options.data).texts]
-        draws = PublicDraws(texts, Draw(privacy, model.source, asked.max_length), lab.progress)
+        # public text: its noise may repeat, and so does the model
+        drawing = Draw(privacy, model.source, asked.max_length, unsafe_noise_seed=0)
+        draws = PublicDraws(texts, drawing, lab.progress)
         with FileLock(folder.with_suffix(".lock")):
             made = vendor.warm_up(
                 model.source, folder, asked.training, draws=draws,
