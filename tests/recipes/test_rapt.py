@@ -21,7 +21,7 @@ from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
-from cutlayer.recipes.word_training import GAINED, gained
+from cutlayer.recipes.word_training import GAINED, Arm, gained
 from tests.recipes.worlds import write_split
 
 SHIPPED = RECIPE.config
@@ -330,3 +330,40 @@ def test_accuracies_are_compared_where_as_much_is_read():
     assert gained(before, [point(0.9, 0.7), point(0.95, 0.9)], None, {}).value is None
     assert gained(before, after, 0.5, {}).value == pytest.approx(0.70 - 0.65)
     assert gained(before, after, 0.45, {}).value is None
+
+
+# ---------------------------------------------------------------- warm-up
+
+
+def test_cells_of_arms_without_a_warm_up_are_known_by_what_they_were():
+    arms = SHIPPED.utility.arms
+    assert [name for name, arm in arms.items() if "warm_up" in arm.model_dump_json()] == ["warm"]
+    assert Arm.model_validate_json(arms["warm"].model_dump_json()) == arms["warm"]
+
+
+@pytest.mark.slow
+def test_a_warmed_model_gets_the_releases_that_any_model_gets(tmp_path):
+    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
+    for part in ("train_sentences", "dev"):
+        write_split(tmp_path, "sst2", part, labelled, ("text", "label"))
+    write_split(tmp_path, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    utility = SHIPPED.utility
+    arms = {name: utility.arms[name] for name in ("clear", "pct2t", "warm")}
+    changes = {
+        "arms": arms,
+        "order": ("clear", "pct2t"),
+        "methods": {"lora": utility.methods["lora"]},
+        "replaced": (0.4,),
+    }
+    config = SHIPPED.model_copy(update={"utility": utility.model_copy(update=changes)})
+    report = RECIPE.using(config).run(options(tmp_path, tmp_path / "out", only=("table-3",)), Silent())
+    assert not report.failures
+    frame = pandas.DataFrame(report.content["table"]).assign(attack=lambda table: table["attack"].fillna(""))
+    own, warm = (
+        frame[frame["arm"] == arm].set_index(["metric", "attack"])["value"].to_dict() for arm in ("pct2t", "warm")
+    )
+    for metric in (("replaced", ""), ("in clear", ""), ("eta", ""), ("success", "nearest-neighbour")):
+        assert own[metric] == warm[metric]
+    assert any(each["claim"].endswith("(ours).") for each in report.content["parts"]["table-3"]["claims"])
+    (folder,) = (tmp_path / "out" / "models").glob("warm-*/warm-up.json")
+    assert json.loads(folder.read_text())["training"]["steps"] == 2

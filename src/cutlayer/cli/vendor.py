@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cutlayer.cli import warm_up
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
@@ -27,6 +28,7 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(keys, name="key")
+warm_up.register(app)
 
 
 @app.command(epilog="Example: cutlayer vendor init --data-dir /srv/cutlayer --model starter")

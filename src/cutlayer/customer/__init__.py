@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cutlayer.customer.home import Home, default_home
     from cutlayer.customer.preview import Draw, Preview, PreviewStream
     from cutlayer.customer.progress import Progress, Silent
+    from cutlayer.customer.public_pairs import PublicDraws
     from cutlayer.customer.reconstruction import Reconstruction
     from cutlayer.customer.results import (
         Detached,
@@ -64,6 +65,7 @@ __all__ = [
     "Progress",
     "Prompt",
     "Protected",
+    "PublicDraws",
     "Reconstruction",
     "RunResult",
     "RunSpec",

@@ -120,11 +120,12 @@ class SplitRun:
     result: FinetuneResult
     client: Client
     data: Splits
+    source: str | None = None
 
     def evidence(self, lab: Lab, attacker: AttackerSpec = NOTHING_KNOWN) -> Evidence:
         """What an attacker saw of it, and is asked; numbers among private attributes are asked for as bins."""
         given = Corpora(binned(self.data.train, attacker), self.data.dev, self.data.test)
-        archive = lab.archive(self.result.spec.cut)
+        archive = lab.archive(self.result.spec.cut, self.source)
         return Evidence.of(self.result.folder, given, archive, home=self.client.home, attacker=attacker)
 
 
@@ -133,14 +134,26 @@ def binned(texts: Dataset, attacker: AttackerSpec) -> Dataset:
     return texts if attacker.bins is None else bin_columns(texts, attacker.secret, attacker.bins)
 
 
-def client_of(lab: Lab, customer: str) -> Client:
-    """A customer of a vendor that hands out bottoms of every depth which leaves it a block."""
-    return lab.client(customer, max_bottom=lab.model().blocks - 1)
+def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
+    """A customer of a vendor that hands out bottoms of every depth which leaves it a block.
+
+    Args:
+        lab: Where vendors are.
+        customer: Whose folder and secret.
+        source: The vendor's model; the lab's by default.
+    """
+    return lab.client(customer, source=source, max_bottom=lab.model().blocks - 1)
 
 
 @contextmanager
 def split_run(
-    cell: TrainingCell, lab: Lab, customer: str, *, train_bottom: TrainBottom = TrainBottom.FROZEN, **settings: Any
+    cell: TrainingCell,
+    lab: Lab,
+    customer: str,
+    *,
+    train_bottom: TrainBottom = TrainBottom.FROZEN,
+    source: str | None = None,
+    **settings: Any,
 ) -> Iterator[SplitRun]:
     """Trains a classifier over the road, with further settings of `Client.finetune`.
 
@@ -148,12 +161,12 @@ def split_run(
     """
     data = splits(lab, cell.task, cell.limits)
     tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
-    with closing(client_of(lab, customer)) as client:
+    with closing(client_of(lab, customer, source)) as client:
         result = client.finetune(
             data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
             out=lab.scratch(cell), progress=lab.progress, **settings,
         )  # fmt: skip
-        yield SplitRun(result, client, data)
+        yield SplitRun(result, client, data, source)
 
 
 def discard(cell: Cell, client: Client, lab: Lab) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
 from cutlayer.core import Cut, Spec
@@ -38,6 +38,7 @@ from cutlayer.recipes.training import (
     split_run,
     splits,
 )
+from cutlayer.recipes.warm_up import PublicWarmUp, warmed_model
 from cutlayer.reports.audit import public_text
 
 READ = "read, all words"
@@ -53,14 +54,17 @@ class Arm(Spec):
         candidates: Among which words of the vocabulary; how these are drawn, and by how many components of the space,
             as of `Replacement`.
         reconstruction: Public words before texts, and what their reconstruction counts.
+        warm_up: What the vendor's model reads beforehand, if it does.
     """
 
     title: str
     words: tuple[str, ...] = ()
     candidates: Candidates = "category"
-    draw: Draw = "noise"
-    components: int | None = None
+    # left out at their defaults: cells of before are known by what they were
+    draw: Draw = Field(default="noise", exclude_if=lambda draw: draw == "noise")
+    components: int | None = Field(default=None, exclude_if=lambda components: components is None)
     reconstruction: Reconstruction = Reconstruction()
+    warm_up: PublicWarmUp | None = Field(default=None, exclude_if=lambda warm_up: warm_up is None)
 
 
 class WordsTrained(Trained):
@@ -93,7 +97,7 @@ class WordTrainingCell(TrainingCell):
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = None
     public: TextFile
-    kept: bool = False
+    kept: bool = Field(default=False, exclude_if=lambda kept: not kept)
 
     @property
     def name(self) -> str:
@@ -112,7 +116,7 @@ class WordTrainingCell(TrainingCell):
             "privacy": NoPrivacy() if eta is None else self.replacement.privacy(eta),
             "reconstruction": self.arm.reconstruction,
         }
-        with split_run(self, lab, str(self.seed), **settings) as run:
+        with split_run(self, lab, str(self.seed), source=self._source(lab), **settings) as run:
             if self.kept:
                 lab.keep_adapter(self, run.result.adapter_id)
             found: dict[str, Any] = {}
@@ -122,7 +126,7 @@ class WordTrainingCell(TrainingCell):
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, str(self.seed)), lab)
+        discard(self, client_of(lab, str(self.seed), self._source(lab)), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
@@ -143,6 +147,12 @@ class WordTrainingCell(TrainingCell):
         """Which words become which."""
         own = {name: getattr(self.arm, name) for name in ("words", "candidates", "draw", "components")}
         return Replacement(**own, space=self.space)
+
+    def _source(self, lab: Lab) -> str | None:
+        """The vendor's model, where it is another than the lab's."""
+        if self.arm.warm_up is None or self.share is None:
+            return None
+        return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share)), self.arm.warm_up)
 
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""

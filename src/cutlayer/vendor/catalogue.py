@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,6 +44,9 @@ from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form
 from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, Digest, ModelInfo
 
+WARMED = "warm-up.json"
+"""In a model's folder: what it was warmed up for, if it was; see `vendor.warm_up`."""
+
 
 class ModelCard(BaseModel):
     """A model as the vendor knows it without loading it.
@@ -53,6 +58,7 @@ class ModelCard(BaseModel):
         template: Where special tokens stand.
         target_template: The same of an encoder-decoder's target texts.
         tokenizer: The tokenizer's fingerprint: ids of another one would name other rows of the same table.
+        warmed_for: What releases it was warmed up to read, if it was.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +69,7 @@ class ModelCard(BaseModel):
     template: Template
     target_template: Template | None = None
     tokenizer: Digest
+    warmed_for: dict[str, Any] | None = None
 
     @classmethod
     def draw_up(cls, name: str, source: str, settings: VendorSettings) -> ModelCard:
@@ -109,6 +116,7 @@ class ModelCard(BaseModel):
             template=template,
             target_template=target_template(template, model.config),
             tokenizer=tokenizer_fingerprint(tokenizer),
+            warmed_for=_warmed_for(source),
         )
 
     def describes(self, settings: VendorSettings) -> bool:
@@ -311,6 +319,24 @@ class Catalogue:
         if tokenizer_fingerprint(tokenizer) != card.tokenizer:
             raise _unavailable(name, "has another tokenizer than that which the vendor was set up with")
         return tokenizer
+
+
+def _warmed_for(source: str) -> dict[str, Any] | None:
+    """What a model's folder says that it was warmed up for.
+
+    Raises:
+        ModelError: It says something else.
+    """
+    path = Path(source) / WARMED
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_bytes())["warmed_for"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path} does not say what the model was warmed up for.",
+            remedy="Make the model again with cutlayer vendor warm-up, or remove that file.",
+        ) from error
 
 
 def _head(cut: Cut) -> Head:

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.core.files import write_whole
 from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
 from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20
@@ -35,8 +36,27 @@ GIB = 2**30
 _IDENTIFIER = re.compile(rb"[0-9a-f]{32}")
 
 
-SERVICE, MODELS, LIMITS = "Service", "Models", "Limits"
+SERVICE, MODELS, LIMITS, WARM_UP = "Service", "Models", "Limits", "Warm-up"
 """Topics of these settings."""
+
+
+class WarmUpSpec(SettingsSpec):
+    """How a model learns from public text to read releases."""
+
+    steps: int = setting(
+        500,
+        help="Updates. Texts that are fewer than steps times batch size are read again.",
+        shown=Shown(WARM_UP, unit="steps"),
+        ge=1,
+    )
+    batch_size: int = setting(32, help="Public texts of an update.", shown=Shown(WARM_UP, unit="texts"), ge=1)
+    learning_rate: float = setting(
+        3e-4, help="The highest rate; it falls to zero.", shown=Shown(WARM_UP), gt=0, allow_inf_nan=False
+    )
+    seed: int = setting(0, help="Of the order of the texts.", shown=Shown(WARM_UP), ge=0, lt=2**63)
+    checkpoint_steps: int = setting(
+        100, help="Steps between two states that a stopped warm-up goes on from.", shown=Shown(WARM_UP), ge=1
+    )
 
 
 class Limits(BaseModel):
