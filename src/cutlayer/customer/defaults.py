@@ -73,10 +73,12 @@ class Learner:
     Attributes:
         texts: How many texts there are to train on, those included that are held out for dev.
         width: The model's hidden size.
+        drops_out: Whether a cut model can drop out as the whole one does.
     """
 
     texts: int
     width: int
+    drops_out: bool = True
 
 
 PAPERS: Final = Learner(texts=66_675, width=1024)
@@ -120,7 +122,7 @@ def _classifier_training(said: Mapping[str, Any], learner: Learner, rates: Rates
         "learning_rate": float(f"{rates.classifier * scale:.1g}"),
         "warmup_steps": _WARMUP,
         "packing": False,
-        "dropout": True,
+        "dropout": learner.drops_out,
     }
     settled = open_ | dict(said)
     if looks:  # each epoch is one more look at every text: no default multiplies these

@@ -151,6 +151,7 @@ class Plan:
             record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
             loop=self._loop,
             num_labels=len(self.data.label_names) or None,
+            label_words=self.data.label_words,
             trainable_bottom=not spec.stores,
             tuning=spec.tuning.told,
             shared_weights=trains_shared(spec, FAMILIES[self.offer.model.family]),
@@ -224,6 +225,12 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     _warn_of_clear_words(data)
+    if data.label_words is not None and len(spec.label_words) < len(data.label_words):
+        warnings.warn(
+            "The vendor is told what labels are called: this model writes their names. label_words gives other words.",
+            CutlayerWarning,
+            stacklevel=2,
+        )
     if spec.labels_at is LabelsAt.VENDOR and spec.label_epsilon is None:
         warnings.warn(
             "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first.",

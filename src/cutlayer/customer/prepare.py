@@ -15,6 +15,7 @@ from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
 from cutlayer.customer.home import Home
+from cutlayer.customer.label_words import label_ids
 from cutlayer.customer.reading import Reading
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
@@ -36,6 +37,7 @@ class Prepared(ABC):
         reported: Labels as losses are computed from them; `None` where tokens are predicted, and where nothing is
             trained.
         label_names: Labels in the order of the head's outputs; none where tokens are predicted.
+        label_words: Of each the ids that an encoder-decoder writes for it; `None` of other models.
         public: Texts to begin with, which anybody may read.
     """
 
@@ -45,6 +47,7 @@ class Prepared(ABC):
     importance: UtilityImportance | None = None
     reported: ReportedLabels | None = None
     label_names: tuple[str, ...] = ()
+    label_words: tuple[tuple[int, ...], ...] | None = None
     public: Examples | None = None
 
     @property
@@ -150,6 +153,7 @@ class LabelledTexts(Prepared):
         self._cti = spec.privacy.cti
         self.rows = rows
         self.label_names = rows.names.names
+        self.label_words = label_ids(self.label_names, spec.label_words, archive)
         self.max_content = archive.template.behind(spec.tuning.positions).max_content(
             rows.train.segments, spec.training.max_length
         )
@@ -360,7 +364,7 @@ def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> St
 
 def _longest(examples: Examples, tokens: Tokens, archive: Archive) -> tuple[int, int]:
     """Positions of the longest source text, and of the longest target text where texts have one."""
-    if archive.manifest.target_template is None:
+    if archive.manifest.target_template is None or isinstance(examples.labels, Tensor):
         return int(examples.lengths.max()), 0
     source, target = (
         int(template.segment_lengths(Tokens((segment,))).max())

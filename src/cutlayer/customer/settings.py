@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from cutlayer.core.cut import CUT, Cut
 from cutlayer.core.setting import Shown, setting
@@ -342,6 +342,12 @@ class FinetuneSpec(SettingsSpec):
         "and the vendor trains alone.",
         shown=Shown(PRIVACY, source="RAPT §III-B"),
     )
+    label_words: tuple[str, ...] = setting(
+        (),
+        help="Classifiers on an encoder-decoder, which writes the words of a label: what it writes for one. The vendor "
+        "is told these words.",
+        shown=Shown(TRAINING, metavar="LABEL=WORDS", source="RAPT §V-A1", default="the labels themselves"),
+    )
     label_budget: float | None = setting(
         None,
         help="Most epsilon that one label may be charged over all its draws; needs label_epsilon.",
@@ -369,6 +375,11 @@ class FinetuneSpec(SettingsSpec):
         "For tests.",
         shown=Shown(PRIVACY, metavar="N"),
     )
+
+    @field_validator("label_words", mode="before")
+    @classmethod
+    def _as_written(cls, given: Any) -> Any:
+        return tuple(f"{label}={words}" for label, words in given.items()) if isinstance(given, Mapping) else given
 
 
 class RunSpec(FinetuneSpec):

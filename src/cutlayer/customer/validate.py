@@ -173,6 +173,8 @@ def _classifier_faults(spec: RunSpec) -> Iterator[Fault]:
 
 def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with learning text."""
+    if spec.label_words:
+        yield Fault("label_words", f"{len(spec.label_words)} of them", "must be left out: there are no labels")
     iterations, accumulated = spec.public_iterations, spec.training.gradient_accumulation_steps
     if spec.cut.target and spec.objective is not Objective.SEQ2SEQ:
         yield Fault("target", spec.cut.target, "must be 0: a language model has one stack of blocks")
@@ -215,10 +217,18 @@ def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
         )
     if spec.training.packing:
         yield Fault("packing", True, "must be off: each source text has a target text of its own")
-    if spec.tuning.method == "prefix" and spec.training.gradient_checkpointing:
+    yield from _writer_faults(spec)
+
+
+def _writer_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What an encoder-decoder does not allow, whatever it writes."""
+    tuning = spec.tuning
+    if tuning.method == "prefix" and spec.training.gradient_checkpointing:
         yield Fault("gradient_checkpointing", True, "must be off with a prefix: a block is computed once with its keys")
     if spec.training.dropout:
         yield Fault("dropout", True, "must be off: a cut encoder-decoder cannot drop out as the whole one does")
+    if tuning.pooling != type(tuning).model_fields["pooling"].default:
+        yield Fault("pooling", tuning.pooling, "must be left out: labels and texts are written, no head reads a text")
 
 
 def _data_faults(spec: RunSpec, data: DataSpec) -> Iterator[Fault]:
@@ -317,14 +327,17 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
     Raises:
         ModelError: It is an encoder-decoder and the objective is for others, or the other way round; or the method
             trains nothing on it.
-        ConfigError: The method leaves no position for a text, or tunes weights that the vendor keeps in 4 bits.
+        ConfigError: The method leaves no position for a text, or tunes weights that the vendor keeps in 4 bits; or
+            what was said of training is not for encoder-decoders.
     """
     pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
-    if pairs and not seq2seq:
+    if pairs and spec.objective is Objective.LM:
         raise ModelError(
             f"{model.name} is an encoder-decoder ({model.family}): it writes a target text for each source text.",
             remedy='Use --objective seq2seq (in Python objective="seq2seq"), or another model.',
         )
+    if faults := [*(_writer_faults(spec) if pairs else ())]:
+        raise ConfigError(faults)
     if seq2seq and not pairs:
         raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")
     check_method(spec.tuning, model.family)

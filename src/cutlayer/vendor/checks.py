@@ -320,7 +320,7 @@ def read_release(
 def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Payload:
     """The release in a query, checked: an encoder-decoder's holds source texts, or pairs of source and target texts.
 
-    Runs in the compute thread.
+    That of a classifier has texts. Runs in the compute thread.
 
     Args:
         card: The model it is for.
@@ -331,7 +331,7 @@ def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, 
     Raises:
         Refusal: It is not what was agreed, or too large.
     """
-    if card.target_template is None:
+    if card.target_template is None or spec.cut.tail is None:
         return read_release(card, spec, tensors, limit=limit)
     check_form(spec, tensors)
     pair = rows_of(unpack(tensors))

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cutlayer.core import Proportion
 from cutlayer.core.files import write_whole
 from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_batches
+from cutlayer.models.label_words import mean_loss
 from cutlayer.privacy import generator
 from cutlayer.vendor.compute import Pieces
 from cutlayer.vendor.job import LiveJob
@@ -177,10 +178,10 @@ class Loop:
         return self._batches[1][place]
 
     def _gradient(self, job: LiveJob, step: int) -> Tensor:
-        """d loss / d logits `[texts, labels]` of the last step: mean cross-entropy, a share of its update."""
+        """d loss / d logits `[texts, labels]` of the last step: of the mean loss, a share of its update."""
         answer = decode_tensors(routes.STEP, job.output(step), reply=True)
         output = answer["output"].detach().requires_grad_()
-        loss = nn.functional.cross_entropy(output, self._train.labels[self._batch(step)])
+        loss = mean_loss(output, self._train.labels[self._batch(step)], written=self._spec.label_words is not None)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise conflict(

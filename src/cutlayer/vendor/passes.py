@@ -58,7 +58,7 @@ def rows_of(payload: Payload) -> Rows:
 
 
 def compute(part: Part, template: Template, payload: Payload, device: torch.device) -> Tensor:
-    """The output of a top with one stack of blocks; special tokens of ids are added here.
+    """The output of a top that takes one release; special tokens of ids are added here.
 
     Args:
         part: The adapted top.
@@ -148,7 +148,7 @@ def infer(part: Part, templates: Sequence[Template], payload: Payload, device: t
         rows of the encoder's output.
     """
     payload = prepare(payload, device)
-    if not isinstance(part, Seq2SeqTop):
+    if not isinstance(part, Seq2SeqTop) or part.label_words is not None:
         return compute(part, templates[0], payload, device)
     source, *targets = rows_of(payload).parted()
     encoded = encode(part, templates[0], source, device)
