@@ -12,11 +12,14 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import Cut, VendorError
+from cutlayer.customer import Detached, Sampling
 from cutlayer.models import Head
 from cutlayer.privacy import NoPrivacy
 from cutlayer.wire import Form, Frame, routes
 from cutlayer.wire.messages import JobSpec, ModelList, OptimiserSpec
 from cutlayer.wire.transports import HttpTransport
+from tests.promises.test_encoder_decoders import DEV
+from tests.promises.test_encoder_decoders import TRAIN as PAIRS
 from tests.promises.test_families import write_model
 from tests.promises.test_label_words import WORDS, sick
 from tests.service.process import VendorProcess
@@ -60,6 +63,32 @@ def test_killed_at_any_time_it_ends_with_the_weights_of_labels_at_the_customer(
     assert found[0].dev == here.dev
     assert told[0] == told[1]
     assert {each.label for each in told[0]} <= set(WORDS)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_pairs_are_left_to_a_vendor_that_is_killed_and_end_with_the_same_weights(
+    process: VendorProcess, api_key: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "objective": "seq2seq", "privacy": NoPrivacy(), "cut": Cut(bottom=None), "labels_at": "vendor", "seed": 3,
+        "training": TRAINING_ALONE, "progress": None, "dev": DEV,
+    }  # fmt: skip
+    with closing(client_of(process, api_key, tmp_path / "home")) as client:
+        waited = client.finetune(PAIRS, out=tmp_path / "waited", **settings)
+        begun = client.begin(PAIRS, out=tmp_path / "left", **settings)
+        assert isinstance(begun, Detached)
+        for pause in (0.3, 0.5):
+            time.sleep(pause)
+            process.kill()
+            process.start()
+        fetched = client.finetune(PAIRS, out=tmp_path / "left", **settings)
+        told = client.generate(
+            fetched.adapter_id, PAIRS.texts[0][0], progress=None, sampling=Sampling(num_beams=2, max_new_tokens=6)
+        )
+    assert fetched.adapter_sha256 == waited.adapter_sha256
+    assert fetched.dev == waited.dev
+    assert told[0].tokens > 0
 
 
 @pytest.mark.parametrize("said", ["label_words", "as many as num_labels", "ids below 96", "dropout"])

@@ -194,12 +194,13 @@ class Client(Connection):
         self,
         train: Source,
         *,
+        objective: Objective | str = Objective.CLASSIFICATION,
         dev: Source | None = None,
         test: Source | None = None,
         out: Path | None = None,
         progress: Shows = True,
         **settings: Unpack[Settings],
-    ) -> FinetuneResult | Detached:
+    ) -> FinetuneResult | LanguageResult | Detached:
         """Begins a run with `labels_at="vendor"`, and leaves it to the vendor once all texts are there.
 
         `finetune` with the same arguments waits for it and fetches the result. Arguments are those of `finetune`.
@@ -217,9 +218,9 @@ class Client(Connection):
                 remedy='Give labels_at="vendor" (--labels-at vendor), or wait for the run.',
             )
         files = train, dev, test, None
-        found = self._run(Objective.CLASSIFICATION, files, out=out, progress=progress, detach=True, **given)
-        if not isinstance(found, FinetuneResult | Detached):
-            raise TypeError("labels are a classifier's")
+        found = self._run(Objective(objective), files, out=out, progress=progress, detach=True, **given)
+        if not isinstance(found, FinetuneResult | LanguageResult | Detached):
+            raise TypeError("a run has a result of its objective")
         return found
 
     def _run(

@@ -147,6 +147,8 @@ def settle_cut(cut: Cut | None, objective: Objective, *, words: bool = False) ->
     usual = _CUTS[objective].model_dump()
     if words and objective is Objective.LM:
         usual["bottom"] = None
+    if objective is Objective.SEQ2SEQ and said.get("bottom", 0) is None:
+        usual = {"bottom": None, "tail": None, "target": 0}  # the vendor holds all of it
     return Cut.model_validate(usual | said)
 
 
@@ -161,7 +163,7 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     """
     if tuning.train_bottom is not None:
         return tuning.train_bottom
-    if not objective.generates or tuning.at_vendor:
+    if not objective.generates or tuning.at_vendor or cut.is_text:
         return TrainBottom.FROZEN
     blocks = cut.bottom or (cut.target if objective is Objective.SEQ2SEQ else cut.bottom)
     if blocks and privacy.mechanism != "vector":

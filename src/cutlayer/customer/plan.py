@@ -100,8 +100,8 @@ class Plan:
 
     @property
     def _segments(self) -> int:
-        """Texts of a row as it leaves: those of an encoder-decoder leave one by one, those of a decoder joined."""
-        return 1 if self.spec.objective.generates else self.data.segments
+        """Texts of a row as it leaves: an encoder-decoder's leave one by one or as they are, a decoder's joined."""
+        return 1 if self.spec.objective.generates and not self.spec.sends_pairs else self.data.segments
 
     def record_set_spec(self, *, trained: bool) -> RecordSetSpec:
         """What the vendor is told of stored texts.
@@ -113,7 +113,7 @@ class Plan:
         told = {} if plain is None else {"plain_tokens": plain.count, "plain_sequences": len(plain.numbers)}
         return RecordSetSpec(
             **told,
-            num_labels=len(self.data.label_names) if self.by_vendor else None,
+            num_labels=(len(self.data.label_names) or None) if self.by_vendor else None,
             model=self.offer.model.name,
             cut=self.job_cut,
             form=self.spec.form,
@@ -231,9 +231,9 @@ def plan(
             CutlayerWarning,
             stacklevel=2,
         )
-    if spec.labels_at is LabelsAt.VENDOR and spec.label_epsilon is None:
+    if spec.labels_at is LabelsAt.VENDOR and (told := _told_as_they_are(spec)):
         warnings.warn(
-            "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first.",
+            told,
             CutlayerWarning,
             stacklevel=2,
         )
@@ -254,6 +254,15 @@ def plan(
         session=session,
         forecast=forecast,
     )
+
+
+def _told_as_they_are(spec: RunSpec) -> str:
+    """What a run with labels at the vendor sends of them in clear; empty if nothing."""
+    if not spec.sends_pairs:
+        clear = spec.label_epsilon is None
+        return "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first." * clear
+    clear = spec.privacy.mechanism == "none"
+    return "Source and target texts are sent to the vendor as they are. --mechanism words draws them first." * clear
 
 
 def _warn_of_clear_words(data: Prepared) -> None:
@@ -288,7 +297,7 @@ def build_session(
         device: Where the bottom is computed.
     """
     secret = noise_secret(home, spec.unsafe_noise_seed)
-    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ else Session
+    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ and not spec.sends_pairs else Session
     return kind(
         archive=archive,
         parts=tune(archive, spec),

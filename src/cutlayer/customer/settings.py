@@ -339,7 +339,7 @@ class FinetuneSpec(SettingsSpec):
     labels_at: LabelsAt = setting(
         LabelsAt.CUSTOMER,
         help="Classifiers: where labels are. vendor: they are sent as label_epsilon reports them, in clear without it, "
-        "and the vendor trains alone.",
+        "and the vendor trains alone. Encoder-decoders at the text cut: target texts are sent with source texts.",
         shown=Shown(PRIVACY, source="RAPT §III-B"),
     )
     label_words: tuple[str, ...] = setting(
@@ -423,9 +423,15 @@ class RunSpec(FinetuneSpec):
     def stores(self) -> bool:
         """Whether every text is released once and stored, and steps name it.
 
-        An encoder-decoder's target texts meet what the vendor's encoder makes of their source, which changes.
+        An encoder-decoder's target texts meet what the vendor's encoder makes of their source, which changes; unless
+        the vendor has all of it.
         """
-        return self.train_bottom is TrainBottom.FROZEN and self.objective is not Objective.SEQ2SEQ
+        return self.train_bottom is TrainBottom.FROZEN and (self.objective is not Objective.SEQ2SEQ or self.sends_pairs)
+
+    @property
+    def sends_pairs(self) -> bool:
+        """Whether an encoder-decoder's target texts are the vendor's, beside their source texts."""
+        return self.objective is Objective.SEQ2SEQ and self.labels_at is LabelsAt.VENDOR
 
 
 class Sampling(SettingsSpec):

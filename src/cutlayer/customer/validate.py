@@ -126,8 +126,10 @@ def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with labels at the vendor."""
     if spec.labels_at is LabelsAt.CUSTOMER:
         return
-    if spec.objective.generates or not spec.stores:
-        yield Fault("labels_at", spec.labels_at, "is for classifiers with a frozen bottom: others' labels stay here")
+    pairs = spec.sends_pairs and spec.cut.is_text
+    if not pairs and (spec.objective.generates or not spec.stores):
+        why = "is for classifiers with a frozen bottom, and for seq2seq at bottom text: others' labels stay here"
+        yield Fault("labels_at", spec.labels_at, why)
     if spec.training.epochs > MAX_EPOCHS_ALONE:
         yield Fault("epochs", spec.training.epochs, f"must be at most {MAX_EPOCHS_ALONE} with labels at the vendor")
 
@@ -204,10 +206,13 @@ def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
 
 def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
     """What an encoder-decoder does not allow."""
-    if spec.cut.bottom is None:
-        yield Fault("bottom", "text", "must be 0 or more: the ids of target texts are their labels")
-    if spec.privacy.mechanism == "words":
-        yield Fault("mechanism", "words", "is for classifiers and decoders, which take token ids: use text-to-text")
+    if spec.cut.is_text and not spec.sends_pairs:
+        why = "must be 0 or more: the ids of target texts are their labels, which leave with labels_at vendor alone"
+        yield Fault("bottom", "text", why)
+    if spec.cut.is_text and spec.cut.tail is not None:
+        yield Fault("tail", spec.cut.tail, "must be left out at bottom text: the vendor has the whole decoder")
+    if spec.privacy.mechanism == "words" and not spec.cut.is_text:
+        yield Fault("mechanism", "words", "needs bottom text and labels_at vendor: ids leave, of targets too")
     if spec.privacy.place is Place.ACTIVATIONS:
         yield Fault(
             "place",

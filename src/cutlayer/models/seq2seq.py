@@ -111,7 +111,7 @@ class Seq2SeqBottom(Seq2SeqPart):
         return self._encode(inputs, inputs_embeds=rows)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """As `encode`: the boundary of a model whose decoder is the vendor's."""
+        """As `encode`, `[batch, source, width]`: the boundary of a model whose decoder is the vendor's."""
         return self.encode(inputs)
 
     def decode(self, encoded: Tensor, inputs: Inputs, target: Inputs, cache: Cache | None = None) -> Tensor:
@@ -172,6 +172,20 @@ class Seq2SeqTop(Seq2SeqPart):
         mask = words.mask.to(device).repeat(len(encoded), 1)
         target = Inputs(mask, (mask.cumsum(1) - 1).clamp(min=0), words.entering.to(device).repeat(len(encoded), 1))
         return words.scores(self.decode(encoded.repeat_interleave(times, 0), seen, target))
+
+    def log_likelihood(self, inputs: Inputs, target: Inputs) -> Tensor:
+        """What whole target texts come to, `[batch, 2]`: their log-probability, and of how many tokens, with their end.
+
+        Args:
+            inputs: The source texts' ids and mask.
+            target: The target texts', behind the start token.
+        """
+        ids, mask = cast(Tensor, target.input_ids), target.attention_mask
+        logits = self.decode(self.encode(inputs), inputs, target)
+        ends = mask.sum(1) - 1  # the last position of each is followed by the mark that ends it
+        followers = ids.roll(-1, 1).scatter(1, ends[:, None], int(self.model.config.eos_token_id))
+        logs = logits.float().log_softmax(-1).gather(-1, followers[..., None])[..., 0]
+        return torch.stack([(logs * mask).sum(1), mask.sum(1).to(logs)], 1)
 
     def encode(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
         """The encoder's output `[batch, source, width]`.

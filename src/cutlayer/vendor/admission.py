@@ -9,6 +9,7 @@ from cutlayer.core.tuning import FullSpec, LoraSpec
 from cutlayer.models import FAMILIES, Kind, check_method
 from cutlayer.models.joint import joint_stacks
 from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.passes import writes
 from cutlayer.vendor.problems import conflict, unacceptable
 from cutlayer.vendor.residents import Residents
 from cutlayer.vendor.settings import Limits
@@ -63,16 +64,21 @@ class Admission:
         rate = spec.optimiser.learning_rate
         if rate < _LEAST:
             faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
-        if (spec.num_labels is None) != (spec.cut.tail is not None):
+        if (spec.num_labels is None) != (spec.cut.tail is not None) and not (writes(spec) and spec.loop is not None):
             faults.append(
-                Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
+                Fault(
+                    "num_labels",
+                    spec.num_labels,
+                    "must be null where the customer holds a tail, or the vendor learns alone to write target texts, "
+                    "and a number else",
+                )
             )
         faults += self._tuning_faults(spec)
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
         faults += self._word_faults(spec, seq2seq=seq2seq)
-        if seq2seq and not spec.trainable_bottom and spec.num_labels is None:
+        if seq2seq and not spec.trainable_bottom and spec.num_labels is None and not writes(spec):
             faults.append(
                 Fault("trainable_bottom", False, "must be true where target texts are learnt: each step has its own")
             )
@@ -115,8 +121,15 @@ class Admission:
         """What does not go with a job that the vendor trains alone."""
         if spec.loop is None:
             return
-        if spec.num_labels is None or spec.trainable_bottom or len(spec.record_sets) != 2:
-            yield Fault("loop", "set", "must be null but of classifiers on two stored sets, train and dev")
+        pairs = writes(spec) and spec.form is Form.IDS and spec.segments == 2
+        pairs = pairs and self._catalogue.card(spec.model).target_template is not None
+        if not (pairs or spec.num_labels is not None) or spec.trainable_bottom or len(spec.record_sets) != 2:
+            yield Fault(
+                "loop",
+                "set",
+                "must be null but of classifiers, or of an encoder-decoder's pairs of ids, on two stored sets, train "
+                "and dev",
+            )
         if spec.shared_weights and joint_stacks(FAMILIES[self._catalogue.card(spec.model).info.family], spec.cut):
             yield Fault("shared_weights", True, "must be false where the vendor trains alone and you hold copies")
 

@@ -39,7 +39,7 @@ from cutlayer.models.optimiser import STATE_NUMBERS, Optimiser, is_update, updat
 from cutlayer.models.reconstruction import head_parameters
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
-from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
+from cutlayer.vendor.passes import compute, infer, prepare, text_lengths, writes
 from cutlayer.vendor.steps import Backward, Due, Forward
 from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
@@ -191,7 +191,7 @@ class Trainer:
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
         with self._autocast(), last_states(self.part) as states:
-            output = compute(self.part, self._template, payload, self._device)
+            output = self._compute(payload)
         self._output = output.float()
         if self._head is not None and isinstance(payload, PrecededTokens):
             preceding = self._template.preceding(payload)
@@ -202,6 +202,10 @@ class Trainer:
             words = self._words[payload.sequences.to(self._device)]
             self._reconstruction = self._head.loss(text, preceding.to(self._device), words)
         return self._output.detach()
+
+    def _compute(self, payload: Payload) -> Tensor:
+        """The output for a release that was made ready."""
+        return compute(self.part, self._template, payload, self._device)
 
     def _told(self) -> dict[str, Tensor]:
         """What the customer is told of the last forward pass beside its output: `reconstruction_loss` `[1]`."""
@@ -390,7 +394,14 @@ def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
         longest = size.target_positions
         total += graph_bytes(part, spec, stack, texts=size.texts, longest=longest, seen=longest + size.positions)
     total += _writing_bytes(part, spec, texts=size.texts, seen=size.positions)
+    if writes(spec):
+        total += score_bytes(part, size.texts * size.target_positions)
     return total + _reconstruction_bytes(part, spec, texts=size.texts)
+
+
+def score_bytes(part: Part, positions: int) -> int:
+    """Bytes that the graph of scores of a model's whole vocabulary takes, of so many positions."""
+    return _FP32 * _WORD_SCORES * positions * int(part.model.config.vocab_size)
 
 
 def _reconstruction_bytes(part: Part, spec: JobSpec, *, texts: int) -> int:
@@ -406,11 +417,10 @@ def _writing_bytes(part: Part, spec: JobSpec, *, texts: int, seen: int) -> int:
     """Bytes that the graph of the words of labels takes: of a decoder's blocks, and of scores of its vocabulary."""
     if spec.label_words is None:
         return 0
-    words = LabelWords.of_ids(spec.label_words, start=0)
-    sequences, longest = words.entering.shape
-    decoder, vocabulary = part.family.stacks[-1], int(part.model.config.vocab_size)
-    blocks = graph_bytes(part, spec, decoder, texts=texts * sequences, longest=longest, seen=longest + seen)
-    return blocks + _FP32 * _WORD_SCORES * texts * sequences * longest * vocabulary
+    sequences, longest = LabelWords.of_ids(spec.label_words, start=0).entering.shape
+    stack = part.family.stacks[-1]
+    blocks = graph_bytes(part, spec, stack, texts=texts * sequences, longest=longest, seen=longest + seen)
+    return blocks + score_bytes(part, texts * sequences * longest)
 
 
 def adapter_parameters(top: Part, spec: JobSpec) -> int:
