@@ -380,14 +380,10 @@ def test_what_an_encoder_decoder_refuses(changes: dict[str, Any], said: str, t5:
     assert said in str(error.value)
 
 
-def test_an_encoder_decoder_learns_nothing_else(t5: str, tmp_path: Path) -> None:
+def test_an_encoder_decoder_continues_no_text(t5: str, tmp_path: Path) -> None:
     alone = Dataset(tuple((source,) for source, _ in TRAIN.texts))
-    labelled = Dataset(TRAIN.texts, tuple("ab"[number % 2] for number in range(len(TRAIN))))
-    with customer(t5, tmp_path) as client:
-        with pytest.raises(ModelError, match="is an encoder-decoder"):
-            client.finetune(alone, objective="lm", eta=math.inf)
-        with pytest.raises(ModelError, match="is an encoder-decoder"):
-            client.finetune(labelled, eta=math.inf)
+    with customer(t5, tmp_path) as client, pytest.raises(ModelError, match="is an encoder-decoder"):
+        client.finetune(alone, objective="lm", eta=math.inf)
 
 
 def test_other_models_have_no_target_texts(tmp_path: Path) -> None:

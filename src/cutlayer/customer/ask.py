@@ -170,7 +170,8 @@ def continue_texts(
     tokens = _read_prompts(query, Dataset(tuple((prompts[row],) for row in order)))
     limit = query.offer.model.max_length - profile.spec.tuning.positions
     told: OnText = (lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None)
-    if profile.spec.objective is Objective.LM and (sampling.num_beams > 1 or query.session.reading.dictionary):
+    there = profile.spec.objective is Objective.LM and (sampling.num_beams > 1 or query.session.reading.dictionary)
+    if there or profile.spec.sends_pairs:
         query.check_budget(tokens)
         positions = query.offer.positions
         found = written_there(

@@ -12,7 +12,7 @@ print(client.predict(result.adapter_id, ["a new note"]))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -75,6 +75,7 @@ class Settings(Privacy, Columns, total=False):
     privacy_budget: float | None
     label_epsilon: float | None
     label_budget: float | None
+    label_words: Mapping[str, str] | Sequence[str]
     labels_at: LabelsAt | Literal["customer", "vendor"]
     public_iterations: int
     seed: int | None
@@ -154,8 +155,8 @@ class Client(Connection):
     ) -> RunResult:
         """Fine-tunes the vendor's model on private texts, and measures what it cost and bought.
 
-        A classifier learns a label for each text. A language model learns to continue texts (of pairs the second text,
-        behind the first one), an encoder-decoder to write a target text for each source text; of both the customer
+        A classifier learns a label for each text, an encoder-decoder its words. A language model learns to continue
+        texts (of pairs the second one), an encoder-decoder to write a target text for each source; of both the customer
         holds the bottom and the tail, and the tokens to be predicted stay the true ones, but where words are drawn
         those that leave. What crosses into an encoder-decoder's decoder is made of its labels: with
         `Cut(target=0)` a table lookup reads them all, and the result says how many.
@@ -166,8 +167,7 @@ class Client(Connection):
             dev: Texts to stop on; `training.dev_share` of train where it is left out.
             test: Texts to measure utility on; without it, it is measured on dev, which chose the epoch.
             public_first: Language models and encoder-decoders: public text to begin with, before any private text
-                leaves: the split fine-tuning paper's defence, which did little where it was measured (see
-                `docs/papers/unsplit.md`).
+                leaves, which did little where it was measured (see `docs/papers/unsplit.md`).
             out: Folder of the run; a stopped run in it is resumed, and of a finished one the result is
                 returned again.
             progress: Where to show progress.
@@ -194,12 +194,13 @@ class Client(Connection):
         self,
         train: Source,
         *,
+        objective: Objective | str = Objective.CLASSIFICATION,
         dev: Source | None = None,
         test: Source | None = None,
         out: Path | None = None,
         progress: Shows = True,
         **settings: Unpack[Settings],
-    ) -> FinetuneResult | Detached:
+    ) -> FinetuneResult | LanguageResult | Detached:
         """Begins a run with `labels_at="vendor"`, and leaves it to the vendor once all texts are there.
 
         `finetune` with the same arguments waits for it and fetches the result. Arguments are those of `finetune`.
@@ -217,9 +218,9 @@ class Client(Connection):
                 remedy='Give labels_at="vendor" (--labels-at vendor), or wait for the run.',
             )
         files = train, dev, test, None
-        found = self._run(Objective.CLASSIFICATION, files, out=out, progress=progress, detach=True, **given)
-        if not isinstance(found, FinetuneResult | Detached):
-            raise TypeError("labels are a classifier's")
+        found = self._run(Objective(objective), files, out=out, progress=progress, detach=True, **given)
+        if not isinstance(found, FinetuneResult | LanguageResult | Detached):
+            raise TypeError("a run has a result of its objective")
         return found
 
     def _run(

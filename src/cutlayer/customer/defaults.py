@@ -73,10 +73,12 @@ class Learner:
     Attributes:
         texts: How many texts there are to train on, those included that are held out for dev.
         width: The model's hidden size.
+        drops_out: Whether a cut model can drop out as the whole one does.
     """
 
     texts: int
     width: int
+    drops_out: bool = True
 
 
 PAPERS: Final = Learner(texts=66_675, width=1024)
@@ -120,7 +122,7 @@ def _classifier_training(said: Mapping[str, Any], learner: Learner, rates: Rates
         "learning_rate": float(f"{rates.classifier * scale:.1g}"),
         "warmup_steps": _WARMUP,
         "packing": False,
-        "dropout": True,
+        "dropout": learner.drops_out,
     }
     settled = open_ | dict(said)
     if looks:  # each epoch is one more look at every text: no default multiplies these
@@ -145,6 +147,8 @@ def settle_cut(cut: Cut | None, objective: Objective, *, words: bool = False) ->
     usual = _CUTS[objective].model_dump()
     if words and objective is Objective.LM:
         usual["bottom"] = None
+    if objective is Objective.SEQ2SEQ and said.get("bottom", 0) is None:
+        usual = {"bottom": None, "tail": None, "target": 0}  # the vendor holds all of it
     return Cut.model_validate(usual | said)
 
 
@@ -159,7 +163,7 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     """
     if tuning.train_bottom is not None:
         return tuning.train_bottom
-    if not objective.generates or tuning.at_vendor:
+    if not objective.generates or tuning.at_vendor or cut.is_text:
         return TrainBottom.FROZEN
     blocks = cut.bottom or (cut.target if objective is Objective.SEQ2SEQ else cut.bottom)
     if blocks and privacy.mechanism != "vector":

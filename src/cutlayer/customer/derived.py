@@ -9,8 +9,8 @@ from cutlayer.core import Cut
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
 from cutlayer.customer.plain import plain_words
-from cutlayer.customer.reading import Reading, reading_of
-from cutlayer.customer.settings import RunSpec
+from cutlayer.customer.reading import Reading, pair_lengths, reading_of
+from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.models import Archive
 from cutlayer.privacy import (
     CustomerSecret,
@@ -89,12 +89,15 @@ def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
         home,
         max_length=spec.training.max_length,
         positions=spec.tuning.positions,
-        closed=spec.objective.generates,
+        closed=spec.objective is Objective.LM,
+        sides=pair_lengths(archive, spec) if spec.sends_pairs else None,
     )
 
 
 def prompt_reading(archive: Archive, home: Home, spec: RunSpec, *, segments: int) -> Reading:
-    """How a run's language model reads texts that it is to continue: whole, and closed where they are source texts.
+    """How a run's model reads texts that it is to continue: whole, and closed where they are a decoder's source texts.
+
+    An encoder-decoder's source texts are read as those of training were.
 
     Args:
         archive: What the vendor handed out.
@@ -102,6 +105,8 @@ def prompt_reading(archive: Archive, home: Home, spec: RunSpec, *, segments: int
         spec: The run's settings.
         segments: Texts of a row in training.
     """
+    if spec.objective is Objective.SEQ2SEQ:
+        return run_reading(archive, home, spec)
     return reading_of(
         spec.privacy, archive, home, max_length=None, positions=spec.tuning.positions, closed=segments == 2
     )

@@ -318,13 +318,14 @@ class Evidence:
             content = archive.template.max_content(rows.train.segments, spec.training.max_length)
             texts_of = _as_read(data) if spec.objective.generates else rows.train  # of those, empty ones are left out
             released = tokenise(texts_of, archive.tokenizer, max_content=content)
+        steps_crossed = spec.objective.generates and not spec.sends_pairs
         return cls(
             spec=spec,
             transcript=recorded.released.transcript,
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
-            trained=recorded.trained.only(hidden) if spec.objective.generates and words is None else None,
-            said=recorded.said if spec.objective.generates else None,
+            trained=recorded.trained.only(hidden) if steps_crossed and words is None else None,
+            said=recorded.said if steps_crossed else None,
             labels=labels,
             classes=classes,
             attributes=attribute_truths(rows.train, known, attacker, **where),
@@ -338,7 +339,7 @@ class Evidence:
             archive=archive,
             result=run.result(),
             words=words,
-            targets=recorded.predicted if spec.objective is Objective.SEQ2SEQ else None,
+            targets=recorded.predicted if spec.objective is Objective.SEQ2SEQ and steps_crossed else None,
         )
 
 

@@ -92,7 +92,8 @@ class Execution:
         job = open_job(plan, self.run, self.gate, self.home)
         if self.detach and not job.state.is_over:
             return Detached(job=self.run.identifier("job"), folder=self.run.folder)
-        link = (Seq2SeqLink if plan.spec.objective is Objective.SEQ2SEQ else Link)(self.gate, job)
+        in_two = plan.spec.objective is Objective.SEQ2SEQ and not plan.spec.sends_pairs
+        link = (Seq2SeqLink if in_two else Link)(self.gate, job)
         plan.session.link = link
         trainer = Trainer(
             plan.session,
@@ -152,4 +153,5 @@ class Execution:
             progress=self.progress,
             stage=f"privatize and release {name}",
             labels=labels,
+            once=not self.plan.spec.sends_pairs,
         )

@@ -45,7 +45,7 @@ def finetune(
         detach: Whether to leave a job to the vendor that it trains alone.
     """
     offer = choose_model(connection.gate(), given.model)
-    learner = Learner(texts=len(corpora.train), width=offer.model.width)
+    learner = Learner(len(corpora.train), offer.model.width, drops_out=offer.model.target_blocks is None)
     spec = settle(given, public=corpora.public is not None, learner=learner)
     spec = spec.model_copy(update={"model": offer.model.name})
     digests = corpora.digests(connection.home.secret.derive("data digest"))

@@ -15,6 +15,11 @@ _PAUSE_SECONDS: Final = 0.5
 """Between two looks: each is a frame, and a line of the ledger."""
 
 
+def _dev(value: float) -> str:
+    """A share of right labels, or a perplexity, which is above 1."""
+    return f"dev {100 * value:.1f} %" if value <= 1 else f"dev perplexity {value:.4g}"
+
+
 def follow(gate: Gate, job: str, progress: Progress) -> JobProgress:
     """Waits until a job is finished; whoever stops waiting may wait again.
 
@@ -29,7 +34,7 @@ def follow(gate: Gate, job: str, progress: Progress) -> JobProgress:
     after = 0
     while True:
         told = gate.send(routes.JOB_EVENTS, {"job": job, "after": after}).expect(JobProgress)
-        note = f"dev {100 * told.dev[-1]:.1f} %" if told.dev else told.state
+        note = _dev(told.dev[-1]) if told.dev else told.state
         progress.update("trained by the vendor", told.step, told.total_steps, note)
         if told.state is JobState.FINISHED:
             return told

@@ -17,6 +17,7 @@ from cutlayer import wire
 from cutlayer.core import VendorError
 from cutlayer.privacy import NewFrame
 from cutlayer.wire import Frame, Message, Reply, Route, Shape, Transport, WireType
+from cutlayer.wire.messages import JobSpec
 from cutlayer.wire.routes import LABELS_PUT
 
 if TYPE_CHECKING:
@@ -93,6 +94,12 @@ def _reported(route: Route, labels: ReportedLabels | None) -> dict[str, Tensor]:
     return {"labels": labels.labels.to(wire.smallest_index(int(labels.labels.max())))}
 
 
+def _told(control: Message | None) -> dict[str, int]:
+    """By kind, how many words a message tells: of labels, where the model writes them."""
+    words = control.label_words if isinstance(control, JobSpec) else None
+    return {} if words is None else {"words of a label": len(words)}
+
+
 class Gate:
     """Releases frames to one vendor and writes the ledger first.
 
@@ -158,6 +165,7 @@ class Gate:
                 payload_bytes={str(category): size for category, size in frame.payload_bytes().items()},
                 unsafe=self._terms.unsafe,
                 model=self._terms.model,
+                clear=_told(control),
             ),
             release=release,
             budget=None if release is not None and release.public else self._terms.budget,

@@ -25,6 +25,8 @@ from cutlayer.privacy import Release
 from cutlayer.wire import Reply, Route, Shape, WireType, routes
 from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
 
+PAIR_OUTPUT = 2
+"""Numbers that the vendor answers for a pair that it has whole: a target text's log-probability, of how many tokens."""
 _REPLAYS = 5
 """Times that a session is started anew for one token."""
 
@@ -280,7 +282,7 @@ class AdapterLink:
     Args:
         gate: The door.
         adapter: The adapter.
-        labels: Outputs of its head; None where the customer holds the tail.
+        labels: Outputs of its head, or `PAIR_OUTPUT`; None where the customer holds the tail.
     """
 
     def __init__(self, gate: Gate, adapter: str, *, labels: int | None) -> None:

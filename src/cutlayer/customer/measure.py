@@ -185,6 +185,9 @@ def _language(recorded: RecordedRun, utility: Score | None, common: dict[str, An
     )
 
 
+_SENT = "The vendor was sent target texts as they left, and took the steps itself."
+
+
 def _predicted(recorded: RecordedRun) -> int:
     """How many tokens of dev are predicted."""
     dev = recorded.data.dev
@@ -233,6 +236,8 @@ def _some_steps(recorded: RecordedRun, steps: Iterable[tuple[tuple[str, int], Te
 
 def _tokens_trained_on(recorded: RecordedRun, some: _Steps) -> Outcome:
     """Share of these steps' tokens that the vendor reads from gradients, by the tail as it was handed out."""
+    if recorded.spec.sends_pairs:
+        return NotApplicable(attack="tail-gradient", reason=_SENT)
     if recorded.numbers is not None:
         reason = "What is predicted are the tokens that left: gradients name no others."
         return NotApplicable(attack="tail-gradient", reason=reason)
@@ -247,6 +252,8 @@ def _tokens_said(recorded: RecordedRun) -> Outcome:
 
     Measured on the published adapter's answers about test, or dev, where the true tokens stand before each.
     """
+    if recorded.spec.sends_pairs:
+        return NotApplicable(attack="forward-leak", reason=_SENT)
     stream = recorded.predicted
     try:
         truth = recorded.said

@@ -100,8 +100,8 @@ class Plan:
 
     @property
     def _segments(self) -> int:
-        """Texts of a row as it leaves: those of an encoder-decoder leave one by one, those of a decoder joined."""
-        return 1 if self.spec.objective.generates else self.data.segments
+        """Texts of a row as it leaves: an encoder-decoder's leave one by one or as they are, a decoder's joined."""
+        return 1 if self.spec.objective.generates and not self.spec.sends_pairs else self.data.segments
 
     def record_set_spec(self, *, trained: bool) -> RecordSetSpec:
         """What the vendor is told of stored texts.
@@ -113,7 +113,7 @@ class Plan:
         told = {} if plain is None else {"plain_tokens": plain.count, "plain_sequences": len(plain.numbers)}
         return RecordSetSpec(
             **told,
-            num_labels=len(self.data.label_names) if self.by_vendor else None,
+            num_labels=(len(self.data.label_names) or None) if self.by_vendor else None,
             model=self.offer.model.name,
             cut=self.job_cut,
             form=self.spec.form,
@@ -151,6 +151,7 @@ class Plan:
             record_sets=tuple(run.identifier(name) for name in ("train", "dev")) if spec.stores else (),
             loop=self._loop,
             num_labels=len(self.data.label_names) or None,
+            label_words=self.data.label_words,
             trainable_bottom=not spec.stores,
             tuning=spec.tuning.told,
             shared_weights=trains_shared(spec, FAMILIES[self.offer.model.family]),
@@ -224,9 +225,15 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     _warn_of_clear_words(data)
-    if spec.labels_at is LabelsAt.VENDOR and spec.label_epsilon is None:
+    if data.label_words is not None and len(spec.label_words) < len(data.label_words):
         warnings.warn(
-            "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first.",
+            "The vendor is told what labels are called: this model writes their names. label_words gives other words.",
+            CutlayerWarning,
+            stacklevel=2,
+        )
+    if spec.labels_at is LabelsAt.VENDOR and (told := _told_as_they_are(spec)):
+        warnings.warn(
+            told,
             CutlayerWarning,
             stacklevel=2,
         )
@@ -247,6 +254,15 @@ def plan(
         session=session,
         forecast=forecast,
     )
+
+
+def _told_as_they_are(spec: RunSpec) -> str:
+    """What a run with labels at the vendor sends of them in clear; empty if nothing."""
+    if not spec.sends_pairs:
+        clear = spec.label_epsilon is None
+        return "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first." * clear
+    clear = spec.privacy.mechanism == "none"
+    return "Source and target texts are sent to the vendor as they are. --mechanism words draws them first." * clear
 
 
 def _warn_of_clear_words(data: Prepared) -> None:
@@ -281,7 +297,7 @@ def build_session(
         device: Where the bottom is computed.
     """
     secret = noise_secret(home, spec.unsafe_noise_seed)
-    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ else Session
+    kind = Seq2SeqSession if spec.objective is Objective.SEQ2SEQ and not spec.sends_pairs else Session
     return kind(
         archive=archive,
         parts=tune(archive, spec),

@@ -15,7 +15,8 @@ from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
 from cutlayer.customer.home import Home
-from cutlayer.customer.reading import Reading
+from cutlayer.customer.label_words import label_ids
+from cutlayer.customer.reading import Reading, pair_lengths
 from cutlayer.customer.session import Texts
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.customer.trainer import Examples
@@ -36,6 +37,7 @@ class Prepared(ABC):
         reported: Labels as losses are computed from them; `None` where tokens are predicted, and where nothing is
             trained.
         label_names: Labels in the order of the head's outputs; none where tokens are predicted.
+        label_words: Of each the ids that an encoder-decoder writes for it; `None` of other models.
         public: Texts to begin with, which anybody may read.
     """
 
@@ -45,6 +47,7 @@ class Prepared(ABC):
     importance: UtilityImportance | None = None
     reported: ReportedLabels | None = None
     label_names: tuple[str, ...] = ()
+    label_words: tuple[tuple[int, ...], ...] | None = None
     public: Examples | None = None
 
     @property
@@ -150,6 +153,7 @@ class LabelledTexts(Prepared):
         self._cti = spec.privacy.cti
         self.rows = rows
         self.label_names = rows.names.names
+        self.label_words = label_ids(self.label_names, spec.label_words, archive)
         self.max_content = archive.template.behind(spec.tuning.positions).max_content(
             rows.train.segments, spec.training.max_length
         )
@@ -313,18 +317,19 @@ class PairedTexts(SelfLabelled):
     """Source texts, and target texts of which each token is the label of those before it.
 
     A target text begins behind the decoder's start token and is closed by the tokenizer's end mark, which is
-    predicted and never sent.
+    predicted and never sent. Where the vendor has both texts, they are one record.
     """
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive, reading: Reading) -> None:
-        settings = spec.training
-        source, target = (each.behind(spec.tuning.positions) for each in (archive.template, archive.target_template))
-        self.max_content = source.max_content(1, settings.max_length)
-        self._max_target = target.max_content(1, settings.max_target_length or settings.max_length)
+        self._together = spec.sends_pairs
+        self.max_content, self._max_target = pair_lengths(archive, spec)
         super().__init__(rows, archive, reading)
 
     def _examples(self, texts: Texts) -> Examples:
         tokens = texts.tokens
+        if self._together:  # as they leave, which of drawn words is another number of tokens
+            leaving = self.privatizing.privatizer.shape(tokens)
+            return Examples(texts, leaving, self._archive.template.segment_lengths(leaving).sum(1))
         templates = (self._archive.template, self._archive.target_template)
         sides = [
             template.segment_lengths(Tokens((segment,))).sum(1)
@@ -336,6 +341,8 @@ class PairedTexts(SelfLabelled):
     def _tokenise(self, dataset: Dataset, name: str) -> Texts:
         if dataset.segments != 2:
             raise ConfigError(f"{name} has no target texts.", remedy="Name their column: --target-column.")
+        if self._reading.dictionary is not None:
+            return Texts(self._reading.read(dataset, max_content=self.max_content + self._max_target))
         limits = (self.max_content, self._max_target)
         sides = [
             tokenise(Dataset(tuple((row[side],) for row in dataset.texts)), self._archive.tokenizer, max_content=limit)
@@ -360,7 +367,7 @@ def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> St
 
 def _longest(examples: Examples, tokens: Tokens, archive: Archive) -> tuple[int, int]:
     """Positions of the longest source text, and of the longest target text where texts have one."""
-    if archive.manifest.target_template is None:
+    if archive.manifest.target_template is None or isinstance(examples.labels, Tensor):
         return int(examples.lengths.max()), 0
     source, target = (
         int(template.segment_lengths(Tokens((segment,))).max())

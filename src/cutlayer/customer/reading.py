@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cutlayer.core import Cut, PrivacyError, Ragged, Tokens
+from cutlayer.core import ConfigError, Cut, Fault, PrivacyError, Ragged, Tokens
 from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
+from cutlayer.customer.settings import RunSpec
 from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
 from cutlayer.data.tokenise import kept_lengths
 from cutlayer.models import Archive, principal_components, word_vectors
@@ -145,6 +146,34 @@ def _blank(after: str) -> str:
     return after and ("\n" if "\n" in after else " ")
 
 
+def pair_lengths(archive: Archive, spec: RunSpec) -> tuple[int, int]:
+    """Tokens of a source text and of a target text at most, special tokens left out.
+
+    Where the vendor has both, they are one record, and take the model's positions together.
+
+    Args:
+        archive: What the vendor handed out.
+        spec: The run's settings.
+
+    Raises:
+        ConfigError: Too many were asked for.
+    """
+    training = spec.training
+    source, target = (each.behind(spec.tuning.positions) for each in (archive.template, archive.target_template))
+    longest = source.max_content(1, training.max_length)
+    written = target.max_content(1, training.max_target_length or training.max_length)
+    if not spec.sends_pairs:
+        return longest, written
+    together = source.max_content(2)
+    if training.max_target_length is None:
+        written = min(written, together // 2)
+    if written >= together:
+        raise ConfigError(
+            [Fault("max_target_length", training.max_target_length, f"leaves no room for source texts: {together}")]
+        )
+    return min(longest, together - written), written
+
+
 def reading_of(
     privacy: PrivacySpec,
     archive: Archive,
@@ -153,6 +182,7 @@ def reading_of(
     max_length: int | None,
     positions: int = 0,
     closed: bool = False,
+    sides: tuple[int, int] | None = None,
 ) -> Reading:
     """How texts are read for these settings.
 
@@ -163,6 +193,7 @@ def reading_of(
         max_length: Tokens of a text as it leaves, special tokens included; `None` for the model's limit.
         positions: Of the model's, those that stand before each text.
         closed: Whether they are a language model's: closed, and of pairs one behind the other.
+        sides: Of an encoder-decoder's pairs, tokens of a source text and of a target text; `None` of others.
 
     Raises:
         ConfigError: There is no such tagger, or no such vocabulary, or it lacks a category.
@@ -179,6 +210,12 @@ def reading_of(
             content = most if len(columns) == 1 else most - 1
             texts = tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=content)
             return (closing.join(texts.segments, most),)
+        if sides is not None:
+            each_side = (Dataset(tuple((text,) for text in column)) for column in columns)
+            return tuple(
+                tokenise(each, archive.tokenizer, max_content=most).segments[0]
+                for each, most in zip(each_side, sides, strict=False)
+            )
         most = template.max_content(len(columns), max_length)
         return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
 
@@ -193,7 +230,7 @@ def reading_of(
         home.path, privacy.source, privacy.vocabulary, privacy.chosen,
         constrained=privacy.candidates == "category", tagger=tagger.name,
     )  # fmt: skip
-    written_as = f"{archive.tokenizing} {max_length} {positions}{' closed' if closed else ''}"
+    written_as = f"{archive.tokenizing} {max_length} {positions}{' closed' if closed else ''}{sides or ''}"
     return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as), closing)
 
 

@@ -136,8 +136,12 @@ class RecordedRun:
         """By record set, the number of the record that holds each text; empty where each step released its own."""
         if not self.spec.stores:
             return {}
-        privatizer = self.data.privatizing.privatizer
-        return {self.run.identifier("train"): record_numbers(privatizer, self.data.train)}
+        return {self.run.identifier("train"): self._record_numbers(self.data.privatizing.privatizer)}
+
+    def _record_numbers(self, privatizer: Privatizer) -> Tensor:
+        if self.spec.sends_pairs:
+            return torch.arange(len(self.data.train))  # equal pairs are records of their own
+        return record_numbers(privatizer, self.data.train)
 
     @cached_property
     def numbers(self) -> WordNumbers | None:
@@ -153,7 +157,7 @@ class RecordedRun:
         return word_stream(
             self.numbers,
             self.data.tokens,
-            record_numbers(self.numbers.privatizer, self.data.train),
+            self._record_numbers(self.numbers.privatizer),
             record_set=self.run.identifier("train"),
             archive=self.archive,
             seen=self.crossed,
@@ -211,7 +215,8 @@ class RecordedRun:
 
     @property
     def _pairs(self) -> bool:
-        return self.spec.objective is Objective.SEQ2SEQ
+        """Whether source and target texts crossed by themselves."""
+        return self.spec.objective is Objective.SEQ2SEQ and not self.spec.sends_pairs
 
     @cached_property
     def _steps(self) -> Steps:

@@ -32,6 +32,8 @@ from cutlayer.customer.settings import BUDGETS, RunSpec
 from cutlayer.wire.recording import BODY_FILE, INDEX_FILE
 
 KEPT_CHECKPOINTS = 2
+_LABELS = ("label_words",)
+"""Settings that hold labels, which no message tells."""
 VERSION = 2
 """Of what a run's order and draws follow from."""
 OPTIMISER = "optimiser/"
@@ -233,7 +235,10 @@ class Run:
         differing = sorted(key for key in before | now if now.get(key) != before.get(key))
         if differing:
             # what was left open came out otherwise then, where an earlier version had another default
-            told = (f"{key} (there {_shown(before.get(key))}, here {_shown(now.get(key))})" for key in differing)
+            told = (
+                key if key in _LABELS else f"{key} (there {_shown(before.get(key))}, here {_shown(now.get(key))})"
+                for key in differing
+            )  # fmt: skip
             raise ConfigError(
                 f"{folder} holds a run with other settings: {', '.join(told)}.",
                 remedy="Give these settings as they are there, and it goes on; or choose another folder with --out.",

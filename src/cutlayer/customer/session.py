@@ -30,6 +30,7 @@ from cutlayer.models import (
     weights_of,
 )
 from cutlayer.models.cutting import block_list
+from cutlayer.models.label_words import mean_loss
 from cutlayer.privacy import Excerpts, Privatizer, Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import Form, Precision, WireType, decode_tensors, encode_tensors, pack, routes, unpack
@@ -256,7 +257,7 @@ class Session(nn.Module):
         return self._finish(output, self.segment_lengths(texts))
 
     def loss(self, texts: Texts | Stored, labels: Tensor | Tokens, *, look: int | None = None) -> Tensor:
-        """Mean cross-entropy. Labels are an argument of the loss, never of the forward pass.
+        """Mean cross-entropy, of words too where labels are. They are an argument of the loss, never of `forward`.
 
         Args:
             texts: `n` texts.
@@ -265,7 +266,7 @@ class Session(nn.Module):
         """
         output = self(texts, look=look)
         if isinstance(labels, Tensor):
-            return nn.functional.cross_entropy(output, labels)
+            return mean_loss(output, labels, written=self.archive.manifest.target_template is not None)
         return self.next_token_losses(output, labels).values.mean()
 
     def next_token_losses(self, logits: Tensor, labels: Tokens) -> Ragged:
@@ -352,7 +353,7 @@ class Session(nn.Module):
 
     def _bottom(self, tokens: Payload) -> Rows:
         """The bottom's output at all real positions of drawn tokens."""
-        if not isinstance(self.bottom, Bottom):
+        if self.bottom is None:
             raise ModelError("A text cut has no bottom.", remedy="Use bottom 0 or more.")
         if isinstance(tokens, Rows):
             raise ModelError("These texts went through the bottom already.")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from cutlayer.core.cut import CUT, Cut
 from cutlayer.core.setting import Shown, setting
@@ -339,8 +339,14 @@ class FinetuneSpec(SettingsSpec):
     labels_at: LabelsAt = setting(
         LabelsAt.CUSTOMER,
         help="Classifiers: where labels are. vendor: they are sent as label_epsilon reports them, in clear without it, "
-        "and the vendor trains alone.",
+        "and the vendor trains alone. Encoder-decoders at the text cut: target texts are sent with source texts.",
         shown=Shown(PRIVACY, source="RAPT §III-B"),
+    )
+    label_words: tuple[str, ...] = setting(
+        (),
+        help="Classifiers on an encoder-decoder, which writes the words of a label: what it writes for one. The vendor "
+        "is told these words.",
+        shown=Shown(TRAINING, metavar="LABEL=WORDS", source="RAPT §V-A1", default="the labels themselves"),
     )
     label_budget: float | None = setting(
         None,
@@ -369,6 +375,11 @@ class FinetuneSpec(SettingsSpec):
         "For tests.",
         shown=Shown(PRIVACY, metavar="N"),
     )
+
+    @field_validator("label_words", mode="before")
+    @classmethod
+    def _as_written(cls, given: Any) -> Any:
+        return tuple(f"{label}={words}" for label, words in given.items()) if isinstance(given, Mapping) else given
 
 
 class RunSpec(FinetuneSpec):
@@ -412,9 +423,15 @@ class RunSpec(FinetuneSpec):
     def stores(self) -> bool:
         """Whether every text is released once and stored, and steps name it.
 
-        An encoder-decoder's target texts meet what the vendor's encoder makes of their source, which changes.
+        An encoder-decoder's target texts meet what the vendor's encoder makes of their source, which changes; unless
+        the vendor has all of it.
         """
-        return self.train_bottom is TrainBottom.FROZEN and self.objective is not Objective.SEQ2SEQ
+        return self.train_bottom is TrainBottom.FROZEN and (self.objective is not Objective.SEQ2SEQ or self.sends_pairs)
+
+    @property
+    def sends_pairs(self) -> bool:
+        """Whether an encoder-decoder's target texts are the vendor's, beside their source texts."""
+        return self.objective is Objective.SEQ2SEQ and self.labels_at is LabelsAt.VENDOR
 
 
 class Sampling(SettingsSpec):

@@ -9,7 +9,7 @@ import torch
 from cutlayer.core import ConfigError, Fault, Ragged, Tokens
 from cutlayer.customer.beams import search_of
 from cutlayer.customer.gate import Gate, StepTensors
-from cutlayer.customer.generate import OnText, Writer, check_prompts
+from cutlayer.customer.generate import OnText, Writer, check_prompts, check_targets
 from cutlayer.customer.results import Generation
 from cutlayer.customer.sampling import check_sampling
 from cutlayer.customer.session import Session
@@ -52,7 +52,12 @@ def written_there(
     check_searched(session, sampling)
     opening = len(session.archive.template.opening)
     (leaving,) = session.privatizer.shape(prompts).segments
-    longest = check_prompts(leaving, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
+    behind = session.archive.manifest.target_template is None  # else a text of its own is written
+    if behind:
+        longest = check_prompts(leaving, opening=opening, limit=limit, new_tokens=sampling.max_new_tokens)
+    else:
+        target = check_targets(leaving, limit=limit, new_tokens=sampling.max_new_tokens)
+        longest = max(target, int(leaving.lengths.max()) + session.archive.template.special_count(1))
     if sampling.num_beams * longest > positions:
         raise ConfigError(
             [Fault("num_beams", sampling.num_beams, f"makes {sampling.num_beams * longest} positions of a text")],
@@ -71,7 +76,7 @@ def written_there(
                 session.archive.tokenizer,
                 sampling.stop_strings,
                 lambda piece, number=number: on_text(number, piece),  # type: ignore[misc]
-                before=before[-1:].tolist(),
+                before=before[-1:].tolist() if behind else (),
             )
             writer.add_all(ids.tolist())
             writers.append(writer)
@@ -99,7 +104,7 @@ def check_searched(session: Session, sampling: Sampling) -> None:
     Raises:
         ConfigError: The customer holds weights that choose tokens, or tokens are to be drawn.
     """
-    here = session.form is not Form.IDS or session.archive.cut.tail != 0 or bool(session.trained())
+    here = session.form is not Form.IDS or session.archive.cut.tail not in (0, None) or bool(session.trained())
     check_sampling(sampling, beams=not here, vocabulary=len(session.archive.candidates))
     if here:
         raise ConfigError(

@@ -82,6 +82,9 @@ def evaluate(session: Session, examples: Examples, *, positions: int, progress: 
         output = session(texts)
         if isinstance(labels, Tensor):
             right += int((output.argmax(1) == labels).sum())
+        elif session.tail is None:
+            losses.append(-output[:, 0].double())
+            counts.append(output[:, 1].double())
         else:
             found = session.next_token_losses(output, labels)
             counts.append(found.lengths.double())

@@ -23,6 +23,7 @@ from cutlayer.models import (
     set_checkpointing,
     set_dropout,
 )
+from cutlayer.wire import Form
 
 P = TypeVar("P", bound=Part)
 AnyBottom = Bottom | Seq2SeqBottom
@@ -100,10 +101,10 @@ def tune(archive: Archive, spec: RunSpec) -> Tuned:
 def trains_shared(spec: RunSpec, family: Family) -> bool:
     """Whether a run trains what all blocks of a stack use, at both parties.
 
-    In the whole model it stands in a stack's first block, so it is frozen with the bottom.
+    In the whole model it stands in a stack's first block, so it is frozen with the bottom, if there is one.
     """
-    frozen = spec.train_bottom is TrainBottom.FROZEN
-    return family.shares and isinstance(spec.tuning, FullTuning) and not frozen
+    kept = spec.train_bottom is TrainBottom.FROZEN and spec.form is not Form.IDS
+    return family.shares and isinstance(spec.tuning, FullTuning) and not kept
 
 
 def _adapted(part: P | None, tuning: TuningSpec, *, seed: int) -> P | None:

@@ -76,6 +76,7 @@ def upload(
     progress: Progress,
     stage: str,
     labels: ReportedLabels | None = None,
+    once: bool = True,
 ) -> Uploaded:
     """Releases texts into a record set, or finishes a broken upload of it.
 
@@ -88,6 +89,7 @@ def upload(
         progress: Where to show progress.
         stage: What to call it there.
         labels: What is to lie beside them at the vendor; `None` where labels stay here.
+        once: Whether texts of one release share a record. Else nothing tells the vendor how many texts a record is of.
 
     Raises:
         PrivacyError: The vendor holds other bytes for these texts than those drawn now.
@@ -97,18 +99,20 @@ def upload(
     held = {shard.number: shard.sha256 for shard in info.shards}
     size = BLOCK_TOKENS if spec.form is Form.IDS else max(1, BLOCK_BYTES // (4 * gate.width))
     uploaded = Uploaded()
-    number_of: dict[bytes, int] = {}
+    number_of: dict[tuple[bytes, int], int] = {}
     shard = 0
     for chosen in blocks(texts.tokens, size):
         some = texts.select(chosen)
         release = session.release(some).release
         new = []
         for place, identity in enumerate(release.identities):
-            if identity not in number_of:
-                number_of[identity] = len(number_of)
-                uploaded.first_text.append(int(chosen[place]))
+            text = int(chosen[place])
+            key = identity, 0 if once else text
+            if key not in number_of:
+                number_of[key] = len(number_of)
+                uploaded.first_text.append(text)
                 new.append(place)
-            uploaded.record_of.append(number_of[identity])
+            uploaded.record_of.append(number_of[key])
         uploaded.segment_lengths.append(session.segment_lengths(some))
         uploaded.tokens += int(release.tokens.sum())
         if release.replaced is None or uploaded.replaced is None:

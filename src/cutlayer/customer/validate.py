@@ -127,8 +127,10 @@ def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with labels at the vendor."""
     if spec.labels_at is LabelsAt.CUSTOMER:
         return
-    if spec.objective.generates or not spec.stores:
-        yield Fault("labels_at", spec.labels_at, "is for classifiers with a frozen bottom: others' labels stay here")
+    pairs = spec.sends_pairs and spec.cut.is_text
+    if not pairs and (spec.objective.generates or not spec.stores):
+        why = "is for classifiers with a frozen bottom, and for seq2seq at bottom text: others' labels stay here"
+        yield Fault("labels_at", spec.labels_at, why)
     if spec.training.epochs > MAX_EPOCHS_ALONE:
         yield Fault("epochs", spec.training.epochs, f"must be at most {MAX_EPOCHS_ALONE} with labels at the vendor")
 
@@ -177,6 +179,8 @@ def _classifier_faults(spec: RunSpec) -> Iterator[Fault]:
 
 def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with learning text."""
+    if spec.label_words:
+        yield Fault("label_words", f"{len(spec.label_words)} of them", "must be left out: there are no labels")
     iterations, accumulated = spec.public_iterations, spec.training.gradient_accumulation_steps
     if spec.cut.target and spec.objective is not Objective.SEQ2SEQ:
         yield Fault("target", spec.cut.target, "must be 0: a language model has one stack of blocks")
@@ -206,10 +210,13 @@ def _generating_faults(spec: RunSpec) -> Iterator[Fault]:
 
 def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
     """What an encoder-decoder does not allow."""
-    if spec.cut.bottom is None:
-        yield Fault("bottom", "text", "must be 0 or more: the ids of target texts are their labels")
-    if spec.privacy.mechanism == "words":
-        yield Fault("mechanism", "words", "is for classifiers and decoders, which take token ids: use text-to-text")
+    if spec.cut.is_text and not spec.sends_pairs:
+        why = "must be 0 or more: the ids of target texts are their labels, which leave with labels_at vendor alone"
+        yield Fault("bottom", "text", why)
+    if spec.cut.is_text and spec.cut.tail is not None:
+        yield Fault("tail", spec.cut.tail, "must be left out at bottom text: the vendor has the whole decoder")
+    if spec.privacy.mechanism == "words" and not spec.cut.is_text:
+        yield Fault("mechanism", "words", "needs bottom text and labels_at vendor: ids leave, of targets too")
     if spec.privacy.place is Place.ACTIVATIONS:
         yield Fault(
             "place",
@@ -219,10 +226,18 @@ def _seq2seq_faults(spec: RunSpec) -> Iterator[Fault]:
         )
     if spec.training.packing:
         yield Fault("packing", True, "must be off: each source text has a target text of its own")
-    if spec.tuning.method == "prefix" and spec.training.gradient_checkpointing:
+    yield from _writer_faults(spec)
+
+
+def _writer_faults(spec: RunSpec) -> Iterator[Fault]:
+    """What an encoder-decoder does not allow, whatever it writes."""
+    tuning = spec.tuning
+    if tuning.method == "prefix" and spec.training.gradient_checkpointing:
         yield Fault("gradient_checkpointing", True, "must be off with a prefix: a block is computed once with its keys")
     if spec.training.dropout:
         yield Fault("dropout", True, "must be off: a cut encoder-decoder cannot drop out as the whole one does")
+    if tuning.pooling != type(tuning).model_fields["pooling"].default:
+        yield Fault("pooling", tuning.pooling, "must be left out: labels and texts are written, no head reads a text")
 
 
 def _data_faults(spec: RunSpec, data: DataSpec) -> Iterator[Fault]:
@@ -341,14 +356,17 @@ def check_model(spec: RunSpec, model: ModelInfo) -> None:
     Raises:
         ModelError: It is an encoder-decoder and the objective is for others, or the other way round; or the method
             trains nothing on it.
-        ConfigError: The method leaves no position for a text, or tunes weights that the vendor keeps in 4 bits.
+        ConfigError: The method leaves no position for a text, or tunes weights that the vendor keeps in 4 bits; or
+            what was said of training is not for encoder-decoders.
     """
     pairs, seq2seq = model.target_blocks is not None, spec.objective is Objective.SEQ2SEQ
-    if pairs and not seq2seq:
+    if pairs and spec.objective is Objective.LM:
         raise ModelError(
             f"{model.name} is an encoder-decoder ({model.family}): it writes a target text for each source text.",
             remedy='Use --objective seq2seq (in Python objective="seq2seq"), or another model.',
         )
+    if faults := [*(_writer_faults(spec) if pairs else ())]:
+        raise ConfigError(faults)
     if seq2seq and not pairs:
         raise ModelError(f"{model.name} ({model.family}) is no encoder-decoder.", remedy="Choose one, T5 for example.")
     check_method(spec.tuning, model.family)

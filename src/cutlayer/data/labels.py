@@ -13,7 +13,7 @@ from cutlayer.core import DataError
 
 @dataclass(frozen=True)
 class LabelNames:
-    """The labels of a task in the order of the head's outputs. They never leave the customer.
+    """The labels of a task in the order of the head's outputs. They leave the customer as words that are written alone.
 
     Attributes:
         names: At least two different names.

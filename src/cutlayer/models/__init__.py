@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         read_manifest,
         write_archive,
     )
-    from cutlayer.models.beams import BeamSearch, Continued, best_texts
+    from cutlayer.models.beams import BeamSearch, Continued, Translated, best_texts
     from cutlayer.models.cutting import (
         Bottom,
         Part,
@@ -104,6 +104,7 @@ __all__ = [
     "Tail",
     "Template",
     "Top",
+    "Translated",
     "WeightGroup",
     "adapter_state",
     "attach",

@@ -15,6 +15,7 @@ from cutlayer.core import Ragged
 from cutlayer.models.cutting import Tail, Top
 from cutlayer.models.decoding import Decoding
 from cutlayer.models.inputs import Inputs
+from cutlayer.models.seq2seq import Seq2SeqTop
 
 Follow = Callable[[Ragged, Tensor | None], Tensor]
 """Logits `[n, vocabulary]` of what follows `n` texts, of their newest ids (of their beginnings at first) and of which
@@ -145,6 +146,38 @@ class Continued:
         here = torch.zeros(len(hidden), 1, dtype=torch.int64, device=self._device)
         logits: Tensor = self._tail(hidden, Inputs(here + 1, here))
         return logits[:, -1].float().cpu()
+
+
+class Translated:
+    """A whole encoder-decoder that writes target texts: what `best_texts` asks, beginning with the start token.
+
+    Args:
+        top: The model.
+        sources: The source texts' ids and mask.
+        beams: Target texts that are followed for each.
+    """
+
+    @torch.no_grad()
+    def __init__(self, top: Seq2SeqTop, sources: Inputs, *, beams: int) -> None:
+        self._top = top
+        self._cache = top.new_cache()
+        self._decoding = Decoding(beams * len(sources.attention_mask))
+        self._device = next(top.parameters()).device
+        sources = sources.to(self._device)
+        self._encoded = top.encode(sources).repeat_interleave(beams, 0)
+        mask, positions = (each.repeat_interleave(beams, 0) for each in (sources.attention_mask, sources.position_ids))
+        self._seen = Inputs(mask, positions)
+
+    @torch.no_grad()
+    def __call__(self, newest: Ragged, parents: Tensor | None) -> Tensor:
+        """See `Follow`; texts go on from others of the same source text alone."""
+        if parents is not None:
+            self._cache.reorder_cache(parents.to(self._device))  # type: ignore[arg-type]  # any integers will do
+            self._decoding.reorder(parents)
+        inputs = self._decoding.grow(newest.lengths)
+        ids = self._decoding.pad(newest, inputs)
+        target = inputs.with_ids(ids).to(self._device)
+        return self._top.decode(self._encoded, self._seen, target, None, self._cache)[:, -1].float().cpu()
 
 
 def _until_end(ids: list[int], end: int) -> list[int]:

@@ -67,10 +67,10 @@ def head_parameters(part: Part, *, width: int, vocabulary: int) -> int:
 
 @contextmanager
 def last_states(part: Part) -> Iterator[list[Tensor]]:
-    """Keeps, of each forward pass, what the classification head is computed from: `[batch, virtual + seq, hidden]`.
+    """Keeps, of each forward pass, what the classifier is computed from: `[batch, virtual + seq, hidden]`.
 
     Args:
-        part: A part with one stack of blocks, which ends in a classification head.
+        part: A part that classifies; of an encoder-decoder what is read is the encoder's output.
     """
     seen: list[Tensor] = []
 
@@ -78,8 +78,8 @@ def last_states(part: Part) -> Iterator[list[Tensor]]:
         seen.append(output if isinstance(output, Tensor) else output.last_hidden_state)
 
     # a decoder's norm stands behind its blocks; of an encoder, what is handed to its head may be a mean already
-    decoder = part.family.kind is Kind.DECODER
-    module = part.runner if decoder else list(block_list(part.model, part.stack))[-1]
+    encoder = part.family.kind is Kind.ENCODER
+    module = list(block_list(part.model, part.stack))[-1] if encoder else part.runner
     hook = module.register_forward_hook(keep)
     try:
         yield seen

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     Cache,
     DynamicCache,
@@ -39,6 +39,7 @@ from cutlayer.models.cutting import (
     trim,
 )
 from cutlayer.models.inputs import Inputs, Template
+from cutlayer.models.label_words import LabelWords, Words
 from cutlayer.models.twin import twin
 
 
@@ -109,6 +110,10 @@ class Seq2SeqBottom(Seq2SeqPart):
             return rows
         return self._encode(inputs, inputs_embeds=rows)
 
+    def forward(self, inputs: Inputs) -> Tensor:
+        """As `encode`, `[batch, source, width]`: the boundary of a model whose decoder is the vendor's."""
+        return self.encode(inputs)
+
     def decode(self, encoded: Tensor, inputs: Inputs, target: Inputs, cache: Cache | None = None) -> Tensor:
         """The target text's boundary `[batch, target, width]`.
 
@@ -130,7 +135,57 @@ class Seq2SeqBottom(Seq2SeqPart):
 
 
 class Seq2SeqTop(Seq2SeqPart):
-    """What the vendor computes: the blocks between."""
+    """What the vendor computes: the blocks between.
+
+    Attributes:
+        label_words: What it tells labels by, where it is a classifier.
+    """
+
+    label_words: LabelWords | None = None
+
+    def tell(self, words: Words) -> None:
+        """Makes it a classifier, in place.
+
+        Args:
+            words: Of each label the ids that are written for it, what closes them among them.
+
+        Raises:
+            ModelError: The customer holds a part of the decoder.
+        """
+        if not self.has_head or not isinstance(self._decoder.get_submodule("embed_tokens"), nn.Embedding):
+            raise ModelError("Labels are told by a whole decoder, and the customer holds a part of this one.")
+        self.label_words = LabelWords.of_ids(words, start=int(self.model.config.decoder_start_token_id))
+
+    def forward(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
+        """Log-probabilities `[batch, labels]` of the words of each label.
+
+        Args:
+            inputs: The text's mask; its ids for a text cut.
+            hidden: The text's boundary `[batch, source, width]`; None for a text cut.
+        """
+        words = self.label_words
+        if words is None:
+            raise ModelError("This part does not know the words of any label.", remedy="Attach it with label_words.")
+        encoded, device = self.encode(inputs, hidden), inputs.attention_mask.device
+        times = len(words.entering)
+        seen = Inputs(*(each.repeat_interleave(times, 0) for each in (inputs.attention_mask, inputs.position_ids)))
+        mask = words.mask.to(device).repeat(len(encoded), 1)
+        target = Inputs(mask, (mask.cumsum(1) - 1).clamp(min=0), words.entering.to(device).repeat(len(encoded), 1))
+        return words.scores(self.decode(encoded.repeat_interleave(times, 0), seen, target))
+
+    def log_likelihood(self, inputs: Inputs, target: Inputs) -> Tensor:
+        """What whole target texts come to, `[batch, 2]`: their log-probability, and of how many tokens, with their end.
+
+        Args:
+            inputs: The source texts' ids and mask.
+            target: The target texts', behind the start token.
+        """
+        ids, mask = cast(Tensor, target.input_ids), target.attention_mask
+        logits = self.decode(self.encode(inputs), inputs, target)
+        ends = mask.sum(1) - 1  # the last position of each is followed by the mark that ends it
+        followers = ids.roll(-1, 1).scatter(1, ends[:, None], int(self.model.config.eos_token_id))
+        logs = logits.float().log_softmax(-1).gather(-1, followers[..., None])[..., 0]
+        return torch.stack([(logs * mask).sum(1), mask.sum(1).to(logs)], 1)
 
     def encode(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
         """The encoder's output `[batch, source, width]`.
@@ -213,7 +268,8 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
         bottom = Seq2SeqBottom(_part(model, spans, head=False), head=False)
     spans = (
         _Span(lower, depth, table=cut.is_text, after=True),
-        _Span(cut.target, upper, table=cut.is_text, after=whole),
+        # a whole decoder begins with tokens of its own, where it tells labels
+        _Span(cut.target, upper, table=cut.is_text or (whole and not cut.target), after=whole),
     )
     top = Seq2SeqTop(_part(model, spans, head=whole), head=whole)
     if not whole:

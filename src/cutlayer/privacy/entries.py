@@ -23,6 +23,7 @@ class NewFrame:
         payload_bytes: Bytes of its tensors, by what they are spent on.
         unsafe: Whether noise comes from a seed.
         model: What the vendor calls the model.
+        clear: By kind, how many words it tells as they are beside what a release has.
     """
 
     run: str
@@ -32,6 +33,7 @@ class NewFrame:
     payload_bytes: Mapping[str, int]
     unsafe: bool
     model: str = ""
+    clear: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class FrameEntry:
         where: Values of the path's placeholders.
         payload_bytes: Bytes of its tensors, by what they were spent on.
         texts: How many texts it releases.
-        clear: By kind, how many of their words a privatizer's own rule left as they are.
+        clear: By kind, how many words a privatizer's own rule left as they are, and how many labels' words are told.
         unsafe: Whether noise came from a seed.
         closed: When its answer came; `None`: it may have left.
         uplink_bytes: Bytes on the wire, envelope included.

@@ -167,7 +167,7 @@ class Ledger:
                 (
                     now, frame.run, frame.vendor, frame.route, json.dumps(dict(frame.where)),
                     json.dumps(dict(frame.payload_bytes)), 0 if release is None else len(release.of), frame.unsafe,
-                    json.dumps({} if release is None else release.clear_words()),
+                    json.dumps({**frame.clear} if release is None else release.clear_words()),
                 ),
             ).lastrowid  # fmt: skip
             if entry is None:
@@ -212,10 +212,13 @@ class Ledger:
             return not _any_release(connection)
 
     def clear(self, run: str) -> dict[str, int]:
-        """By kind, how many words of a run's texts left as they are, each record counted once."""
+        """By kind, how many words of a run's texts, or of its labels, left as they are, each record counted once."""
         with self._database.read() as connection:
             rows = connection.execute(
-                "SELECT key, SUM(value) FROM frames, json_each(clear) WHERE run = ? GROUP BY key ORDER BY key", (run,)
+                # a message without texts tells the same however often it is sent
+                "SELECT key, SUM(value) FROM (SELECT DISTINCT CASE WHEN texts > 0 THEN entry END, route, place, clear "
+                "FROM frames WHERE run = ?), json_each(clear) GROUP BY key ORDER BY key",
+                (run,),
             ).fetchall()
         return dict(rows)
 

@@ -15,17 +15,20 @@ from sqlalchemy import select
 
 from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.core.files import removed
-from cutlayer.models import Continued, Seq2SeqTop, Top, best_texts, load_adapter, own_bytes
+from cutlayer.models import BeamSearch, Continued, Seq2SeqTop, Top, Translated, best_texts, load_adapter, own_bytes
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.checks import check_positions, check_room, read_growth, read_query, read_search
+from cutlayer.vendor.checks import check_positions, check_room, read_growth, read_query, read_search, read_sources
 from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.database import Adapter, Database
-from cutlayer.vendor.passes import in_pieces, infer
+from cutlayer.vendor.passes import in_pieces, infer, writes
 from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList
+
+Texts = list[list[int]]
+"""Ids of each text."""
 
 
 @dataclass
@@ -147,33 +150,46 @@ class Adapters:
         """
         live = yield from self.touch(tenant, name)
         info, part = live.info, live.part
-        if info.form is not Form.IDS or info.cut.tail != 0 or not isinstance(part, Top):
-            raise unacceptable(
-                "does-not-write",
-                f"Adapter {name} is of cut {info.cut.slug}: texts are written here at the text cut with a tail of 0.",
-                remedy="Begin a generation session, or query an adapter of that cut.",
-            )
         card, limits = self._catalogue.card(info.model), self._settings.limits
         tensors = decode_tensors(routes.ADAPTER_GENERATE, body)
         search = read_search(card, tensors["search"])
-        prompts = read_growth(
-            card, info, tensors, sequences=len(tensors["lengths"]), first=True, limit=limits.max_rows_per_step
-        )
-        positions = int(prompts.lengths.max()) + search.max_new_tokens
+        if isinstance(part, Seq2SeqTop) and writes(info):
+            prompts = read_sources(card, info, tensors, limit=limits.max_rows_per_step)
+            positions = max(int(prompts.lengths.max()) + card.template.special_count(1), 1 + search.max_new_tokens)
+        elif info.form is Form.IDS and info.cut.tail == 0 and isinstance(part, Top):
+            prompts = read_growth(
+                card, info, tensors, sequences=len(tensors["lengths"]), first=True, limit=limits.max_rows_per_step
+            )
+            positions = int(prompts.lengths.max()) + search.max_new_tokens
+        else:
+            raise unacceptable(
+                "does-not-write",
+                f"Adapter {name} is of cut {info.cut.slug}: texts are written here at the text cut with a tail of 0, "
+                "or by an encoder-decoder that this vendor holds whole.",
+                remedy="Begin a generation session, or query an adapter of that cut.",
+            )
         check_room(card, positions + info.virtual_positions)
         check_positions(len(prompts) * search.num_beams, positions, limits.max_rows_per_step)
-        tail = self._catalogue.tail(info.model, info.cut)
         # as many texts at a time as a piece has positions for, so that others are served between
         most = max(1, limits.positions_per_piece // (search.num_beams * positions))
-        found: list[list[int]] = []
+        found: Texts = []
         for some in torch.arange(len(prompts)).split(most):
             use_threads(self._settings.compute_threads)
-            follow = Continued(part, tail, texts=len(some) * search.num_beams)
-            found += best_texts(follow, prompts.select(some), search)
+            found += self._best(info, part, prompts.select(some), search)
             yield
         return encode_tensors(
             pack(Tokens((Ragged.from_lists(found),)), vocab_size=card.info.vocab_size, wire_type=info.wire_type)
         )
+
+    def _best(self, info: AdapterInfo, part: Top | Seq2SeqTop, prompts: Ragged, search: BeamSearch) -> Texts:
+        """What is written behind prompts, or for source texts."""
+        if isinstance(part, Top):
+            tail = self._catalogue.tail(info.model, info.cut)
+            return best_texts(Continued(part, tail, texts=len(prompts) * search.num_beams), prompts, search)
+        card = self._catalogue.card(info.model)
+        follow = Translated(part, card.template.assemble(Tokens((prompts,))), beams=search.num_beams)
+        starts = torch.full((len(prompts),), card.targets.opening[0])
+        return best_texts(follow, Ragged(starts, torch.ones_like(starts)), search)
 
     def touch(self, tenant: str, name: str) -> Pieces[LiveAdapter]:
         """An adapter in memory, loaded if need be. Runs in the compute thread."""

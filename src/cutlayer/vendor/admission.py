@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from cutlayer.core import ConfigError, Fault, ModelError
 from cutlayer.core.tuning import FullSpec, LoraSpec
 from cutlayer.models import FAMILIES, Kind, check_method
+from cutlayer.models.joint import joint_stacks
 from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.passes import writes
 from cutlayer.vendor.problems import conflict, unacceptable
 from cutlayer.vendor.residents import Residents
 from cutlayer.vendor.settings import Limits
@@ -62,17 +64,23 @@ class Admission:
         rate = spec.optimiser.learning_rate
         if rate < _LEAST:
             faults.append(Fault("optimiser.learning_rate", rate, f"must be at least {_LEAST:g}: less trains nothing"))
-        if (spec.num_labels is None) != (spec.cut.tail is not None):
+        if (spec.num_labels is None) != (spec.cut.tail is not None) and not (writes(spec) and spec.loop is not None):
             faults.append(
-                Fault("num_labels", spec.num_labels, "must be null where the customer holds a tail, and a number else")
+                Fault(
+                    "num_labels",
+                    spec.num_labels,
+                    "must be null where the customer holds a tail, or the vendor learns alone to write target texts, "
+                    "and a number else",
+                )
             )
         faults += self._tuning_faults(spec)
         if spec.trainable_bottom and spec.cut.is_text:
             faults.append(Fault("trainable_bottom", True, "needs a bottom: cut.bottom is null"))
         seq2seq = self._catalogue.card(spec.model).info.target_blocks is not None
-        if seq2seq and not spec.trainable_bottom:
+        faults += self._word_faults(spec, seq2seq=seq2seq)
+        if seq2seq and not spec.trainable_bottom and spec.num_labels is None and not writes(spec):
             faults.append(
-                Fault("trainable_bottom", False, "must be true of an encoder-decoder: each step carries its own texts")
+                Fault("trainable_bottom", False, "must be true where target texts are learnt: each step has its own")
             )
         if seq2seq and spec.dropout:
             faults.append(Fault("dropout", True, "must be false of an encoder-decoder, whose dropout cannot be cut"))
@@ -98,14 +106,32 @@ class Admission:
         if faults:
             raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
 
+    def _word_faults(self, spec: JobSpec, *, seq2seq: bool) -> Iterator[Fault]:
+        """What does not go with how labels are told: an encoder-decoder's are words, others have a head."""
+        words, vocabulary = spec.label_words, self._catalogue.card(spec.model).info.vocab_size
+        shown = None if words is None else f"{len(words)} labels"
+        if (words is not None) != (seq2seq and spec.num_labels is not None):
+            yield Fault("label_words", shown, "must be set of an encoder-decoder's classifier, and null else")
+        if words is not None and len(words) != spec.num_labels:
+            yield Fault("label_words", shown, f"must be as many as num_labels = {spec.num_labels}")
+        if words is not None and max(map(max, words)) >= vocabulary:
+            yield Fault("label_words", shown, f"must be ids below {vocabulary}")
+
     def _loop_faults(self, spec: JobSpec) -> Iterator[Fault]:
         """What does not go with a job that the vendor trains alone."""
         if spec.loop is None:
             return
-        if spec.num_labels is None or spec.trainable_bottom or len(spec.record_sets) != 2:
-            yield Fault("loop", "set", "must be null but of classifiers on two stored sets, train and dev")
-        if spec.shared_weights:
-            yield Fault("shared_weights", True, "must be false where the vendor trains alone")
+        pairs = writes(spec) and spec.form is Form.IDS and spec.segments == 2
+        pairs = pairs and self._catalogue.card(spec.model).target_template is not None
+        if not (pairs or spec.num_labels is not None) or spec.trainable_bottom or len(spec.record_sets) != 2:
+            yield Fault(
+                "loop",
+                "set",
+                "must be null but of classifiers, or of an encoder-decoder's pairs of ids, on two stored sets, train "
+                "and dev",
+            )
+        if spec.shared_weights and joint_stacks(FAMILIES[self._catalogue.card(spec.model).info.family], spec.cut):
+            yield Fault("shared_weights", True, "must be false where the vendor trains alone and you hold copies")
 
     def _tuning_faults(self, spec: JobSpec) -> Iterator[Fault]:
         """What does not go with what is tuned."""

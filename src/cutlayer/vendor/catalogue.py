@@ -158,12 +158,12 @@ class ModelCard(BaseModel):
                 f"cut.target = {cut.target}: {self.info.name} is no encoder-decoder.",
                 remedy="Leave it out.",
             )
-        if self.info.target_blocks is not None and (cut.is_text or cut.tail is None):
+        if self.info.target_blocks is not None and (cut.target if cut.tail is None else cut.is_text):
             raise unacceptable(
                 "cut-not-offered",
-                f"Cut {cut.slug}: the labels of {self.info.name} are its target texts, so both ends of its decoder are "
-                "the customer's.",
-                remedy="Use a bottom of 0 or more and a tail.",
+                f"Cut {cut.slug}: both ends of the decoder of {self.info.name} are the customer's, whose target texts "
+                "are labels, or, of a classifier, both are the vendor's.",
+                remedy="Use a bottom of 0 or more and a tail; or neither a tail nor decoder blocks below the cut.",
             )
         if cut.tail is not None and (self.info.max_tail is None or cut.tail > self.info.max_tail):
             none = self.info.max_tail is None
@@ -248,7 +248,7 @@ class Catalogue:
         """The parts of a model, which share its weights."""
         key = name, cut.slug
         if key not in self._cuts:
-            self._cuts[key] = cut_up(self._model(name, _head(cut)), cut)
+            self._cuts[key] = cut_up(self._model(name, self._head(name, cut)), cut)
         return self._cuts[key]
 
     def archive(self, name: str, cut: Cut) -> tuple[ArchiveManifest, Path]:
@@ -257,7 +257,8 @@ class Catalogue:
         if not folder.is_dir():
             # Of a quantized model the customer's parts have the checkpoint's numbers, which are not kept in memory.
             plain = self.card(name).info.quantization is None
-            model = self._model(name, _head(cut)) if plain else self._load(name, _head(cut))[0]
+            head = self._head(name, cut)
+            model = self._model(name, head) if plain else self._load(name, head)[0]
             tokenizer, offered = self._tokenizer(name), self.card(name).info.fingerprint
             with whole_folder(folder) as temporary:
                 write_archive(model, tokenizer, cut, temporary, name=name, offered=offered)
@@ -290,6 +291,14 @@ class Catalogue:
             parameters_handed_out=written.parameters_handed_out,
             parameters_of_model=written.parameters_of_model,
         )
+
+    def _head(self, name: str, cut: Cut) -> Head:
+        """What the parts of a cut compute together: with a tail there is nothing for the vendor to classify.
+
+        An encoder-decoder has one head, with which it writes target texts, or words of labels.
+        """
+        classifies = cut.tail is None and self.card(name).target_template is None
+        return Head.CLASSIFICATION if classifies else Head.LANGUAGE
 
     def _model(self, name: str, head: Head) -> PreTrainedModel:
         """The model with a head; all its heads stand on one base."""
@@ -337,11 +346,6 @@ def _warmed_for(source: str) -> dict[str, Any] | None:
             f"{path} does not say what the model was warmed up for.",
             remedy="Make the model again with cutlayer vendor warm-up, or remove that file.",
         ) from error
-
-
-def _head(cut: Cut) -> Head:
-    """What the parts of a cut compute together: with a tail there is nothing for the vendor to classify."""
-    return Head.CLASSIFICATION if cut.tail is None else Head.LANGUAGE
 
 
 def _depths(blocks: int, max_bottom: int | None, max_tail: int | None) -> tuple[int, int]:

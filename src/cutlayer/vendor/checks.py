@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import Payload, Ragged
+from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.models import BeamSearch, Template
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.passes import rows_of
@@ -320,7 +320,7 @@ def read_release(
 def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, limit: int) -> Payload:
     """The release in a query, checked: an encoder-decoder's holds source texts, or pairs of source and target texts.
 
-    Runs in the compute thread.
+    That of a classifier has texts. Runs in the compute thread.
 
     Args:
         card: The model it is for.
@@ -331,7 +331,7 @@ def read_query(card: ModelCard, spec: Agreed, tensors: Mapping[str, Tensor], *, 
     Raises:
         Refusal: It is not what was agreed, or too large.
     """
-    if card.target_template is None:
+    if card.target_template is None or spec.cut.tail is None:
         return read_release(card, spec, tensors, limit=limit)
     check_form(spec, tensors)
     pair = rows_of(unpack(tensors))
@@ -380,6 +380,26 @@ def read_growth(
         check_ids(card, values.numpy())
         return Ragged(values, new).preceded_by(torch.tensor(opening, dtype=torch.int64))
     return Ragged(values, new)
+
+
+def read_sources(card: ModelCard, spec: AdapterInfo, tensors: Mapping[str, Tensor], *, limit: int) -> Ragged:
+    """Ids `[tokens]` of the source texts in a frame, checked, for which target texts are to be written.
+
+    Runs in the compute thread.
+
+    Args:
+        card: The model it is for.
+        spec: What was agreed of pairs.
+        tensors: A frame's tensors, decoded: `ids` `[tokens]` and `lengths` `[texts, 1]`.
+        limit: Most positions of a padded batch.
+
+    Raises:
+        Refusal: It is not what was agreed, or too large.
+    """
+    payload = read_release(card, spec.model_copy(update={"segments": 1}), tensors, limit=limit)
+    if not isinstance(payload, Tokens):
+        raise TypeError("source texts came as ids")
+    return payload.segments[0]
 
 
 _MOST_BEAMS = 2**10

@@ -117,7 +117,7 @@ class LiveJob:
 
     def _new_trainer(self) -> Training:
         top = self._catalogue.top(self.spec.model, self.spec.cut)
-        return training_of(self._card).of(top, self._card, self.spec, self._catalogue.device)
+        return training_of(self._card, self.spec).of(top, self._card, self.spec, self._catalogue.device)
 
     @property
     def broken(self) -> bool:

@@ -68,12 +68,17 @@ class LabelStore:
                 session.merge(Labels(tenant=tenant, record_set=name, sha256=digest, size=len(body), records=records))
         return info
 
-    def read(self, tenant: str, name: str) -> tuple[Tensor, Tensor]:
+    def read(self, tenant: str, name: str) -> tuple[Tensor, Tensor | None]:
         """The record `[texts]` int64 of each text of a sealed set, counted from 0, and its label `[texts]` int64.
+
+        Of a set without labels each record is a text of its own.
 
         Raises:
             Refusal: They are not there, or damaged.
         """
+        info = self._store.info(tenant, name)
+        if info.spec.num_labels is None:
+            return torch.arange(info.records), None
         with self._database.session() as session:
             listed = session.get(Labels, (tenant, name))
         path = self._file(tenant, name)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cutlayer.core import Proportion
+from cutlayer.core import Perplexity, Proportion
 from cutlayer.core.files import write_whole
 from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_batches
+from cutlayer.models.label_words import mean_loss
 from cutlayer.privacy import generator
 from cutlayer.vendor.compute import Pieces
 from cutlayer.vendor.job import LiveJob
@@ -38,12 +39,12 @@ class Examples:
 
     Attributes:
         records: `[texts]` int64, the record that holds each, numbered over the job's sets.
-        labels: `[texts]` int64, as they were reported.
+        labels: `[texts]` int64, as they were reported; `None` of pairs, whose target texts are records.
         lengths: `[texts]` int64, positions of each, special tokens included.
     """
 
     records: Tensor = field(repr=False)
-    labels: Tensor = field(repr=False)
+    labels: Tensor | None = field(repr=False)
     lengths: Tensor = field(repr=False)
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class History:
     """What the epochs that are over came to; written whole after each.
 
     Attributes:
-        dev: Share of right labels of the second set after each.
+        dev: Share of right labels of the second set after each, or perplexity of its target texts.
         losses: Mean loss of each one's steps.
         reconstruction_losses: The same of the second task.
     """
@@ -114,9 +115,12 @@ class Loop:
 
     @property
     def best_epoch(self) -> int:
-        """The epoch with the best share, the first of equals; 0 before the first."""
+        """The epoch with the best share or perplexity, the first of equals; 0 before the first."""
         dev = self.history.dev
-        return 1 + dev.index(max(dev)) if dev else 0
+        return 1 + dev.index(self._best(dev)) if dev else 0
+
+    def _best(self, values: Sequence[float]) -> float:
+        return min(values) if self._train.labels is None else max(values)
 
     @property
     def best_step(self) -> int:
@@ -177,10 +181,17 @@ class Loop:
         return self._batches[1][place]
 
     def _gradient(self, job: LiveJob, step: int) -> Tensor:
-        """d loss / d logits `[texts, labels]` of the last step: mean cross-entropy, a share of its update."""
+        """d loss / d output `[texts, labels]` of the last step: of the mean loss, a share of its update.
+
+        Of pairs the output is `[texts, 2]` (`passes.write`), and the mean is one over tokens.
+        """
         answer = decode_tensors(routes.STEP, job.output(step), reply=True)
         output = answer["output"].detach().requires_grad_()
-        loss = nn.functional.cross_entropy(output, self._train.labels[self._batch(step)])
+        labels = self._train.labels
+        if labels is None:
+            loss = -output[:, 0].sum() / output[:, 1].detach().sum()
+        else:
+            loss = mean_loss(output, labels[self._batch(step)], written=self._spec.label_words is not None)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise conflict(
@@ -197,15 +208,14 @@ class Loop:
         return output.grad
 
     def _evaluate(self, job: LiveJob, step: int) -> Pieces[None]:
-        right = 0
+        answers = []
         for indices in padded_batches(self._dev.lengths, self._positions):
             records = self._dev.records[indices]
             body = encode_tensors({"records": records.to(smallest_index(int(records.max())))})
             answer = yield from job.infer(body)
-            logits = decode_tensors(routes.JOB_INFER, answer, reply=True)["output"]
-            right += int((logits.argmax(1) == self._dev.labels[indices]).sum())
-        history, value = self.history, Proportion.of(right, len(self._dev)).value
-        if value > max(history.dev, default=-1.0):
+            answers.append((indices, decode_tensors(routes.JOB_INFER, answer, reply=True)["output"]))
+        history, value = self.history, self._value(answers)
+        if value not in history.dev and value == self._best([*history.dev, value]):
             job.snapshot(step)
             job.stored.snapshots.keep_last(1)
         losses = _read_losses(self._folder, after=step - self._steps)
@@ -214,6 +224,15 @@ class Loop:
             history.reconstruction_losses.append(_mean([own for _, own in losses if own is not None]))
         history.dev.append(value)
         history.write(self._folder)
+
+    def _value(self, answers: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """What the second set's answers come to: the share of right labels, or a perplexity."""
+        labels = self._dev.labels
+        if labels is None:
+            outputs = torch.cat([output for _, output in answers])
+            return Perplexity.of(-outputs[:, 0], outputs[:, 1]).value
+        right = sum(int((output.argmax(1) == labels[indices]).sum()) for indices, output in answers)
+        return Proportion.of(right, len(self._dev)).value
 
 
 def _read_losses(folder: Path, *, after: int) -> list[tuple[float, float | None]]:

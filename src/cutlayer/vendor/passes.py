@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.core import Payload, Ragged, Rows
+from cutlayer.core import Payload, Ragged, Rows, Tokens
 from cutlayer.models import Inputs, Part, Seq2SeqTop, Template
 from cutlayer.vendor.compute import Pieces, use_threads
+from cutlayer.wire.messages import AdapterInfo, JobSpec
 
 
 def prepare(payload: Payload, device: torch.device) -> Payload:
@@ -46,6 +47,29 @@ def text_lengths(payload: Payload) -> Tensor:
     return torch.stack([segment.lengths for segment in payload.segments]).sum(0)
 
 
+def writes(spec: JobSpec | AdapterInfo) -> bool:
+    """Whether the vendor holds all that writes target texts, and the texts: it learns from both of a pair's ids."""
+    return spec.num_labels is None and spec.cut.tail is None
+
+
+def write(part: Seq2SeqTop, templates: Sequence[Template], payload: Payload, device: torch.device) -> Tensor:
+    """What the target texts of pairs come to, `[n, 2]`; see `Seq2SeqTop.log_likelihood`.
+
+    Args:
+        part: A whole encoder-decoder, adapted.
+        templates: Where special tokens stand in source texts and in target texts.
+        payload: Ids of `n` pairs.
+        device: Where to compute.
+    """
+    if isinstance(payload, Rows):
+        raise TypeError("pairs are learnt from as ids")
+    source, target = (
+        template.assemble(Tokens((side,))).to(device)
+        for template, side in zip(templates, payload.segments, strict=True)
+    )
+    return part.log_likelihood(source, target)
+
+
 def rows_of(payload: Payload) -> Rows:
     """A release of an encoder-decoder's texts, which travel as rows.
 
@@ -58,7 +82,7 @@ def rows_of(payload: Payload) -> Rows:
 
 
 def compute(part: Part, template: Template, payload: Payload, device: torch.device) -> Tensor:
-    """The output of a top with one stack of blocks; special tokens of ids are added here.
+    """The output of a top that takes one release; special tokens of ids are added here.
 
     Args:
         part: The adapted top.
@@ -145,11 +169,13 @@ def infer(part: Part, templates: Sequence[Template], payload: Payload, device: t
 
     Returns:
         Logits `[n, labels]`, or rows `[rows, width]` of the upper boundary, padding left out. For source texts alone
-        rows of the encoder's output.
+        rows of the encoder's output; for pairs of ids what `write` returns.
     """
     payload = prepare(payload, device)
-    if not isinstance(part, Seq2SeqTop):
+    if not isinstance(part, Seq2SeqTop) or part.label_words is not None:
         return compute(part, templates[0], payload, device)
+    if not isinstance(payload, Rows):
+        return write(part, templates, payload, device)
     source, *targets = rows_of(payload).parted()
     encoded = encode(part, templates[0], source, device)
     return decode(part, templates[1], encoded, targets[0], device) if targets else encoded.rows

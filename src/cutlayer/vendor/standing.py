@@ -113,7 +113,7 @@ def standing_on_disk(folder: Path, spec: JobSpec, card: ModelCard) -> Standing |
         return at_checkpoint if entry.step < taken else Standing(entry.step)
     if entry.step <= taken:
         return at_checkpoint
-    if entry.kind != training_of(card).frames[-1]:
+    if entry.kind != training_of(card, spec).frames[-1]:
         return Standing(entry.step, gradient_applied=False)
     schedule = spec.optimiser
     joint = schedule.clip_norm is not None or (

@@ -34,11 +34,12 @@ from cutlayer.models.anatomy import Stack
 from cutlayer.models.cutting import block_list
 from cutlayer.models.inputs import Template
 from cutlayer.models.joint import JointGradients, joint_stacks
+from cutlayer.models.label_words import LabelWords
 from cutlayer.models.optimiser import STATE_NUMBERS, Optimiser, is_update, updates_in
 from cutlayer.models.reconstruction import head_parameters
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
-from cutlayer.vendor.passes import compute, infer, prepare, text_lengths
+from cutlayer.vendor.passes import compute, infer, prepare, text_lengths, writes
 from cutlayer.vendor.steps import Backward, Due, Forward
 from cutlayer.wire.messages import JobSpec, Precision, StepSize
 
@@ -58,13 +59,13 @@ _DECODER = 1.5
 """What a block of an encoder-decoder's decoder keeps, in what an encoder block keeps: it attends twice."""
 
 _WORD_SCORES = 3
-"""Times that the scores of a word that is reconstructed are held: themselves, their logarithms, and their gradient."""
+"""Times that scores of a word that is reconstructed, or written, are held: with their logarithms and gradient."""
 
 _FP32 = 4
 
 
 class Trainer:
-    """An adapted twin of a top with one stack of blocks, or a copy of it, with its optimiser.
+    """An adapted twin of a top that takes one release a step, or a copy of it, with its optimiser.
 
     A step's frame carries the gradient of the step before where the bottom is frozen; else its gradient follows alone.
     Lives in the compute thread.
@@ -89,7 +90,12 @@ class Trainer:
         self._spec = spec
         self._device = device
         self.part: Top | Seq2SeqTop = attach(
-            top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights, seed=spec.seed
+            top,
+            spec.tuning,
+            num_labels=_head_labels(spec),
+            label_words=spec.label_words,
+            shared=spec.shared_weights,
+            seed=spec.seed,
         )
         set_dropout(self.part, spec.dropout)
         set_checkpointing(self.part, spec.gradient_checkpointing)
@@ -125,7 +131,7 @@ class Trainer:
 
     @classmethod
     def of(cls, top: Top | Seq2SeqTop, card: ModelCard, spec: JobSpec, device: torch.device) -> Self:
-        """The training of a job on a model with one stack of blocks; see `Training.of`."""
+        """The training of a job whose steps have one release; see `Training.of`."""
         return cls(top, card.template, spec, device)
 
     @property
@@ -156,7 +162,8 @@ class Trainer:
         specials = 0 if isinstance(payload, Rows) else self._template.special_count(len(payload.segments))
         longest = specials + int(text_lengths(payload).max())
         blocks = graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
-        return blocks + _reconstruction_bytes(self.part, self._spec, texts=len(payload))
+        more = _reconstruction_bytes(self.part, self._spec, texts=len(payload))
+        return blocks + more + _writing_bytes(self.part, self._spec, texts=len(payload), seen=longest)
 
     @property
     def graph_bytes(self) -> int:
@@ -184,7 +191,7 @@ class Trainer:
             self._boundary = payload.packed.values.detach().requires_grad_()
             payload = Rows(payload.packed.with_values(self._boundary), payload.segment_lengths)
         with self._autocast(), last_states(self.part) as states:
-            output = compute(self.part, self._template, payload, self._device)
+            output = self._compute(payload)
         self._output = output.float()
         if self._head is not None and isinstance(payload, PrecededTokens):
             preceding = self._template.preceding(payload)
@@ -195,6 +202,10 @@ class Trainer:
             words = self._words[payload.sequences.to(self._device)]
             self._reconstruction = self._head.loss(text, preceding.to(self._device), words)
         return self._output.detach()
+
+    def _compute(self, payload: Payload) -> Tensor:
+        """The output for a release that was made ready."""
+        return compute(self.part, self._template, payload, self._device)
 
     def _told(self) -> dict[str, Tensor]:
         """What the customer is told of the last forward pass beside its output: `reconstruction_loss` `[1]`."""
@@ -379,10 +390,18 @@ def step_bytes(part: Part, spec: JobSpec, size: StepSize) -> int:
     """
     source, *targets = part.family.stacks
     total = graph_bytes(part, spec, source, texts=size.texts, longest=size.positions, seen=size.positions)
-    for stack in targets:
+    for stack in targets if spec.label_words is None else ():
         longest = size.target_positions
         total += graph_bytes(part, spec, stack, texts=size.texts, longest=longest, seen=longest + size.positions)
+    total += _writing_bytes(part, spec, texts=size.texts, seen=size.positions)
+    if writes(spec):
+        total += score_bytes(part, size.texts * size.target_positions)
     return total + _reconstruction_bytes(part, spec, texts=size.texts)
+
+
+def score_bytes(part: Part, positions: int) -> int:
+    """Bytes that the graph of scores of a model's whole vocabulary takes, of so many positions."""
+    return _FP32 * _WORD_SCORES * positions * int(part.model.config.vocab_size)
 
 
 def _reconstruction_bytes(part: Part, spec: JobSpec, *, texts: int) -> int:
@@ -394,11 +413,21 @@ def _reconstruction_bytes(part: Part, spec: JobSpec, *, texts: int) -> int:
     return texts * task.plain_tokens * floats * _FP32
 
 
+def _writing_bytes(part: Part, spec: JobSpec, *, texts: int, seen: int) -> int:
+    """Bytes that the graph of the words of labels takes: of a decoder's blocks, and of scores of its vocabulary."""
+    if spec.label_words is None:
+        return 0
+    sequences, longest = LabelWords.of_ids(spec.label_words, start=0).entering.shape
+    stack = part.family.stacks[-1]
+    blocks = graph_bytes(part, spec, stack, texts=texts * sequences, longest=longest, seen=longest + seen)
+    return blocks + score_bytes(part, texts * sequences * longest)
+
+
 def adapter_parameters(top: Part, spec: JobSpec) -> int:
     """How many parameters a job trains, counted before any is made; heads are trained whole."""
     task = spec.reconstruction
     own = 0 if task is None else head_parameters(top, width=task.width, vocabulary=task.vocabulary)
-    return own + trained_parameters(top, spec.tuning, num_labels=spec.num_labels, shared=spec.shared_weights)
+    return own + trained_parameters(top, spec.tuning, num_labels=_head_labels(spec), shared=spec.shared_weights)
 
 
 def job_bytes(top: Part, spec: JobSpec) -> int:
@@ -408,10 +437,15 @@ def job_bytes(top: Part, spec: JobSpec) -> int:
     blocks share, or the head that stands beside the trained one.
     """
     untrained = METHODS[spec.tuning.method].untrained_bytes(top, shared=spec.shared_weights)
-    if spec.num_labels is not None and spec.tuning.method != "full":
-        untrained += _FP32 * output_parameters(top, spec.num_labels)
+    if (labels := _head_labels(spec)) is not None and spec.tuning.method != "full":
+        untrained += _FP32 * output_parameters(top, labels)
     numbers = 2 + STATE_NUMBERS[spec.optimiser.kind]  # itself, its gradient, and what the optimiser keeps
     return untrained + _FP32 * numbers * adapter_parameters(top, spec)
+
+
+def _head_labels(spec: JobSpec) -> int | None:
+    """Outputs of a fresh head; `None` where there is none, for labels are words."""
+    return None if spec.label_words is not None else spec.num_labels
 
 
 def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

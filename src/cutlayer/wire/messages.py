@@ -14,11 +14,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Str
 
 from cutlayer.core import Cut
 from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
+from cutlayer.wire.label_ids import LabelIds
 
 PROTOCOL = 3
 """The version of this protocol; a customer refuses a vendor that speaks another."""
 
-MAX_CONTROL_BYTES = 2**14
+MAX_CONTROL_BYTES = 2**15
 """No message of a customer is longer: a job that names all the record sets it may has about 3,500 bytes."""
 
 MAX_ANSWER_BYTES = 2**16
@@ -316,7 +317,8 @@ class JobSpec(Message):
     loop: LoopSpec | None = None
     """How the vendor trains alone; null where the customer sends the steps."""
     num_labels: int | None = Field(default=None, ge=2, le=65536)
-    """Outputs of the top's classification head; null where the customer holds the tail, head included."""
+    label_words: LabelIds | None = Field(default=None, repr=False)
+    """Labels that the top tells: by a head's outputs, or by words that an encoder-decoder writes. Null with a tail."""
     trainable_bottom: bool = False
     """Each step carries its own release and gets the boundary's gradient back."""
     tuning: AnyMethod = LoraSpec()

@@ -109,7 +109,7 @@ class TwicePerStep(Customer):
 @pytest.fixture(autouse=True)
 def third_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("job", "standing"):
-        monkeypatch.setattr(f"cutlayer.vendor.{module}.training_of", lambda card: TwoPasses)
+        monkeypatch.setattr(f"cutlayer.vendor.{module}.training_of", lambda card, spec: TwoPasses)
 
 
 @pytest.mark.parametrize("gone", [drop, leave])
@@ -163,7 +163,7 @@ def test_what_a_frame_carries_is_what_is_due(transport: LocalTransport) -> None:
 
 
 def test_a_kind_of_frame_that_steps_do_not_have(transport: LocalTransport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutlayer.vendor.job.training_of", lambda card: Trainer)
+    monkeypatch.setattr("cutlayer.vendor.job.training_of", lambda card, spec: Trainer)
     customer = TwicePerStep(transport)
     customer.start()
     with pytest.raises(VendorError, match=r"have no job\.source\.") as caught:

@@ -12,6 +12,8 @@ from cutlayer.core.tuning import MethodSpec
 from cutlayer.models.anatomy import FAMILIES
 from cutlayer.models.cutting import Part
 from cutlayer.models.heads import Head, draw_head, head_modules, resize_head
+from cutlayer.models.label_words import Words
+from cutlayer.models.seq2seq import Seq2SeqTop
 from cutlayer.models.virtual import ADAPTER
 
 S = TypeVar("S", bound=MethodSpec)
@@ -52,16 +54,37 @@ class Method(ABC, Generic[S]):
 METHODS: Final = Registry[Method[Any]]("tuning method", package="cutlayer.models.adapters")
 
 
-def attach(part: P, spec: MethodSpec, *, num_labels: int | None = None, shared: bool = True, seed: int) -> P:
+def attach(
+    part: P,
+    spec: MethodSpec,
+    *,
+    num_labels: int | None = None,
+    label_words: Words | None = None,
+    shared: bool = True,
+    seed: int,
+) -> P:
     """A twin of `part`, or a copy, with what a method trains; see `Method.attach`.
 
+    Args:
+        part: What to tune.
+        spec: What the method is told.
+        num_labels: Size of the fresh head.
+        label_words: Of an encoder-decoder's classifier, what it writes for each label (`Seq2SeqTop.tell`).
+        shared: Whether what all blocks of a stack use is trained, where the part's own weights are.
+        seed: Seed of the initialisation.
+
     Raises:
-        ModelError: The family ignores the method, or `num_labels` and the part's head do not go together.
+        ModelError: The family ignores the method, or `num_labels` or `label_words` and the part's head do not go
+            together.
     """
     check_method(spec, part.model.config.model_type)
     attached: P = METHODS[spec.method].attach(part, spec, num_labels=num_labels, shared=shared, seed=seed)
     if attached.has_head:
         attached.pooling = spec.pooling
+    if label_words is not None:
+        if not isinstance(attached, Seq2SeqTop):
+            raise ModelError("Labels are told by words by encoder-decoders alone.", remedy="Leave label_words out.")
+        attached.tell(label_words)
     return attached
 
 

@@ -17,6 +17,7 @@ from cutlayer.core import ModelError, StorageError
 from cutlayer.models.adapters.whole import tune_whole
 from cutlayer.models.cutting import Part
 from cutlayer.models.heads import Head, resize_head
+from cutlayer.models.seq2seq import Seq2SeqTop
 from cutlayer.models.twin import twin
 from cutlayer.models.virtual import ADAPTER
 
@@ -98,8 +99,10 @@ def save_adapter(part: Part, folder: Path, notes: Mapping[str, Any]) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(part).items()}
     # Not `save_file`: where the disk is full, that raises an error of its own that nobody takes for what it is.
     (folder / weights).write_bytes(save(tensors, metadata={"format": "pt"}))
-    pooling = {} if part.pooling == "sequence" else {"pooling": part.pooling}
-    (folder / _NOTES).write_text(json.dumps({**notes, **pooling}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    told: dict[str, Any] = {} if part.pooling == "sequence" else {"pooling": part.pooling}
+    if isinstance(part, Seq2SeqTop) and part.label_words is not None:
+        told["label_words"] = part.label_words.ids
+    (folder / _NOTES).write_text(json.dumps({**notes, **told}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def weights_file(folder: Path) -> Path:
@@ -120,7 +123,7 @@ def load_adapter(part: P, folder: Path) -> P:
         config = PeftConfig.from_pretrained(str(folder)) if file.name == ADAPTER_WEIGHTS else None
         state = load_file(file)
         notes = folder / _NOTES
-        pooling = json.loads(notes.read_bytes()).get("pooling") if notes.exists() else None
+        told = json.loads(notes.read_bytes()) if notes.exists() else {}
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StorageError(f"The adapter in {folder} cannot be read.", remedy="Save it again.") from error
     part = tune_whole(part) if config is None else twin(part)
@@ -128,8 +131,10 @@ def load_adapter(part: P, folder: Path) -> P:
         resize_head(part.model, _labels(part, state))
     if config is not None:
         part.module = PeftModel(part.model, config)
-    if pooling is not None:
-        part.pooling = pooling
+    if "pooling" in told:
+        part.pooling = told["pooling"]
+    if "label_words" in told and isinstance(part, Seq2SeqTop):
+        part.tell(told["label_words"])
     load_adapter_state(part, state)
     part.requires_grad_(False)
     part.eval()

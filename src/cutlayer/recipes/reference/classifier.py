@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import Proportion
 from cutlayer.customer import Objective, Progress
 from cutlayer.customer.connection import choose_device
 from cutlayer.data import Dataset, LabelNames
-from cutlayer.models import Head, load_model, load_tokenizer, max_length
+from cutlayer.models import Head, Kind, family_of, load_model, load_tokenizer, max_length
 from cutlayer.recipes.reference.fit import Fit, Lesson, ReferenceRun, fit, tuned_whole
 
 _EVALUATION_BATCH = 64
@@ -56,24 +56,33 @@ def train_centralised(
     started = time.monotonic()
     train, dev, test = run.arranged()
     names = LabelNames.of(train.labels or ())
-    whole = load_model(run.model, head=Head.CLASSIFICATION, num_labels=len(names))
-    tokenizer = load_tokenizer(run.model)
+    tokenizer, whole = load_tokenizer(run.model), load_model(run.model, head=None)
+    written = Written(names.names, tokenizer, whole) if family_of(whole.config).kind is Kind.ENCODER_DECODER else None
+    labelled = len(names) if written is None else None
+    if written is None:
+        whole = load_model(run.model, head=Head.CLASSIFICATION, num_labels=labelled)
     if tokenizer.pad_token is None:
         # decoders without a padding token: the usual choice, so that the last real token is found
         tokenizer.pad_token = tokenizer.eos_token
     whole.config.pad_token_id = tokenizer.pad_token_id
-    adapted = tuned_whole(whole, run.tuning, seed=run.seed, bottom=bottom, num_labels=len(names))
+    adapted = tuned_whole(whole, run.tuning, seed=run.seed, bottom=bottom, num_labels=labelled)
     adapted.to(place)
     limits = (run.training.max_length, max_length(whole.config), tokenizer.model_max_length)
     batches = Batches(tokenizer, min(limit for limit in limits if limit), place)
     labels = names.encode(train.labels or (), source="train")
 
+    def scores(texts: Sequence[tuple[str, ...]]) -> Tensor:
+        batch = batches.of(texts)
+        logits: Tensor = adapted(**batch).logits if written is None else written(adapted, batch)
+        return logits.float()
+
     def loss(texts: Tensor) -> Tensor:
-        logits = adapted(**batches.of([train.texts[i] for i in texts.tolist()])).logits
-        return torch.nn.functional.cross_entropy(logits.float(), labels[texts].to(place))
+        found = scores([train.texts[i] for i in texts.tolist()])
+        learnt = torch.nn.functional.cross_entropy if written is None else torch.nn.functional.nll_loss
+        return learnt(found, labels[texts].to(place))
 
     def accuracy(dataset: Dataset, stage: str) -> Proportion:
-        return _accuracy(adapted, batches, dataset, names, progress, stage)
+        return _accuracy(adapted, scores, dataset, names, progress, stage)
 
     numbers, watched = torch.tensor(run.order.of(run.train.texts)), None if watch is None else watch(adapted)
     lesson = Lesson(
@@ -86,7 +95,12 @@ def train_centralised(
 
 @torch.no_grad()
 def _accuracy(
-    model: nn.Module, batches: Batches, dataset: Dataset, names: LabelNames, progress: Progress, stage: str
+    model: nn.Module,
+    scores: Callable[[Sequence[tuple[str, ...]]], Tensor],
+    dataset: Dataset,
+    names: LabelNames,
+    progress: Progress,
+    stage: str,
 ) -> Proportion:
     model.eval()
     labels = names.encode(dataset.labels or (), source=stage)
@@ -94,10 +108,38 @@ def _accuracy(
     by_length = sorted(range(len(dataset)), key=lambda row: sum(map(len, dataset.texts[row])))
     for start in range(0, len(dataset), _EVALUATION_BATCH):
         rows = by_length[start : start + _EVALUATION_BATCH]
-        logits = model(**batches.of([dataset.texts[row] for row in rows])).logits
-        right += int((logits.argmax(1).cpu() == labels[rows]).sum())
+        right += int((scores([dataset.texts[row] for row in rows]).argmax(1).cpu() == labels[rows]).sum())
         progress.update(stage, start + len(rows), len(dataset))
     return Proportion.of(right, len(dataset))
+
+
+class Written:
+    """Labels as words that a whole encoder-decoder writes: Hugging Face's own forward pass behind each of their starts.
+
+    Args:
+        names: The labels, each of which is written as it is called.
+        tokenizer: The model's.
+        whole: The model.
+    """
+
+    def __init__(self, names: Sequence[str], tokenizer: PreTrainedTokenizerBase, whole: PreTrainedModel) -> None:
+        ids = [tokenizer(name, add_special_tokens=False)["input_ids"] for name in names]
+        closing = [] if all(len(each) == 1 for each in ids) else [tokenizer.eos_token_id]
+        self._words = [[*each, *closing] for each in ids]
+        self._start = whole.config.decoder_start_token_id
+
+    def __call__(self, model: nn.Module, batch: BatchEncoding) -> Tensor:
+        """Log-probabilities of each label's words, `[batch, labels]`."""
+        texts, logs = len(batch["input_ids"]), {}
+        found = []
+        for words in self._words:
+            start = (self._start, *words[:-1])
+            if start not in logs:
+                ids = torch.tensor([start] * texts, device=batch["input_ids"].device)
+                source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+                logs[start] = model(**source, decoder_input_ids=ids).logits.float().log_softmax(-1)
+            found.append(sum(logs[start][:, place, word] for place, word in enumerate(words)))
+        return torch.stack(found, 1)
 
 
 class Batches:
