@@ -217,8 +217,8 @@ class Client(Connection):
                 "A run can be left to the vendor only where the vendor has its labels.",
                 remedy='Give labels_at="vendor" (--labels-at vendor), or wait for the run.',
             )
-        files = train, dev, test, None
-        found = self._run(Objective(objective), files, out=out, progress=progress, detach=True, **given)
+        files, kind = (train, dev, test, None), Objective(objective)
+        found = self._run(kind, files, out=out, progress=progress, detach=True, **given)
         if not isinstance(found, FinetuneResult | LanguageResult | Detached):
             raise TypeError("a run has a result of its objective")
         return found
@@ -240,9 +240,8 @@ class Client(Connection):
         data = DataSpec(**columns)
         if data.second_column(given.objective) or (isinstance(train, Dataset) and train.segments == 2):
             given = of_pairs(given)
-        public = others[-1] is not None
-        check_public(given, public=public)
-        validate(settle(given, public=public), data)
+        check_public(given, public=others[-1] is not None)
+        validate(settle(given, public=others[-1] is not None), data)
         check_sent_labels(train, given, data)
 
         def read(source: Source | None) -> Any:
