@@ -53,8 +53,8 @@ def warm_up(
 ) -> None:
     """Train a model on public text to read what a mechanism makes of text, before any customer's text comes.
 
-    Releases of the public text are drawn here, by the settings that customers use. Serve the model under a name of its
-    own: cutlayer vendor init --model NAME=DIR.
+    Releases of the public text are drawn here, by the settings that customers use. Serve the model as any other, under
+    a name of its own.
     """
     from cutlayer.customer import Draw, PublicDraws
     from cutlayer.vendor import warm_up as run

@@ -32,6 +32,7 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "privatize",
         "vendor init",
         "vendor serve",
+        "vendor warm-up",
         "vendor key create",
         "vendor key list",
         "vendor key revoke",
