@@ -239,9 +239,8 @@ class Client(Connection):
         data = DataSpec(**columns)
         if data.second_column(given.objective) or (isinstance(train, Dataset) and train.segments == 2):
             given = of_pairs(given)
-        public = others[-1] is not None
-        check_public(given, public=public)
-        validate(settle(given, public=public), data)
+        check_public(given, public=others[-1] is not None)
+        validate(settle(given, public=others[-1] is not None), data)
         check_sent_labels(train, given, data)
 
         def read(source: Source | None) -> Any:
@@ -282,7 +281,7 @@ class Client(Connection):
     def generate(
         self,
         adapter: str,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str] | Protected,
         *,
         sampling: Sampling | None = None,
         on_text: OnText | None = None,
@@ -295,9 +294,10 @@ class Client(Connection):
 
         Args:
             adapter: The adapter's identifier, as `finetune` returned it.
-            prompts: One text, or several that are continued together; of an encoder-decoder, source texts.
+            prompts: One text, or several that are continued together; of an encoder-decoder, source texts. Into answers
+                to what `protect` returned entities are put back; the adapter must draw nothing itself.
             sampling: How tokens are chosen.
-            on_text: Told of text as it comes: the prompt's number and what was added.
+            on_text: Told of text as it comes: the prompt's number and what was added. With entities, of whole texts.
             progress: Where to show the fetching of the bottom.
 
         Raises:
@@ -310,7 +310,7 @@ class Client(Connection):
             return continue_texts(
                 self,
                 profile,
-                [prompts] if isinstance(prompts, str) else list(prompts),
+                [prompts] if isinstance(prompts, str) else prompts,
                 sampling=sampling or Sampling(),
                 on_text=on_text,
                 progress=bars,
