@@ -257,7 +257,9 @@ def _reference(run: AttackRun) -> str:
 def _settings(attacked: Attacked, *, blocks: int, budget: float | None, seed: int, looks: int) -> AuditSettings:
     evidence, result = attacked.evidence, attacked.evidence.result
     spec, manifest = evidence.spec, evidence.archive.manifest
-    by_vendor = spec.labels_at is LabelsAt.VENDOR and isinstance(result, FinetuneResult)
+    sent = None
+    if isinstance(result, FinetuneResult) and spec.labels_at is LabelsAt.VENDOR:
+        sent = result.label_recovery
     public = evidence.knowledge.public
     return AuditSettings(
         source="recorded" if attacked.recorded else "local",
@@ -277,7 +279,7 @@ def _settings(attacked: Attacked, *, blocks: int, budget: float | None, seed: in
         tokens=int(evidence.lengths.lengths.sum()),
         replaced=result.replaced,
         clear_words=result.clear_words,
-        labels_sent=result.label_recovery if by_vendor else None,
+        labels_sent=sent,
         labels_drawn=spec.label_epsilon is not None,
         protected=attacked.protected,
         looks=looks,
