@@ -6,7 +6,15 @@ from cutlayer.attacks import NotApplicable
 from cutlayer.attacks.language import next_tokens
 from cutlayer.customer import measure
 from tests.promises.accounts import Watched
-from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - used by name
+from tests.service.fixtures import (  # noqa: F401 - used by name
+    api_key,
+    blank_decoder_vendor,
+    blank_vendor,
+    data_dir,
+    decoder,
+    decoder_dir,
+    tiny_model,
+)
 
 
 def measure_at_most(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
 SEED = 3
 TRAINING = Training(epochs=2, batch_size=8, learning_rate=2e-3, save_steps=3, dev_share=0.2)
 TRAIN, TEST = corpus(40, seed=1), corpus(10, seed=2)
+LANGUAGE = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
+"""Training of a language model, by name, as `tests.settings.specs` takes it."""
 
 
 def finetune(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutlayer import vendor
 from cutlayer.core import Place, Ragged, Tokens
 from cutlayer.customer import Client, Gate, LanguageResult, Sampling, Training
 from cutlayer.customer.derived import run_privatizing
@@ -24,8 +23,7 @@ from cutlayer.privacy import Ledger
 from cutlayer.wire import routes
 from cutlayer.wire.tensors import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
-from tests.promises.runs import SEED, corpus, customer
-from tests.service.tiny import write_tiny_gpt2
+from tests.promises.runs import LANGUAGE, SEED, corpus, customer
 from tests.settings import specs
 
 TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
@@ -46,27 +44,14 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 QUICK = ("adapters", "all weights, clipped and accumulated", "frozen below", "ids of other tokens")
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny")
-
-
 @pytest.fixture
-def data_dir(decoder: Path, tmp_path: Path) -> Path:
-    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
-    return tmp_path / "data"
-
-
-def training(**changes: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
-    return settings | changes
+def data_dir(decoder_dir: Path) -> Path:
+    return decoder_dir
 
 
 def tune(client: Client, name: str) -> tuple[LanguageResult, Training]:
     cut, changes = SETTINGS[name]
-    settings = training(**changes)
-    eta = cut.get("eta", math.inf)
-    told = specs({**cut, "eta": eta, **settings})
+    told = specs({"eta": math.inf, **cut, **LANGUAGE, **changes})
     return client.finetune(TRAIN, objective="lm", test=TEST, seed=SEED, **told), told["training"]
 
 
@@ -255,7 +240,7 @@ def test_the_vendor_is_not_told_what_the_customer_drops_out(
                 TRAIN,
                 objective="lm",
                 eta=math.inf,
-                **specs(training(epochs=1)),
+                **specs({**LANGUAGE, "epochs": 1}),
                 seed=SEED,
                 out=tmp_path / f"run{number}",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Sequence
@@ -13,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutlayer import vendor
-from cutlayer.core import ConfigError, VendorError
-from cutlayer.customer import Client, LanguageResult, Sampling, reading
+from cutlayer.core import ConfigError, DataError, VendorError
+from cutlayer.customer import Client, EntityMap, LanguageResult, Protected, Sampling, reading
 from cutlayer.customer.derived import prompt_reading, run_privatizing
 from cutlayer.customer.handout import choose_model, fetch_archive
 from cutlayer.customer.profile import Profile
@@ -23,15 +23,16 @@ from cutlayer.customer.progress import Silent
 from cutlayer.data import UNCUT, Dataset
 from cutlayer.models import Head
 from cutlayer.models.load import load_model, load_tokenizer
+from cutlayer.privacy import Words
 from cutlayer.wire import Frame, decode_tensors, routes
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import RecordingTransport
-from tests.promises.runs import CANARIES, SEED, Sent, corpus, customer
+from tests.promises.runs import CANARIES, LANGUAGE, SEED, Sent, customer
+from tests.promises.test_one_door import paired
+from tests.promises.test_one_door_language import TEST, TRAIN
 from tests.promises.test_one_door_words import CLEAR, ByNumber, released_ids
-from tests.service.tiny import write_tiny_gpt2
 from tests.settings import specs
 
-TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
 PROMPTS = [text for (text,) in TRAIN.texts[:6]]
 BEAMS = Sampling(num_beams=3, max_new_tokens=5)
 PAIRS = pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
@@ -42,15 +43,9 @@ def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "load_tagger", lambda name: ByNumber())
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny")
-
-
 @pytest.fixture
-def data_dir(decoder: Path, tmp_path: Path) -> Path:
-    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
-    return tmp_path / "data"
+def data_dir(decoder_dir: Path) -> Path:
+    return decoder_dir
 
 
 @pytest.fixture
@@ -61,13 +56,8 @@ def words(decoder: Path, tmp_path: Path) -> dict[str, Any]:
     return {"mechanism": "words", "space": str(decoder), "vocabulary": file, "eta": 6.0}
 
 
-def paired(data: Dataset) -> Dataset:
-    before = data.texts[-1:] + data.texts[:-1]
-    return Dataset(tuple((one, two) for (one,), (two,) in zip(data.texts, before, strict=True)))
-
-
 def tune(client: Client, settings: dict[str, Any], *, pairs: bool, **changes: Any) -> LanguageResult:
-    training = {"epochs": 2, "max_length": 40, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
+    training = LANGUAGE | {"max_length": 40}
     train, test = (paired(TRAIN), paired(TEST)) if pairs else (TRAIN, TEST)
     return client.finetune(
         train, objective="lm", test=test, seed=SEED, progress=None, **specs({**settings, **training, **changes})
@@ -85,11 +75,13 @@ def check_no_canaries(decoder: Path, frames: Sequence[RecordedFrame]) -> None:
     assert not set(CANARIES) & set(words_in(decoder, frames)), "a canary left"
 
 
-def asked(client: Client, adapter: str, folder: Path, sampling: Sampling = BEAMS) -> list[RecordedFrame]:
+def asked(
+    client: Client, adapter: str, folder: Path, *, prompts: Sequence[str] | Protected = PROMPTS
+) -> list[RecordedFrame]:
     """What is sent to have prompts continued."""
     with closing(RecordingTransport(client.transport, folder)) as recorder:
         asking = Client(transport=recorder, home=client.home.path, device="cpu")
-        assert len(asking.generate(adapter, PROMPTS, sampling=sampling, progress=None)) == len(PROMPTS)
+        assert len(asking.generate(adapter, prompts, sampling=BEAMS, progress=None)) == len(PROMPTS)
     return [frame for frame in read_recording(folder) if frame.direction is Direction.UP]
 
 
@@ -226,6 +218,44 @@ def test_no_rows_are_exchanged_with_an_adapter_of_drawn_words(
         left = len(list(client.ledger.frames()))
         with pytest.raises(ConfigError, match="draws no words"):
             client.exchange(result.adapter_id, PROMPTS, progress=None)
+        assert len(list(client.ledger.frames())) == left
+
+
+def test_entities_of_prompts_leave_as_drawn_words_and_are_put_back(
+    decoder: Path, words: dict[str, Any], data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = tune(client, {"mechanism": "none", "bottom": None}, pairs=False, epochs=1)
+        privacy = Words(eta=6, words=("all",), space=words["space"], vocabulary=words["vocabulary"])
+        protected = client.protect(PROMPTS, list(CANARIES), privacy=privacy)
+        sent = asked(client, result.adapter_id, tmp_path / "asked", prompts=protected)
+        check_no_canaries(decoder, sent)
+        with pytest.raises(AssertionError, match="canary"):
+            check_no_canaries(decoder, asked(client, result.adapter_id, tmp_path / "clear", prompts=PROMPTS))
+        # whatever the model says stands for something
+        names = {f"w{number}": f"name{number}" for number in range(300)}
+        everything = protected._replace(map=dataclasses.replace(protected.map, words=names))
+        plain = client.generate(result.adapter_id, list(protected.texts), sampling=BEAMS, progress=None)
+        pieces: dict[int, str] = {}
+        restored = client.generate(
+            result.adapter_id, everything, sampling=BEAMS, on_text=lambda *told: pieces.update([told]), progress=None
+        )
+    assert [each.text for each in restored] == [each.text.replace("w", "name") for each in plain]
+    assert pieces == {number: each.text for number, each in enumerate(restored)}
+    assert "name" in restored[0].text
+
+
+def test_words_that_stand_for_entities_are_not_drawn_again(
+    words: dict[str, Any], data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = tune(client, words, pairs=False, epochs=1)
+        empty = EntityMap("0" * 32, {}, drawn=0, replaced=0, numbered=0, mentions=0, clear={})
+        left = len(list(client.ledger.frames()))
+        with pytest.raises(ConfigError, match="once more"):
+            client.generate(result.adapter_id, Protected(PROMPTS, empty), sampling=BEAMS, progress=None)
+        with pytest.raises(DataError, match="rows of texts"):
+            client.generate(result.adapter_id, Protected([("a", "b")], empty), sampling=BEAMS, progress=None)
         assert len(list(client.ledger.frames())) == left
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer import vendor
 from cutlayer.attacks import Inapplicable, Knowledge, TokenTruth, Transcript, UnSplit, UnSplitSpec, View
 from cutlayer.core import Place
 from cutlayer.customer import LanguageResult, Training
@@ -20,7 +19,6 @@ from cutlayer.customer.trainer import training_order
 from cutlayer.data import Dataset
 from tests.promises.accounts import archive_of
 from tests.promises.runs import SEED, corpus, customer
-from tests.service.tiny import write_tiny_gpt2
 from tests.settings import specs
 
 TRAIN = Dataset(corpus(24, seed=1).texts)
@@ -28,10 +26,8 @@ SPEC = UnSplitSpec(outer_iterations=3, inner_inputs=120, inner_weights=20)
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    decoder = write_tiny_gpt2(tmp_path / "tiny")
-    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
-    return tmp_path / "data"
+def data_dir(decoder_dir: Path) -> Path:
+    return decoder_dir
 
 
 def attacked(data_dir: Path, api_key: str, tmp_path: Path, *, attack: UnSplit, **settings: Any) -> float:

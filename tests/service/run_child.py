@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cutlayer.customer import Client
-from tests.promises.runs import TRAINING, corpus
+from tests.promises.runs import LANGUAGE, TRAINING, corpus
 from tests.settings import specs
 
 
@@ -49,13 +49,12 @@ def main() -> None:
     }
     language = keywords.pop("language", None)
     if language is not None:
-        usual = {"epochs": 2, "max_length": 16, "learning_rate": 2e-3, "save_steps": 3, "dev_share": 0.2}
         tuned = client.finetune(
             corpus(40, seed=1),
             objective="lm",
             unsafe_noise_seed=9,  # two customers drop out alike
             **common,
-            **specs({"eta": math.inf, **usual, **language, **keywords}),
+            **specs({"eta": math.inf, **LANGUAGE, **language, **keywords}),
         )
         own = client.home.adapter(tuned.adapter_id) / "trained.safetensors"
         found = {

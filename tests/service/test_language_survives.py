@@ -7,20 +7,17 @@ the customer's own weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cutlayer import vendor
 from cutlayer.core import Cut
 from cutlayer.customer import Client, Sampling, Training
 from cutlayer.wire import routes
 from tests.promises.runs import corpus
+from tests.service.kills import Kills, combinations
 from tests.service.process import VendorProcess
-from tests.service.test_run_survives import Customers, survive_vendor
-from tests.service.tiny import write_tiny_gpt2
 
 POINTS = {
     "in an epoch": ("epoch 1", 4),
@@ -43,59 +40,16 @@ FAST = {
 }
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gpt2(tmp_path_factory.mktemp("decoder") / "tiny")
-
-
 @pytest.fixture
-def data_dir(decoder: Path, tmp_path: Path) -> Path:
-    vendor.init(tmp_path / "data", models=[str(decoder)], threads=1, max_bottom=2, max_tail=1)
-    return tmp_path / "data"
+def data_dir(decoder_dir: Path) -> Path:
+    return decoder_dir
 
 
-@pytest.fixture(scope="module")
-def customers() -> Iterator[Customers]:
-    forks = Customers()
-    yield forks
-    forks.close()
-
-
-@pytest.fixture(scope="module")
-def references() -> dict[str, Any]:
-    return {}
-
-
-def combinations() -> list[Any]:
-    every = [(mode, victim, point) for mode in MODES for victim in ("vendor", "customer", "both") for point in POINTS]
-    return [pytest.param(*each, id=" - ".join(each), marks=() if each in FAST else pytest.mark.slow) for each in every]
-
-
-@pytest.mark.parametrize(("mode", "victim", "point"), combinations())
-def test_a_killed_run_ends_bit_identical_on_both_sides(
-    mode: str,
-    victim: str,
-    point: str,
-    customers: Customers,
-    process: VendorProcess,
-    api_key: str,
-    tmp_path: Path,
-    references: dict[str, Any],
-) -> None:
-    if mode not in references:
-        references[mode] = customers.run(process, api_key, tmp_path / "undisturbed", MODES[mode] | {"die": None})
-    pids = {"vendor": [process.pid], "customer": [0], "both": [process.pid, 0]}[victim]
-    settings = MODES[mode] | {"die": [*POINTS[point], pids]}
-    if victim == "vendor":
-        found = survive_vendor(customers, process, api_key, tmp_path / "killed", settings)
-    else:
-        assert customers.run(process, api_key, tmp_path / "killed", settings) is None
-        if victim == "both":
-            process.buried()
-            process.start()
-        found = customers.run(process, api_key, tmp_path / "killed", MODES[mode] | {"die": None})
-    assert found == references[mode]
-    assert bool(found["own"]) == (mode != "nothing of the customer's")
+@pytest.mark.parametrize(("mode", "victim", "point"), combinations(MODES, POINTS, fast=FAST))
+def test_a_killed_run_ends_bit_identical_on_both_sides(mode: str, victim: str, point: str, kills: Kills) -> None:
+    expected = kills.undisturbed(mode, MODES[mode])
+    assert kills.survived(victim, POINTS[point], MODES[mode]) == expected
+    assert bool(expected["own"]) == (mode != "nothing of the customer's")
 
 
 @pytest.mark.parametrize("died", ["process", "session"])

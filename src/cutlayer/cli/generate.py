@@ -28,6 +28,28 @@ def generate(
     ],
     sampling: Sampling,
     customer: Customer,
+    entities: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entities",
+            metavar="TEXT",
+            help="A name whose words leave as drawn ones, and are put back into the text; may be repeated. For "
+            "adapters that draw nothing themselves.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    entities_eta: Annotated[
+        float | None,
+        typer.Option(
+            "--entities-eta",
+            metavar="ETA",
+            min=0,
+            help="As --eta of protect: how they are drawn, in 1/distance. Smaller ones hide more.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue texts with a language model's adapter, or answer them with an encoder-decoder's.
@@ -40,6 +62,8 @@ def generate(
     """
     from cutlayer.customer.profile import Profile
 
+    if bool(entities) != (entities_eta is not None):
+        raise typer.BadParameter("go together", param_hint="--entities, --entities-eta")
     output = Output(as_json=as_json)
     client = customer.client()
     spec = Profile.load(client.home, adapter).spec
@@ -47,7 +71,7 @@ def generate(
     alone = len(prompt) == 1
     written = client.generate(
         adapter,
-        prompt,
+        client.protect(prompt, entities, eta=entities_eta) if entities else prompt,
         sampling=sampling,
         on_text=(lambda number, piece: output.stream(piece)) if alone and not as_json else None,
     )

@@ -13,6 +13,7 @@ from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
 from cutlayer.customer.closing import Closing
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.derived import noise_secret, prompt_reading, run_privatizing
+from cutlayer.customer.entities import Protected
 from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, generate
@@ -141,7 +142,7 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
 def continue_texts(
     connection: Connection,
     profile: Profile,
-    prompts: Sequence[str],
+    prompts: Sequence[str] | Protected,
     *,
     sampling: Sampling,
     on_text: OnText | None,
@@ -152,15 +153,19 @@ def continue_texts(
     Args:
         connection: The way to the vendor.
         profile: How the adapter was trained.
-        prompts: Texts that are continued together; of an encoder-decoder, source texts.
+        prompts: Texts that are continued together; of an encoder-decoder, source texts. Where words stand for entities,
+            these are put back.
         sampling: How tokens are chosen.
         on_text: Called with a prompt's number and what was added, as it comes.
         progress: Where to show the fetching of the bottom.
 
     Raises:
-        ConfigError: The adapter gives labels, or a text may become longer than the model takes.
+        ConfigError: The adapter gives labels, or would draw words that stand for entities once more; or a text may
+            become longer than the model takes.
         DataError: There is no prompt, or one has no token.
     """
+    if isinstance(prompts, Protected):
+        return _restored(connection, profile, prompts, sampling=sampling, on_text=on_text, progress=progress)
     if not profile.spec.objective.generates:
         raise ConfigError(f"Adapter {profile.adapter} is a classifier's: it gives no text.", remedy="Use predict.")
     if not prompts:
@@ -182,6 +187,33 @@ def continue_texts(
         found = generate(query.session, query.gate, profile.adapter, ids, sampling, limit=limit, on_text=told)
     written = dict(zip(order, found, strict=True))
     return [written[row] for row in range(len(prompts))]
+
+
+def _restored(
+    connection: Connection,
+    profile: Profile,
+    protected: Protected,
+    *,
+    sampling: Sampling,
+    on_text: OnText | None,
+    progress: Progress,
+) -> list[Generation]:
+    """Answers with their entities; a word that stands for one may come in pieces, so each is told of as a whole."""
+    texts = [text for text in protected.texts if isinstance(text, str)]
+    if len(texts) < len(protected.texts):
+        raise DataError("Prompts are texts, and these are rows of texts.", remedy="Protect a text for each prompt.")
+    if profile.spec.privacy.mechanism != "none":
+        raise ConfigError(
+            f"Adapter {profile.adapter} draws what leaves ({profile.spec.privacy.mechanism}), and would draw the words "
+            "that stand for entities once more: none would be known again.",
+            remedy="Name one that was trained on protected texts with --eta inf, or give the prompts as they are.",
+        )
+    found = continue_texts(connection, profile, texts, sampling=sampling, on_text=None, progress=progress)
+    answers = [each.model_copy(update={"text": protected.map.restore(each.text)}) for each in found]
+    for number, answer in enumerate(answers):
+        if on_text is not None:
+            on_text(number, answer.text)
+    return answers
 
 
 def _read_prompts(query: Query, prompts: Dataset) -> Tokens:

@@ -282,7 +282,7 @@ class Client(Connection):
     def generate(
         self,
         adapter: str,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str] | Protected,
         *,
         sampling: Sampling | None = None,
         on_text: OnText | None = None,
@@ -295,9 +295,10 @@ class Client(Connection):
 
         Args:
             adapter: The adapter's identifier, as `finetune` returned it.
-            prompts: One text, or several that are continued together; of an encoder-decoder, source texts.
+            prompts: One text, or several that are continued together; of an encoder-decoder, source texts. Into answers
+                to what `protect` returned entities are put back; the adapter must draw nothing itself.
             sampling: How tokens are chosen.
-            on_text: Told of text as it comes: the prompt's number and what was added.
+            on_text: Told of text as it comes: the prompt's number and what was added. With entities, of whole texts.
             progress: Where to show the fetching of the bottom.
 
         Raises:
@@ -310,7 +311,7 @@ class Client(Connection):
             return continue_texts(
                 self,
                 profile,
-                [prompts] if isinstance(prompts, str) else list(prompts),
+                [prompts] if isinstance(prompts, str) else prompts,
                 sampling=sampling or Sampling(),
                 on_text=on_text,
                 progress=bars,

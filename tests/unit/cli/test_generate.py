@@ -74,6 +74,24 @@ def test_every_setting_reaches_the_sdk(asked: dict[str, Any], run: Run) -> None:
     assert reached == set(Sampling.model_fields), "a setting of the SDK is out of reach"
 
 
+def test_entities_are_protected_before_and_put_back_by_the_sdk(
+    asked: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def protect(_: Client, prompts: list[str], entities: list[str], *, eta: float) -> str:
+        given.update(prompts=prompts, entities=entities, eta=eta)
+        return "protected"
+
+    monkeypatch.setattr(Client, "protect", protect)
+    ran = run(*ASK, "--entities", "Mr Smith", "--entities", "Jones", "--entities-eta", 40)
+    assert ran.code == 0, ran.err
+    assert given == {"prompts": ["Dear Mr Smith,"], "entities": ["Mr Smith", "Jones"], "eta": 40}
+    assert asked["prompts"] == "protected"
+    for flags in (("--entities", "Smith"), ("--entities-eta", 40)):
+        assert run(*ASK, *flags).code == 2
+
+
 def test_the_text_comes_in_pieces_and_alone(asked: dict[str, Any], run: Run) -> None:
     """What stands on standard output is the text; the rest is for people and stands beside it."""
     ran = run(*ASK)
