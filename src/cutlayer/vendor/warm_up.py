@@ -37,7 +37,6 @@ from cutlayer.models.cutting import embedding_table
 from cutlayer.models.denoising import Pairs, denoising_loss
 from cutlayer.models.load import tokenizer_fingerprint
 from cutlayer.models.optimiser import warmup_in
-from cutlayer.models.tokenizer import save_tokenizer
 from cutlayer.vendor.catalogue import WARMED, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints, State
 from cutlayer.vendor.settings import WarmUpSpec
@@ -237,7 +236,12 @@ def _write(run: _Run, out: Path, about: Mapping[str, Any]) -> Warmed:
         model = cast(PreTrainedModel, model.base_model)
     with whole_folder(out) as folder:
         model.save_pretrained(folder)
-        save_tokenizer(run.tokenizer, folder)
+        run.tokenizer.save_pretrained(folder)
+        if tokenizer_fingerprint(load_tokenizer(str(folder))) != about["tokenizer"]:
+            raise ModelError(
+                "The model's tokenizer is another one after it was saved, by which ids would name other tokens.",
+                remedy="Save model and tokenizer with transformers' save_pretrained, and warm that folder up.",
+            )
         told = {name: value for name, value in about.items() if name != "losses"} | ends
         (folder / WARMED).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     return Warmed(out, fingerprint(load_model(str(out), head=None)), **ends)

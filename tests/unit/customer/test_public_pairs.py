@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cutlayer.privacy.words import folded
 
 pytestmark = pytest.mark.usefixtures("starter_installed")
 TEXTS = [
-    "The captain doesn't unmoor his sailboats before Thursday.",
+    "The captain does not unmoor his sailboats before Thursday.",
     "A tired doctor opened the letter, and sold it.",
     " \n ",
     "They walked near the river  with care.",
@@ -59,8 +60,8 @@ def test_each_token_belongs_to_the_word_that_stands_there_on_both_sides(privacy:
 def test_they_are_what_a_customer_releases(privacy: Words, tmp_path: Path) -> None:
     home = tmp_path / "home"
     pairs = PublicDraws(TEXTS, Draw(privacy)).pairs(home)
-    with Client(home=home) as client:
-        released = client.privatize(TEXTS, Draw(privacy))
+    with closing(Client(home=home)) as client:
+        released = list(client.privatize_stream([(text,) for text in TEXTS], Draw(privacy)))
     tokenizer, of = load_tokenizer("starter"), [text for text in released if text.original[0].strip()]
     for number, text in enumerate(of):
         (left,) = text.released

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,26 @@ def test_a_stopped_one_goes_on_to_the_same_bits_with_the_same_draws(
     ours, theirs = weights(out), weights(warmed)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert not (out / UNFINISHED).exists()
+
+
+@pytest.mark.slow
+def test_a_killed_one_goes_on_to_the_same_bits(tiny_model: Path, warmed: Path, tmp_path: Path) -> None:  # noqa: F811
+    program = f"""
+import os
+from pathlib import Path
+from cutlayer import vendor
+from tests.unit.vendor.test_warm_up import SPEC, Planned
+def killed(done, total, note):
+    if done == 5:
+        os.kill(os.getpid(), 9)
+vendor.warm_up({str(tiny_model)!r}, Path({str(tmp_path / "out")!r}), SPEC, draws=Planned(), on_step=killed)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    draws = Planned()
+    vendor.warm_up(str(tiny_model), tmp_path / "out", SPEC, draws=draws)
+    assert draws.asked == 0
+    ours, theirs = weights(tmp_path / "out"), weights(warmed)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_finished_one_is_shown_again(tiny_model: Path, warmed: Path) -> None:  # noqa: F811
