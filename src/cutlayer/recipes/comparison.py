@@ -33,10 +33,7 @@ from cutlayer.reports import Table, percent
 CLEAR, VECTOR = "clear", "qu"
 """Arms: unprotected text, and noisy embeddings."""
 LAYOUT = Layout("rapt")
-_BESIDE_ROWS = (
-    "labels, the map that is trained with the encoder, and what other texts' rows tell of this one "
-    "by way of the encoder"
-)
+_BESIDE_ROWS = "labels, the map that is trained with the encoder, what other texts' rows tell by way of the encoder"
 
 
 class ComparisonSpec(Spec):
@@ -189,9 +186,7 @@ def _promises(compared: Compared, results: Results) -> Iterable[Table]:
         title="What each promises at the paper's setting",
         columns=("arm", "promise of one release", "of what nothing is promised"),
         rows=tuple(rows),
-        notes=(
-            "CAPE, DPNR: noise of scale 1 / epsilon in each number, so that the epsilons of a row's numbers add up.",
-        ),
+        notes=("CAPE, DPNR: noise of scale 1 / epsilon in each number; the epsilons of a row's numbers add up.",),
     )
 
 
