@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -77,20 +78,16 @@ class Replacement(Spec):
         return found
 
     def eta(self, lab: Lab, tokens: Tokens, share: float) -> float:
-        """The eta that replaces about this share of all words; see `calibrated`."""
-        return self.calibrated(lab, tokens, share).eta
+        """The eta that replaces about this share of all words; see `calibration`."""
+        return self.calibration(lab, tokens)(share).eta
 
-    def calibrated(self, lab: Lab, tokens: Tokens, share: float, *, of_chosen: bool = False) -> Calibrated:
-        """The eta that replaces about this share of words, and what it replaced of a sample.
+    def calibration(self, lab: Lab, tokens: Tokens, *, of_chosen: bool = False) -> Callable[[float], Calibrated]:
+        """Finds the eta that replaces about a share of words; it raises `ConfigError` where none does.
 
         Args:
             lab: Where models and vocabularies are.
             tokens: Texts as names of words, as `reading` reads them.
-            share: Of their words, those among them that leave as they are.
-            of_chosen: Whether it is of the words that are drawn alone.
-
-        Raises:
-            ConfigError: No eta does.
+            of_chosen: Whether shares are of the words that are drawn alone, else of all.
         """
         numbers = WordNumbers(self._privatizing(lab, 1.0, seed=0, reading=self.reading(lab)))
         numbered = tokens.with_values(numbers.of(tokens.values))
@@ -101,8 +98,12 @@ class Replacement(Spec):
             chosen = numbered.values[drawn(numbered.values, search)]
             numbered = Tokens((Ragged(chosen, torch.tensor([len(chosen)])),))
         exponential = self.draw == "exponential"
-        (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED, exponential=exponential)
-        return point
+
+        def calibrated(share: float) -> Calibrated:
+            (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED, exponential=exponential)
+            return point
+
+        return calibrated
 
     def _privatizing(self, lab: Lab, eta: float, *, seed: int, reading: WordReading | None = None) -> Privatizing:
         cut = Cut(bottom=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import torch
@@ -21,6 +21,7 @@ from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.replacement import Replacement
 from cutlayer.recipes.tasks import TextFile
+from cutlayer.reports import Calibrated
 
 CATEGORY_OF: Final[Mapping[str, str]] = {tag: name for name, tags in CATEGORIES.items() for tag in tags}
 """The category of words with a tag of Universal Dependencies."""
@@ -81,12 +82,14 @@ class EtasCell(Cell):
 
     def run(self, lab: Lab) -> Rows[Measure]:
         tokens = read_words(self.replacement, self.texts, self.most_words, lab)
-        return Rows[Measure](rows=tuple(each for share in self.shares for each in self._found(lab, tokens, share)))
+        calibration = self.replacement.calibration(lab, tokens, of_chosen=self.of_chosen)
+        return Rows[Measure](rows=tuple(each for share in self.shares for each in self._found(calibration, share)))
 
-    def _found(self, lab: Lab, tokens: Tokens, share: float) -> Iterator[Measure]:
+    @staticmethod
+    def _found(calibration: Callable[[float], Calibrated], share: float) -> Iterator[Measure]:
         axes: dict[str, Level] = {"replaced": share}
         try:
-            found = self.replacement.calibrated(lab, tokens, share, of_chosen=self.of_chosen)
+            found = calibration(share)
         except ConfigError as error:
             why = error.message.partition(": ")[2].rstrip(".") or error.message
             yield Measure("eta", None, note=why, axes=axes)
