@@ -74,7 +74,7 @@ def whole(data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings_and_the_papers_numbers():
     recipe = RECIPES["rapt"]
-    assert recipe.parts == ("table-3", "figure-3", "figure-8", "grammar")
+    assert recipe.parts == ("table-3", "figure-3", "figure-8", "table-5", "grammar")
     assert set(SHIPPED.sizes) == set(Size)
     shown = json.loads(json.dumps(recipe.show()))
     first, second = shown["grammar"]["choices"]

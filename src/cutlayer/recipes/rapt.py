@@ -1,6 +1,6 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-So far `grammar`, which the paper states without a measurement, Table III, Figures 3 and 8. Settings:
+So far `grammar`, which the paper states without a measurement, Tables III and V, Figures 3 and 8. Settings:
 `configs/rapt.yaml`; the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`.
 Ref: arXiv:2305.06212.
 """
@@ -17,6 +17,8 @@ from cutlayer.core import Spec
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, falls
+from cutlayer.recipes.fact_writing import ALL as BOTH
+from cutlayer.recipes.fact_writing import GAINED, FactLimits, WritingSpec, examples, gains
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -25,7 +27,7 @@ from cutlayer.recipes.options import RecipeConfig, Setting, read_yaml, shipped
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
-from cutlayer.recipes.study import Part, Results, Scenario
+from cutlayer.recipes.study import Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import settled
@@ -34,7 +36,7 @@ from cutlayer.reports import Table, percent
 
 
 class Scale(Spec):
-    """What `--size` changes: how many texts of a file, where `None` takes all; training; what reads releases."""
+    """What `--size` changes: texts of a file, where `None` takes all; training; attacks; rows of Table V."""
 
     sentences: int | None = Field(default=None, ge=1)
     posts: int | None = Field(default=None, ge=1)
@@ -42,6 +44,8 @@ class Scale(Spec):
     training: Mapping[str, Setting] = {}
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
+    facts: FactLimits = FactLimits()
+    writing: Mapping[str, Mapping[str, Setting]] = {}
 
 
 class Choice(Spec):
@@ -125,6 +129,7 @@ class RaptConfig(RecipeConfig[Scale]):
     grammar: GrammarSpec
     utility: UtilitySpec
     geometry: GeometrySpec
+    writing: WritingSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -226,6 +231,26 @@ def figure_8(c: RaptConfig, lab: Lab) -> Part:
             )  # fmt: skip
     said = {"arms": Axis("arm", "arm", titles), "before": BEFORE, "closer": CLOSER}
     return LAYOUT.part("figure-8", Scenario.each(lab.options.seeds, cell), said, claims=claims)
+
+
+@RECIPE.part("table-5")
+def table_5(c: RaptConfig, lab: Lab) -> Part:
+    """BLEU of texts about facts whose entities left as drawn words."""
+    asked, scale = c.writing, c.at(lab.options.size)
+    stated = Stated.lines(PAPER["table_5"]["lines"], percent=("BLEU",))
+    titles = {**PAPER["table_5"]["arms"], **{name: arm.title for name, arm in asked.arms.items()}}
+    claims = [
+        above(
+            f"{METHODS(method)}: {titles[second]} writes better than {titles[first]} (Table V).", GAINED,
+            {"method": method, "arm": second, "of": BOTH}, stated=PAPER["table_5"]["gained"].get(second, ""),
+        )
+        for method, (first, second) in product(asked.methods, pairwise(asked.order))
+    ]  # fmt: skip
+    return LAYOUT.part(
+        "table-5", list(asked.scenarios(lab, scale.facts, scale.writing)), {"arms": Axis("arm", "entities", titles)},
+        stated=stated, claims=claims, derived=lambda results: gains(results, asked.order, asked.arms),
+        further=[examples],
+    )  # fmt: skip
 
 
 @RECIPE.part("grammar")

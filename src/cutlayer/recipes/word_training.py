@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cutlayer.attacks import ATTACKS, Measured, NotApplicable, TokenTruth, examine
+from cutlayer.attacks import ATTACKS, Measured, NotApplicable, Outcome, TokenTruth, examine
 from cutlayer.core import Cut, Spec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
@@ -102,7 +102,7 @@ class WordTrainingCell(TrainingCell):
             found: dict[str, Any] = {}
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
-                found = {"clear": _clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
+                found = {"clear": share_in_clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
@@ -115,12 +115,7 @@ class WordTrainingCell(TrainingCell):
         yield Measure("in clear", result.clear)
         for outcome in result.attacks:
             yield from Measure.outcome(outcome)
-            if isinstance(outcome, Measured):
-                own, hidden = outcome.success, 1 - result.clear
-                yield Measure(
-                    READ, result.clear + hidden * own.value, hidden * own.standard_error, own.n, attack=outcome.attack,
-                    independent=own.independent,
-                )  # fmt: skip
+            yield from read_of_all(outcome, clear=result.clear)
 
     @property
     def replacement(self) -> Replacement:
@@ -168,7 +163,17 @@ class WordTrainingCell(TrainingCell):
         lab.progress.update("attacks", len(self.attacks), len(self.attacks))
 
 
-def _clear(truth: TokenTruth) -> float:
+def read_of_all(outcome: Outcome, *, clear: float) -> Iterator[Measure]:
+    """What an attack on drawn words has of all words, of which a share left in clear."""
+    if isinstance(outcome, Measured):
+        own, hidden = outcome.success, 1 - clear
+        yield Measure(
+            READ, clear + hidden * own.value, hidden * own.standard_error, own.n, attack=outcome.attack,
+            independent=own.independent,
+        )  # fmt: skip
+
+
+def share_in_clear(truth: TokenTruth) -> float:
     """The share of words that nothing is asked about, because they left as they are."""
     if truth.uncounted is None:
         return 0.0
