@@ -235,3 +235,25 @@ def test_a_gain_is_of_the_same_rows_and_none_of_the_same_texts():
     assert 0 < low < value < high
     back, _, _ = bleu_gain(other, one)
     assert back == pytest.approx(-value)
+
+
+# ---------------------------------------------------------------- Table IV
+
+
+@pytest.mark.slow
+def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_path):
+    arms = SHIPPED.larger.model_copy(update={"arms": ("clear", "pct2t")})
+    utility = SHIPPED.utility.model_copy(update={"replaced": (0.4,)})
+    config = SHIPPED.model_copy(update={"larger": arms, "utility": utility})
+    report = RECIPE.using(config).run(options(data, tmp_path, only=("table-4",)), Silent())
+    assert not report.failures
+    frame = pandas.DataFrame(report.content["table"])
+    here = frame[(frame["source"] == "here") & (frame["metric"] == "UA")]
+    assert set(here["arm"]) == {"clear", "pct2t"}
+    assert len(frame[(frame["source"] == "paper") & (frame["metric"] == "UA")]) == 36
+    for each in report.content["cells"]:
+        assert each["cell"]["source"] == "starter-decoder"
+        assert each["cell"]["space"]["name"] == "starter"
+        assert each["cell"]["model"] != report.content["model"]["fingerprint"]
+    (replaced,) = frame[(frame["metric"] == "replaced") & (frame["arm"] == "pct2t")]["value"]
+    assert replaced == pytest.approx(0.4, abs=0.1)

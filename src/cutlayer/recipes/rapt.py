@@ -1,6 +1,6 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-So far `grammar`, which the paper states without a measurement, Tables III and V, Figures 3 and 8. Settings:
+So far `grammar`, which the paper states without a measurement, Tables III to V, Figures 3 and 8. Settings:
 `configs/rapt.yaml`; the paper's numbers: `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`.
 Ref: arXiv:2305.06212.
 """
@@ -121,6 +121,20 @@ class GeometrySpec(Spec):
         return method == self.method and name in self.arms and share in (None, self.replaced)
 
 
+class LargerSpec(Spec):
+    """Which larger model part `table-4` trains, on which arms of Table III.
+
+    Attributes:
+        model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
+        method: Of tuning.
+        arms: Of Table III, the unprotected one first.
+    """
+
+    model: str
+    method: str
+    arms: tuple[str, ...] = Field(min_length=2)
+
+
 class RaptConfig(RecipeConfig[Scale]):
     """`configs/rapt.yaml`; that file says what each field is for."""
 
@@ -130,6 +144,7 @@ class RaptConfig(RecipeConfig[Scale]):
     utility: UtilitySpec
     geometry: GeometrySpec
     writing: WritingSpec
+    larger: LargerSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -199,6 +214,31 @@ def figure_3(c: RaptConfig, lab: Lab) -> Part:
     ]  # fmt: skip
     scenarios = list(_trained(c, lab, [asked.attacked], protected))
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+
+
+@RECIPE.part("table-4")
+def table_4(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy of a larger model that learns from words drawn by a small one's vectors."""
+    asked, arms, scenarios = c.larger, c.utility.arms, []
+    titles = {name: arms[name].title for name in asked.arms}
+    of = {"source": asked.model, "model": lab.model(asked.model).fingerprint, "attacks": (), "kept": False}
+    for name in asked.arms:
+        for share in c.utility.replaced if arms[name].words else (None,):
+            cell = _training(c, lab, asked.method, name, share).model_copy(update=of)
+            scenarios += Scenario.each(lab.options.seeds, cell, arm=name, replaced=share or 0.0)
+    claims = [
+        falls(
+            f"{asked.model}, {100 * share:g} % replaced: {titles[second]} is more accurate than {titles[first]} "
+            "(Table IV).", "UA",
+            (titles[second], {"arm": second, "replaced": share}), (titles[first], {"arm": first, "replaced": share}),
+        )
+        for share, (first, second) in product(c.utility.replaced, pairwise(asked.arms[1:]))
+    ]  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "model": asked.model, "space": c.utility.space}
+    printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
+    return LAYOUT.part(
+        "table-4", scenarios, said, stated=Stated.lines(printed, percent=("UA",)), claims=claims
+    )  # fmt: skip
 
 
 @RECIPE.part("figure-8")

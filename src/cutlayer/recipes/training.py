@@ -106,16 +106,17 @@ class SplitRun:
     result: FinetuneResult
     client: Client
     data: Splits
+    source: str | None
 
     def evidence(self, lab: Lab) -> Evidence:
         given = Corpora(self.data.train, self.data.dev, self.data.test)
-        archive = lab.archive(self.result.spec.cut)
+        archive = lab.archive(self.result.spec.cut, self.source)
         return Evidence.of(self.result.folder, given, archive, home=self.client.home)
 
 
-def client_of(lab: Lab, customer: str) -> Client:
+def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
     """A customer of a vendor that hands out bottoms of every depth which leaves it a block."""
-    return lab.client(customer, max_bottom=lab.model().blocks - 1)
+    return lab.client(customer, source=source, max_bottom=lab.model(source).blocks - 1)
 
 
 @contextmanager
@@ -128,12 +129,12 @@ def split_run(
     """
     data = splits(lab, cell.task, cell.limits)
     tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
-    with closing(client_of(lab, customer)) as client:
+    with closing(client_of(lab, customer, cell.source)) as client:
         result = client.finetune(
             data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
             out=lab.scratch(cell), progress=lab.progress, **settings,
         )  # fmt: skip
-        yield SplitRun(result, client, data)
+        yield SplitRun(result, client, data, cell.source)
 
 
 def discard(cell: Cell, client: Client, lab: Lab) -> None:
@@ -201,11 +202,16 @@ class Trained(Spec):
 
 
 class TrainingCell(Cell):
-    """A classifier's training: its data, how much of it, the model's fingerprint, and how that is trained."""
+    """A classifier's training: its data, how much of it, the model's fingerprint, and how that is trained.
+
+    Attributes:
+        source: Where the model comes from, where it is another than the recipe's.
+    """
 
     task: Task
     limits: Limits
     model: str
+    source: str | None = None
     training: TrainSpec
     tuning: TuningSpec = Lora()
 

@@ -106,7 +106,7 @@ class WordTrainingCell(TrainingCell):
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, str(self.seed)), lab)
+        discard(self, client_of(lab, str(self.seed), self.source), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
@@ -127,14 +127,16 @@ class WordTrainingCell(TrainingCell):
 
         def found() -> float:
             reading, train = self.replacement.reading(lab), splits(lab, self.task, self.limits).train
-            tokens = reading.read(train, max_content=self.training.max_length or lab.model().template.max_content(1))
+            tokens = reading.read(
+                train, max_content=self.training.max_length or lab.model(self.source).template.max_content(1)
+            )
             return self.replacement.eta(lab, tokens, share)
 
         return lab.once((type(self), self.replacement, self.task, self.limits, share), found)
 
     def _granted(self, evidence: Evidence, lab: Lab) -> Evidence:
         """The run, to an attacker that has public text and the vendor's model."""
-        model = lab.model()
+        model = lab.model(self.source)
 
         def read() -> Any:
             return public_text(
@@ -142,7 +144,7 @@ class WordTrainingCell(TrainingCell):
                 max_content=model.template.max_content(1), progress=lab.progress,
             )  # fmt: skip
 
-        return evidence.granted(lab.once((type(self), self.public), read), model.whole)
+        return evidence.granted(lab.once((type(self), self.public, self.source), read), model.whole)
 
     def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Any]:
         for number, name in enumerate(self.attacks):
