@@ -62,7 +62,9 @@ def posts(count, seed, first_author):
         low = 0 if gender == "female" else 100
         words = [f"w{low + rng.randrange(100) if rng.random() < 0.6 else rng.randrange(200)}" for _ in range(20)]
         age = ("20s", "30s+")[(author // 2) % 2]
-        rows.append({"text": " ".join(words), "gender": gender, "age_group": age, "author_id": author})
+        rows.append(
+            {"text": " ".join(words), "gender": gender, "age_group": age, "age": 20 + author % 24, "author_id": author}
+        )
     return rows
 
 
@@ -106,7 +108,7 @@ def short_controls(monkeypatch):
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["inference"]
     assert recipe.default_model == "starter"
-    assert recipe.parts == ("figure-3-sap", "figure-3-rapt")
+    assert recipe.parts == ("figure-3-sap", "figure-3-rapt", "figure-3-rapt-words")
     assert set(SHIPPED.sizes) == set(Size)
     json.dumps(recipe.show())
 

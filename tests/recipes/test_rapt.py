@@ -234,7 +234,7 @@ def test_equal_texts_are_alike_whatever_they_stand_beside():
 # ---------------------------------------------------------------- what it refuses
 
 
-@pytest.mark.parametrize("changes", [{"only": ("table-4",)}, {"size": Size.FULL}])
+@pytest.mark.parametrize("changes", [{"only": ("table-9",)}, {"size": Size.FULL}])
 def test_what_it_cannot_run_is_refused_before_anything_is(data, tmp_path, changes):
     with pytest.raises(ConfigError):
         RECIPE.using(CONFIG).run(options(data, tmp_path, **changes), Silent())

@@ -1,15 +1,18 @@
-"""Recipe `rapt`, parts that read trained models: figure-8 as a run, words' states by hand, and planted faults."""
+"""Recipe `rapt`, parts figure-8 and table-5: small runs, words' states and BLEU by hand."""
 
 from __future__ import annotations
 
 import pandas
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 
 from cutlayer.core import Cut, Ragged, StorageError
-from cutlayer.customer import Silent
+from cutlayer.customer import Client, Silent
 from cutlayer.models import load_adapter, split
+from cutlayer.recipes.fact_writing import FactCell
 from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.measures.bleu import bleu_counts, bleu_gain, corpus_bleu
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import RECIPE
 from cutlayer.recipes.representations import CLOSER, OWN, PLANE, UNPROTECTED, WHOLE, GeometryCell, Spelled, word_states
@@ -132,3 +135,125 @@ def test_pieces_between_words_are_of_none():
     texts = spelled("ab cd", "", "x")
     ends = Ragged.from_lists([[1, 2, 3, 5], [], [1]])
     assert texts.words_at(ends).tolist() == [0, 0, -1, 1, 3]  # of the empty text a word without letters
+
+
+# ---------------------------------------------------------------- Table V
+
+
+FACTS = [
+    ([["Aarhus_Airport", "cityServed", "Aarhus"]], ["Aarhus Airport serves Aarhus.", "The airport of Aarhus."]),
+    ([["Ada_Lovelace", "birthPlace", "London"]], ["Ada Lovelace was born in London."]),
+    ([["Bakso", "country", "Indonesia"], ["Bakso", "ingredient", "Noodle"]], ["Bakso is of Indonesia, with noodles."]),
+    ([["Ajoblanco", "ingredient", "Almond"]], ["Almonds are in Ajoblanco."]),
+]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("facts")
+    for part in ("train", "dev", "test_seen", "test_unseen"):
+        write_split(folder, "webnlg", part, [(*row, "Any") for row in FACTS], ("triples", "references", "category"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(facts, tmp_path_factory):
+    """All arms by one method."""
+    out = tmp_path_factory.mktemp("out")
+    writing = SHIPPED.writing.model_copy(update={"methods": {"prefix": SHIPPED.writing.methods["prefix"]}})
+    config = SHIPPED.model_copy(update={"writing": writing})
+    return RECIPE.using(config).run(options(facts, out, only=("table-5",)), Silent())
+
+
+@pytest.mark.slow
+def test_each_arm_writes_about_both_files_and_the_paper_stands_beside_it(written):
+    assert not written.failures
+    frame = pandas.DataFrame(written.content["table"])
+    here = frame[(frame["metric"] == "BLEU") & (frame["source"] == "here")]
+    assert {(row.arm, row.of) for row in here.itertuples()} == {
+        (arm, of) for arm in ("clear", "t2t", "pct2t") for of in ("seen", "unseen", "all")
+    }
+    assert set(here[here["of"] == "all"]["n"]) == {6}
+    assert here["value"].between(0, 1).all()
+    paper = frame[(frame["metric"] == "BLEU") & (frame["source"] == "paper")]
+    assert len(paper) == 24
+    (one,) = paper[(paper["method"] == "prompt") & (paper["arm"] == "rapt") & (paper["of"] == "all")]["value"]
+    assert one == pytest.approx(0.3864)
+    replaced = frame[frame["metric"] == "replaced"].set_index("arm")["value"]
+    assert set(replaced.index) == {"t2t", "pct2t"}
+    assert (replaced > 0.6).all()  # of a dozen words
+    gained = frame[frame["metric"] == "BLEU gained"]
+    assert set(gained["arm"]) == {"pct2t"}
+    assert len(gained) == 3
+
+
+@pytest.mark.slow
+def test_what_leaves_of_facts_and_texts_has_no_entity(written, facts, tmp_path):
+    """Their words are in neither, the same word stands for the same one in both, and answers get them back."""
+    cell = next(
+        FactCell.model_validate(each["cell"]) for each in written.content["cells"] if each["cell"]["share"] is not None
+    )
+    with Lab(options(facts, tmp_path)) as lab:
+        train, *_ = cell._facts(lab)
+        client = Client("http://127.0.0.1:1", "key", home=tmp_path / "home")
+        rows = [(each.source, *each.references) for each in train]
+        left, made = cell._protected(client, rows, train, eta=10.0)
+        plain, nothing = cell._protected(client, rows, train, eta=None)
+    told = str(left).casefold()
+    assert not any(word in told for word in ("aarhus", "lovelace", "london", "bakso", "indonesia", "noodle", "almond"))
+    for source, *references in left:
+        assert made.restore(source).replace("_", " ") in [row[0].replace("_", " ") for row in rows]
+        assert references
+    assert nothing is None
+    assert plain[0][0] == " | Aarhus Airport : cityServed : Aarhus"
+
+
+# ---------------------------------------------------------------- BLEU
+
+
+REFERENCES = [
+    ["the cat sat on the mat .", "a cat was on the mat"], ["it rained all day long", "it was a day of rain"],
+    ["he went home late at night", "late at night he went home"], ["she likes red apples", "red apples she likes"],
+]  # fmt: skip
+TEXTS = ["The cat sat on a mat.", "it rained all day", "he went late home at night", "she likes red apples"]
+
+
+def test_bleu_is_sacrebleus_own():
+    counts = bleu_counts(TEXTS, REFERENCES)
+    columns = [list(column) for column in zip(*REFERENCES, strict=True)]
+    value, low, high = corpus_bleu(counts)
+    assert 100 * value == pytest.approx(BLEU(lowercase=True).corpus_score(TEXTS, columns).score)
+    assert low < value < high
+
+
+def test_a_gain_is_of_the_same_rows_and_none_of_the_same_texts():
+    before = ["a cat", "rain", "he went home", "apples"]
+    one, other = bleu_counts(before, REFERENCES), bleu_counts(TEXTS, REFERENCES)
+    assert bleu_gain(other, other) == (0, 0, 0)
+    value, low, high = bleu_gain(one, other)
+    assert value == pytest.approx(corpus_bleu(other)[0] - corpus_bleu(one)[0])
+    assert 0 < low < value < high
+    back, _, _ = bleu_gain(other, one)
+    assert back == pytest.approx(-value)
+
+
+# ---------------------------------------------------------------- Table IV
+
+
+@pytest.mark.slow
+def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_path):
+    arms = SHIPPED.larger.model_copy(update={"arms": ("clear", "pct2t")})
+    utility = SHIPPED.utility.model_copy(update={"replaced": (0.4,)})
+    config = SHIPPED.model_copy(update={"larger": arms, "utility": utility})
+    report = RECIPE.using(config).run(options(data, tmp_path, only=("table-4",)), Silent())
+    assert not report.failures
+    frame = pandas.DataFrame(report.content["table"])
+    here = frame[(frame["source"] == "here") & (frame["metric"] == "UA")]
+    assert set(here["arm"]) == {"clear", "pct2t"}
+    assert len(frame[(frame["source"] == "paper") & (frame["metric"] == "UA")]) == 36
+    for each in report.content["cells"]:
+        assert each["cell"]["source"] == "starter-decoder"
+        assert each["cell"]["space"]["name"] == "starter"
+        assert each["cell"]["model"] != report.content["model"]["fingerprint"]
+    (replaced,) = frame[(frame["metric"] == "replaced") & (frame["arm"] == "pct2t")]["value"]
+    assert replaced == pytest.approx(0.4, abs=0.1)

@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from cutlayer.attacks import (
 from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.core import DataError, Spec, Tokens
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
+from cutlayer.data.bins import equal_bins
 from cutlayer.privacy import NoPrivacy, TextToText
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -58,6 +59,7 @@ class PostsSpec(Spec):
     public: str
     group: str
     columns: Mapping[str, tuple[str, ...]]
+    bins: Mapping[str, int] = {}
 
 
 class EntitiesSpec(Spec):
@@ -84,11 +86,10 @@ class Scale(Spec):
     queries: int = Field(ge=0)
 
 
-class InferenceCell(Cell):
-    """One attack on what was released at one eta.
+class AttackCell(Cell):
+    """One attack on what was released of posts, or of sentences that name entities.
 
     Attributes:
-        eta: Privacy parameter per token; infinite without noise.
         column: The attribute that is inferred; empty for other questions.
         labelled: N_l, posts whose attribute is known; 0 for other questions.
     """
@@ -97,21 +98,50 @@ class InferenceCell(Cell):
     posts: PostsSpec
     entities: EntitiesSpec
     attack: str
-    eta: float
     column: str = ""
     labelled: int = 0
     scale: Scale
 
     @property
-    def name(self) -> str:
-        about = f"-{self.column}-{self.labelled}" if self.column else ""
-        return f"{self.attack}{about}-eta{self.eta:g}-s{self.seed}"
+    def about(self) -> str:
+        """The attack in a few words, for the cell's name."""
+        return f"{self.attack}-{self.column}-{self.labelled}" if self.column else self.attack
 
     def check(self, lab: Lab) -> None:
         for part in (self.posts.known, self.posts.attacked, self.posts.public):
             data_file(lab.options.data, self.posts.name, part)
         for part in (self.entities.annotated, self.entities.attacked):
             data_file(lab.options.data, self.entities.name, part)
+
+    def measures(self, result: Inferred) -> Iterator[Measure]:
+        yield from Measure.outcome(result.outcome, attack=self.attack)
+        yield Measure("replaced", result.replaced, attack=self.attack)
+        yield Measure("seconds", result.seconds, attack=self.attack)
+
+    def strength(self, content: int) -> Attack:
+        """The attack as it is run at this size, on posts of so many tokens."""
+        scale, attack = self.scale, ATTACKS[self.attack]
+        fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
+        if self.attack == "attribute-classifier":
+            return replace(attack, run=AttributeClassifier(positions=content + 2, fitting=fitting))
+        inversions = {"mlp-inversion": MlpInversion, "autoencoder-inversion": AutoencoderInversion}
+        if self.attack in inversions:
+            return replace(attack, run=inversions[self.attack](tokens=scale.pairs, queries=scale.queries))
+        return attack
+
+
+class InferenceCell(AttackCell):
+    """One attack on what was released of tokens at one eta.
+
+    Attributes:
+        eta: Privacy parameter per token; infinite without noise.
+    """
+
+    eta: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.about}-eta{self.eta:g}-s{self.seed}"
 
     def run(self, lab: Lab) -> Inferred:
         """Attacks the release at this eta, which cells of one process share."""
@@ -138,22 +168,6 @@ class InferenceCell(Cell):
         of = NAMED if self.attack in ENTITIES else ATTACKED if self.column else INVERTED
         return Inferred(outcome=outcome, replaced=released.replaced[of], seconds=time.monotonic() - begun)
 
-    def measures(self, result: Inferred) -> Iterator[Measure]:
-        yield from Measure.outcome(result.outcome, attack=self.attack)
-        yield Measure("replaced", result.replaced, attack=self.attack)
-        yield Measure("seconds", result.seconds, attack=self.attack)
-
-    def strength(self, content: int) -> Attack:
-        """The attack, as strong as this size has it."""
-        scale, attack = self.scale, ATTACKS[self.attack]
-        fitting = Fitting(passes=scale.passes, batch=16, learning_rate=1e-3)
-        if self.attack == "attribute-classifier":
-            return replace(attack, run=AttributeClassifier(positions=content + 2, fitting=fitting))
-        inversions = {"mlp-inversion": MlpInversion, "autoencoder-inversion": AutoencoderInversion}
-        if self.attack in inversions:
-            return replace(attack, run=inversions[self.attack](tokens=scale.pairs, queries=scale.queries))
-        return attack
-
 
 class Inferred(Spec):
     """What came of an attack.
@@ -175,6 +189,7 @@ class Inferred(Spec):
 class Posts:
     """Posts with what is known of their authors: `labels` by column `[n]`, authors as `groups` `[n]`."""
 
+    texts: Dataset
     tokens: Tokens
     labels: Mapping[str, Tensor]
     groups: Tensor
@@ -185,7 +200,7 @@ class Posts:
     def first(self, count: int) -> Posts:
         kept = torch.arange(min(count, len(self)))
         labels = {column: values[kept] for column, values in self.labels.items()}
-        return Posts(self.tokens.select(kept), labels, self.groups[kept])
+        return Posts(self.texts.select(kept.tolist()), self.tokens.select(kept), labels, self.groups[kept])
 
 
 class Corpus:
@@ -198,19 +213,28 @@ class Corpus:
         inverted: The first of them, whose words are read.
         named: Sentences whose entities are found, and their tags.
         tags: What the tags' numbers mean.
-        public: The attacker's own posts.
+        classes: By column, what attributes' numbers mean.
+        public: The attacker's own posts, and as they read.
         annotated: The attacker's annotated sentences.
     """
 
-    def __init__(self, cell: InferenceCell, lab: Lab) -> None:
+    def __init__(self, cell: AttackCell, lab: Lab) -> None:
         self._spec, self._entities, self._lab = cell.posts, cell.entities, lab
         scale, self.model = cell.scale, lab.model()
         most = self.model.template.max_content(1)
         self.content = min(scale.tokens, most)
-        self.known = self._posts(cell.posts.known, max(scale.labelled))
-        self.attacked = self._posts(cell.posts.attacked, scale.attacked)
-        self.inverted = self.attacked.first(scale.inverted).tokens
-        public = self._posts(cell.posts.public, scale.public)
+        asked = {"known": max(scale.labelled), "attacked": scale.attacked, "public": scale.public}
+        read = {of: self._read(getattr(cell.posts, of), count) for of, count in asked.items()}
+        bins = {column: self._bins(read.values(), column, count) for column, count in cell.posts.bins.items()}
+        self.classes = dict(cell.posts.columns)
+        for column, names in bins.items():
+            self.classes[column] = tuple(dict.fromkeys(names[value] for value in sorted(names)))
+        self.known, self.attacked, public = (
+            self._posts(getattr(cell.posts, of), posts, bins) for of, posts in read.items()
+        )
+        self.first = self.attacked.first(scale.inverted)
+        self.inverted = self.first.tokens
+        self.public_texts = public.texts
         self.public = PublicText(public.tokens, source=f"{cell.posts.name}/{cell.posts.public}")
         kinds = {tag[2:] for row in self._rows(cell.entities.annotated) for tag in row["tags"] if tag != "O"}
         self.tags = ("O", *(f"{place}-{kind}" for kind in sorted(kinds) for place in "BI"))
@@ -229,23 +253,42 @@ class Corpus:
         # the inverted ones are the same releases once more, by themselves: no further draw
         return {**found, ATTACKED: self.attacked.tokens, INVERTED: self.inverted, NAMED: self.named[0]}
 
-    def _posts(self, part: str, count: int) -> Posts:
+    def posts(self) -> dict[str, Dataset]:
+        """The posts among them as they read, for who reads something else in them than tokens."""
+        found, first = {}, 0
+        for last, name in self.known_sets:
+            found[name] = self.known.texts.select(range(first, last))
+            first = last
+        return {**found, ATTACKED: self.attacked.texts, INVERTED: self.first.texts}
+
+    def _read(self, part: str, count: int) -> Dataset:
         posts = self._spec
         path = data_file(self._lab.options.data, posts.name, part)
-        dataset = read_dataset(path, text_column="text", attribute_columns=[*posts.columns, posts.group])
+        columns = [*posts.columns, *posts.bins, posts.group]
+        dataset = read_dataset(path, text_column="text", attribute_columns=columns)
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(_ORDER_SEED))[:count].tolist()
         if len(order) < count:
             raise DataError(
                 f"{posts.name}/{part} has {len(dataset)} posts, not {count}.", remedy="Choose another size."
             )
-        chosen = dataset.select(order)
-        labels = {
-            column: torch.tensor([names.index(value) for value in chosen.attributes[column]])
-            for column, names in posts.columns.items()
-        }
-        authors = torch.tensor([int(author) for author in chosen.attributes[posts.group]])
-        tokens = tokenise(self._left(part, Dataset(chosen.texts)), self.model.tokenizer, max_content=self.content)
-        return Posts(tokens, labels, authors)
+        return dataset.select(order)
+
+    @staticmethod
+    def _bins(parts: Iterable[Dataset], column: str, count: int) -> dict[float, str]:
+        """The bin of each number that a column has in any part."""
+        values = [float(value) for part in parts for value in part.attributes[column]]
+        return dict(zip(values, equal_bins(values, count, column=column), strict=True))
+
+    def _posts(self, part: str, chosen: Dataset, bins: Mapping[str, Mapping[float, str]]) -> Posts:
+        labels = {}
+        for column, names in self.classes.items():
+            values = chosen.attributes[column]
+            told = [bins[column][float(value)] for value in values] if column in bins else values
+            labels[column] = torch.tensor([names.index(value) for value in told])
+        authors = torch.tensor([int(author) for author in chosen.attributes[self._spec.group]])
+        texts = Dataset(chosen.texts)
+        tokens = tokenise(self._left(part, texts), self.model.tokenizer, max_content=self.content)
+        return Posts(texts, tokens, labels, authors)
 
     def _tagged(self, part: str, count: int, content: int) -> tuple[Tokens, Tokens]:
         rows = self._rows(part)[:count]
@@ -268,7 +311,7 @@ class Corpus:
             return [json.loads(line) for line in file]
 
 
-def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
+def corpus_of(cell: AttackCell, lab: Lab) -> Corpus:
     """The texts of a cell, read once for all cells of a process."""
     return lab.once(("corpus", cell.posts.name, cell.entities.name, cell.scale), lambda: Corpus(cell, lab))
 
@@ -279,7 +322,7 @@ def corpus_of(cell: InferenceCell, lab: Lab) -> Corpus:
 def target_of(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, Truth]:
     """What a cell's attack reads of what left, and what it is scored on."""
     if cell.column:
-        return _attribute(cell, corpus, released)
+        return attribute_target(cell, corpus, released)
     if cell.attack in ENTITIES:
         tokens, tags = corpus.named
         records = {identifier(NAMED): released.records[NAMED]}
@@ -289,14 +332,15 @@ def target_of(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[
     return released.only([INVERTED]), TokenTruth(corpus.inverted, records=records, search=corpus.model.search)
 
 
-def _attribute(cell: InferenceCell, corpus: Corpus, released: Released) -> tuple[Transcript, AttributeTruth]:
+def attribute_target(cell: AttackCell, corpus: Corpus, released: Released) -> tuple[Transcript, AttributeTruth]:
+    """What an attack on a column reads, and the column."""
     sets = [*(name for last, name in corpus.known_sets if last <= cell.labelled), ATTACKED]
     known, attacked = corpus.known.first(cell.labelled), corpus.attacked
     of_set = torch.cat([torch.full_like(released.records[name], place) for place, name in enumerate(sets)])
     record_of = torch.cat([released.records[name] for name in sets])
     truth = AttributeTruth(
         torch.cat([known.labels[cell.column], attacked.labels[cell.column]]),
-        len(cell.posts.columns[cell.column]),
+        len(corpus.classes[cell.column]),
         torch.arange(len(known) + len(attacked)) < len(known),
         records={
             identifier(name): torch.where(of_set == place, record_of, ELSEWHERE) for place, name in enumerate(sets)

@@ -1,8 +1,8 @@
 """Recipe `inference`: what releases tell of their authors and of the entities they name, over eta and N_l.
 
 SAP's Figure 3 (attribute inference over labelled records) and RAPT's Figure 3 (empirical privacy against five
-attacks), on public data. Ref: arXiv:2312.15603; arXiv:2305.06212. Settings and claims:
-`configs/inference.yaml`; tables and figures: `layouts/inference.yaml`.
+attacks; of tokens over eta, of words by arm), on public data. Ref: arXiv:2312.15603; arXiv:2305.06212. Settings and
+claims: `configs/inference.yaml`; tables and figures: `layouts/inference.yaml`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any
 
 from pydantic import Field
@@ -25,14 +26,17 @@ from cutlayer.recipes.attribute_readings import (
     Scale,
     corpus_of,
 )
-from cutlayer.recipes.claims import at_least, falls
+from cutlayer.recipes.claims import alike, at_least, falls
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Where
 from cutlayer.recipes.options import RecipeConfig, shipped
 from cutlayer.recipes.recipe import Recipe, outcome_texts
+from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.study import Claim, Part, Results, Scenario
 from cutlayer.recipes.tables import Axis, Column, complement
+from cutlayer.recipes.word_readings import WordInferenceCell
+from cutlayer.recipes.word_training import READ, Arm
 from cutlayer.reports import Calibrated, Table, percent
 
 INVERSIONS = ("nearest-neighbour", "mlp-inversion", "autoencoder-inversion")
@@ -52,12 +56,31 @@ class PaperFigure(Spec):
     claims: Mapping[str, str]
 
 
+class WordsSpec(Spec):
+    """What part `figure-3-rapt-words` releases, and what reads it.
+
+    Attributes:
+        arms: Ways to draw words, by name, in the order in which the paper compares each with the one before it.
+        replaced: Shares of all words that the etas shall replace.
+        space: The model whose token embeddings give words their vectors.
+        attacks: What reads words.
+        plain: What reads them by means of public words before texts, where there are any.
+    """
+
+    arms: Mapping[str, Arm]
+    replaced: tuple[float, ...] = Field(min_length=1)
+    space: str
+    attacks: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
 class InferenceConfig(RecipeConfig[Scale]):
     """`configs/inference.yaml`; that file says what each field is for."""
 
     posts: PostsSpec
     entities: EntitiesSpec
     replaced: tuple[float, ...] = Field(min_length=1)
+    words: WordsSpec
     paper: Mapping[str, PaperFigure]
 
 
@@ -197,7 +220,7 @@ def figure_3_rapt(c: InferenceConfig, lab: Lab) -> Part:
     releases, paper = Releases.of(c, lab), c.paper["rapt_figure_3"]
     most = max(c.at(lab.options.size).labelled)
     asked = [(attack, "", 0) for attack in INVERSIONS]
-    asked += [*((PERCEPTRON, column, most) for column in c.posts.columns)]
+    asked += [*((PERCEPTRON, column, most) for column in (*c.posts.columns, *c.posts.bins))]
     asked += [(attack, "", 0) for attack in ENTITIES]
     lines = {
         (f"{column}: {TITLES(attack)}" if column else TITLES(attack)): {"attack": attack, "column": column}
@@ -220,3 +243,35 @@ def figure_3_rapt(c: InferenceConfig, lab: Lab) -> Part:
     }  # fmt: skip
     scenarios, claims = releases.scenarios(asked), [*unprotected, *hidden]
     return LAYOUT.part("figure-3-rapt", scenarios, said, claims=claims, details=releases.details)
+
+
+@RECIPE.part("figure-3-rapt-words")
+def figure_3_rapt_words(c: InferenceConfig, lab: Lab) -> Part:
+    """What attacks read of words and attributes, by arm: T2T, PCT2T, and with reconstruction."""
+    asked, scale, paper = c.words, c.at(lab.options.size), c.paper["rapt_figure_3"]
+    space, most = Source.of(asked.space, lab), max(scale.labelled)
+    columns = (*c.posts.columns, *c.posts.bins)
+    titles = {name: arm.title for name, arm in asked.arms.items()}
+    scenarios, claims = [], []
+    for (name, arm), share in product(asked.arms.items(), asked.replaced):
+        further = asked.plain if arm.reconstruction.plain_tokens else ()
+        of_words, of_authors = product((*asked.attacks, *further), [""]), product([PERCEPTRON], columns)
+        for attack, column in (*of_words, *of_authors):
+            cell = WordInferenceCell(
+                model=lab.model().fingerprint, posts=c.posts, entities=c.entities, attack=attack, column=column,
+                labelled=most if column else 0, scale=scale, arm=arm, share=share, space=space,
+            )  # fmt: skip
+            scenarios += Scenario.each(lab.options.seeds, cell, arm=name, share=share, column=column)
+    for share, (first, second) in product(asked.replaced, pairwise(asked.arms)):
+        said = paper.claims["reconstruction" if asked.arms[second].reconstruction.plain_tokens else "comparable"]
+        for attack, column in (*product(asked.attacks, [""]), *product([PERCEPTRON], columns)):
+            place = {"share": share, "attack": attack, "column": column}
+            claims.append(
+                alike(
+                    f"RAPT, Figure 3, {TITLES(attack)}{column and f' of {column}'}, {100 * share:g} % replaced: {said}",
+                    "success" if column else READ,
+                    (titles[first], {**place, "arm": first}), (titles[second], {**place, "arm": second}),
+                )
+            )  # fmt: skip
+    layout = {"arms": Axis("arm", "arm", titles), "most": most, "paper": paper, "read": READ}
+    return LAYOUT.part("figure-3-rapt-words", scenarios, layout, claims=claims)

@@ -216,19 +216,23 @@ class Lab:
         self._vendors: dict[tuple[Any, ...], tuple[VendorProcess, str]] = {}
         self._locks: list[FileLock] = []
         self._temporary: TemporaryDirectory[str] | None = None
-        self.model = cache(self._model)
-        self.archive = cache(self._archive)
+        self._models = cache(Model)
+        self._archives = cache(self._archive)
         self.tokens = cache(self._tokens)
         self.public = cache(self._public)
 
     # ------------------------------------------------------------ what cells need
 
-    def _model(self, source: str | None = None, head: Head | None = Head.CLASSIFICATION) -> Model:
-        return Model(source or self.options.model, head)
+    def model(self, source: str | None = None, head: Head | None = Head.CLASSIFICATION) -> Model:
+        """A model, the lab's by default; one object for each."""
+        return self._models(source or self.options.model, head)
 
-    def _archive(self, cut: Cut, source: str | None = None) -> Archive:
+    def archive(self, cut: Cut, source: str | None = None) -> Archive:
         """What is handed out for a cut; one object for each, by which attacks know what they fitted for it."""
-        return local_archive(self.home("attacker"), source or self.options.model, cut)
+        return self._archives(cut, source or self.options.model)
+
+    def _archive(self, cut: Cut, source: str) -> Archive:
+        return local_archive(self.home("attacker"), source, cut)
 
     def _tokens(self, file: TextFile, model: Model | None = None) -> Tokens:
         """A file's texts as tokens, each cut where the model's positions end."""

@@ -1,7 +1,7 @@
 """Recipe `rapt`: text-to-text privatization within parts of speech, and what it keeps of texts.
 
-Here: `grammar`, which the paper states without a measurement, Table III, Figures 3 and 8, and what goes beyond the
-paper. Tables I and II: `rapt_words.py`; VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7:
+Here: `grammar`, which the paper states without a measurement, Tables III to V, Figures 3 and 8, and what goes
+beyond the paper. Tables I and II: `rapt_words.py`; VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7:
 `rapt_categories.py`; Figures 4 and 9: `comparison.py`. Settings: `configs/rapt.yaml`; the paper's numbers:
 `papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
 """
@@ -21,6 +21,8 @@ from cutlayer.customer import TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, both, falls
 from cutlayer.recipes.comparison import Compared, ComparisonScale, ComparisonSpec, compare, compare_words
+from cutlayer.recipes.fact_writing import ALL as BOTH
+from cutlayer.recipes.fact_writing import FactLimits, WritingSpec, examples, gains
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -33,7 +35,7 @@ from cutlayer.recipes.recipe import Declared, Recipe
 from cutlayer.recipes.replacement import ALL, CATEGORY, Source
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.stated import differing
-from cutlayer.recipes.study import Part, Results, Scenario
+from cutlayer.recipes.study import Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings, WordTrainingCell
@@ -52,6 +54,8 @@ class Scale(Spec):
     attacked_words: int | None = Field(default=None, ge=1)
     comparison: ComparisonScale = ComparisonScale()
     warm_up: Mapping[str, Setting] = {}
+    facts: FactLimits = FactLimits()
+    writing: Mapping[str, Mapping[str, Setting]] = {}
 
 
 class Choice(Spec):
@@ -147,6 +151,20 @@ class GeometrySpec(Spec):
         return method == self.method and name in self.arms and share in (None, self.replaced)
 
 
+class LargerSpec(Spec):
+    """Which larger model part `table-4` trains, on which arms of Table III.
+
+    Attributes:
+        model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
+        method: Of tuning.
+        arms: Of Table III, the unprotected one first.
+    """
+
+    model: str
+    method: str
+    arms: tuple[str, ...] = Field(min_length=2)
+
+
 class RaptConfig(RecipeConfig[Scale]):
     """`configs/rapt.yaml`; that file says what each field is for."""
 
@@ -161,6 +179,8 @@ class RaptConfig(RecipeConfig[Scale]):
     intrinsic: IntrinsicSpec
     categories: CategoriesSpec
     geometry: GeometrySpec
+    writing: WritingSpec
+    larger: LargerSpec
 
 
 PAPER = read_yaml("papers", "rapt")
@@ -301,6 +321,30 @@ def figure_9(c: RaptConfig, lab: Lab) -> Part:
     return compare_words(trained, asked, attacks, PAPER["figure_9"])
 
 
+@RECIPE.part("table-4")
+def table_4(c: RaptConfig, lab: Lab) -> Part:
+    """Accuracy of a larger model that learns from words drawn by a small one's vectors."""
+    asked, arms = c.larger, {name: c.utility.arms[name] for name in c.larger.arms}
+    titles = {name: arm.title for name, arm in arms.items()}
+    of = {"source": asked.model, "model": lab.model(asked.model).fingerprint, "attacks": (), "kept": False}
+
+    def cell(method: str, name: str, share: float | None) -> WordTrainingCell:
+        return _of_table_3(c, lab, method, name, share).model_copy(update=of)
+
+    scenarios = _trained(lab.options.seeds, [asked.method], arms, c.utility.replaced, cell)
+    claims = [
+        falls(
+            f"{asked.model}, {100 * share:g} % replaced: {titles[second]} is more accurate than {titles[first]} "
+            "(Table IV).", "UA",
+            (titles[second], {"arm": second, "replaced": share}), (titles[first], {"arm": first, "replaced": share}),
+        )
+        for share, (first, second) in product(c.utility.replaced, pairwise(asked.arms[1:]))
+    ]  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "model": asked.model, "space": c.utility.space}
+    printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
+    return LAYOUT.part("table-4", scenarios, said, stated=Stated.lines(printed, percent=("UA",)), claims=claims)
+
+
 @RECIPE.part("figure-8")
 def figure_8(c: RaptConfig, lab: Lab) -> Part:
     """How far words' representations are from those of the unprotected run, by layer."""
@@ -331,6 +375,26 @@ def figure_8(c: RaptConfig, lab: Lab) -> Part:
             )  # fmt: skip
     said = {"arms": Axis("arm", "arm", titles), "before": BEFORE, "closer": CLOSER}
     return LAYOUT.part("figure-8", Scenario.each(lab.options.seeds, cell), said, claims=claims)
+
+
+@RECIPE.part("table-5")
+def table_5(c: RaptConfig, lab: Lab) -> Part:
+    """BLEU of texts about facts whose entities left as drawn words."""
+    asked, scale = c.writing, c.at(lab.options.size)
+    stated = Stated.lines(PAPER["table_5"]["lines"], percent=("BLEU",))
+    titles = {**PAPER["table_5"]["arms"], **{name: arm.title for name, arm in asked.arms.items()}}
+    claims = [
+        above(
+            f"{METHODS(method)}: {titles[second]} writes better than {titles[first]} (Table V).", BLEU_GAINED,
+            {"method": method, "arm": second, "of": BOTH}, stated=PAPER["table_5"]["gained"].get(second, ""),
+        )
+        for method, (first, second) in product(asked.methods, pairwise(asked.order))
+    ]  # fmt: skip
+    return LAYOUT.part(
+        "table-5", list(asked.scenarios(lab, scale.facts, scale.writing)), {"arms": Axis("arm", "entities", titles)},
+        stated=stated, claims=claims, derived=lambda results: gains(results, asked.order, asked.arms),
+        further=[examples],
+    )  # fmt: skip
 
 
 @RECIPE.part("grammar")

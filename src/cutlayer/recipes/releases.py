@@ -17,14 +17,15 @@ from torch import Tensor
 
 from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, Tokens
-from cutlayer.customer import FinetuneSpec, Gate, Home, Progress, Texts
+from cutlayer.customer import FinetuneSpec, Gate, Home, Progress, RunSpec, Texts
 from cutlayer.customer.defaults import settle
-from cutlayer.customer.derived import run_privatizing
+from cutlayer.customer.derived import Privatizing, run_privatizing
 from cutlayer.customer.gate import Terms
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.recorded import granted
 from cutlayer.customer.upload import upload
+from cutlayer.models import Archive
 from cutlayer.privacy import PrivacySpec
 from cutlayer.wire import Frame, Reply, WireType, routes
 from cutlayer.wire.messages import RecordSetInfo, RecordSetSpec
@@ -90,20 +91,52 @@ def release(
     """
     spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
     archive = local_archive(home, model, spec.cut)
-    session = build_session(archive, home, spec, run_privatizing(archive, home, spec), None, torch.device("cpu"))
-    shutil.rmtree(folder, ignore_errors=True)
-    recorder = RecordingTransport(Shelf(), folder)
-    width = 1 if archive.table is None else archive.table.shape[1]
-    terms = Terms(run=folder.name, vocab_size=archive.manifest.vocab_size, width=width, wire_type=wire_type)
-    gate = Gate(recorder, home.ledger, terms)
-    kind = RecordSetSpec(model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=wire_type)
-    records, replaced = {}, {}
-    for name, tokens in texts.items():
-        done = upload(
-            session, gate, Texts(tokens), record_set=identifier(name), spec=kind,
-            progress=progress, stage=f"release {name}",
+    road = Road(archive, home, spec, run_privatizing(archive, home, spec))
+    return road.release(texts, folder=folder, progress=progress)
+
+
+@dataclass(frozen=True)
+class Road:
+    """A customer's road for some settings, up to the shelf.
+
+    Attributes:
+        archive: What a vendor would hand out.
+        home: The customer's folder.
+        spec: The settings.
+        privatizing: How texts are read and privatized.
+    """
+
+    archive: Archive
+    home: Home
+    spec: RunSpec
+    privatizing: Privatizing
+
+    def release(self, texts: Mapping[str, Tokens], *, folder: Path, progress: Progress) -> Released:
+        """Releases sets of texts, by name, as those that a run trains on.
+
+        Args:
+            texts: As they were read: tokens, or names of words.
+            folder: The transcript's; what it held is removed.
+            progress: Where to show progress.
+        """
+        archive, home, spec = self.archive, self.home, self.spec
+        session = build_session(archive, home, spec, self.privatizing, None, torch.device("cpu"))
+        shutil.rmtree(folder, ignore_errors=True)
+        recorder = RecordingTransport(Shelf(), folder)
+        width = 1 if archive.table is None else archive.table.shape[1]
+        gate = Gate(recorder, home.ledger, Terms(folder.name, archive.manifest.vocab_size, width, spec.wire_type))
+        plain = spec.reconstruction
+        kind = RecordSetSpec(
+            model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=spec.wire_type,
+            plain_tokens=plain.plain_tokens, plain_sequences=plain.plain_sequences,
         )  # fmt: skip
-        records[name] = torch.tensor(done.record_of)
-        replaced[name] = (done.replaced or 0) / max(1, done.tokens)
-    recorder.close()
-    return Released(Transcript.recorded(folder), records, replaced, granted(spec, archive))
+        records, replaced = {}, {}
+        for name, tokens in texts.items():
+            done = upload(
+                session, gate, Texts(tokens, trained=True), record_set=identifier(name), spec=kind,
+                progress=progress, stage=f"release {name}",
+            )  # fmt: skip
+            records[name] = torch.tensor(done.record_of)
+            replaced[name] = (done.replaced or 0) / max(1, done.tokens)
+        recorder.close()
+        return Released(Transcript.recorded(folder), records, replaced, granted(spec, archive))

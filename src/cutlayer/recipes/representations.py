@@ -98,8 +98,9 @@ class GeometryCell(Cell):
         for name, weights in [(unprotected, OWN), *((n, w) for n, _ in protected for w in (OWN, UNPROTECTED))]:
             lab.progress.update("representations", len(found), 2 * len(cells) - 1, name)
             reads = cells[name if weights == OWN else unprotected]
-            top = load_adapter(split(lab.model().whole, Cut(bottom=None)).top, lab.adapter(reads))
-            states, pieces = word_states(top, texts[name], lab.model(), max_length=reads.training.max_length)
+            model = lab.model(reads.source)
+            top = load_adapter(split(model.whole, Cut(bottom=None)).top, lab.adapter(reads))
+            states, pieces = word_states(top, texts[name], model, max_length=reads.training.max_length)
             found[name, weights] = states
             spoken &= pieces > 0  # a word that was cut off in one arm is compared in none
         of_text = texts[unprotected].of_text[spoken]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from cutlayer.attacks import (
     ATTACKS,
@@ -120,7 +120,7 @@ class SplitRun:
     result: FinetuneResult
     client: Client
     data: Splits
-    source: str | None = None
+    source: str | None
 
     def evidence(self, lab: Lab, attacker: AttackerSpec = NOTHING_KNOWN) -> Evidence:
         """What an attacker saw of it, and is asked; numbers among private attributes are asked for as bins."""
@@ -142,7 +142,7 @@ def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
         customer: Whose folder and secret.
         source: The vendor's model; the lab's by default.
     """
-    return lab.client(customer, source=source, max_bottom=lab.model().blocks - 1)
+    return lab.client(customer, source=source, max_bottom=lab.model(source).blocks - 1)
 
 
 @contextmanager
@@ -152,7 +152,6 @@ def split_run(
     customer: str,
     *,
     train_bottom: TrainBottom = TrainBottom.FROZEN,
-    source: str | None = None,
     **settings: Any,
 ) -> Iterator[SplitRun]:
     """Trains a classifier over the road, with further settings of `Client.finetune`.
@@ -161,6 +160,7 @@ def split_run(
     """
     data = splits(lab, cell.task, cell.limits)
     tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
+    source = cell.vendor_model(lab)
     with closing(client_of(lab, customer, source)) as client:
         result = client.finetune(
             data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
@@ -234,17 +234,26 @@ class Trained(Spec):
 
 
 class TrainingCell(Cell):
-    """A classifier's training: its data, how much of it, the model's fingerprint, and how that is trained."""
+    """A classifier's training: its data, how much of it, the model's fingerprint, and how that is trained.
+
+    Attributes:
+        source: Where the model comes from, where it is another than the recipe's.
+    """
 
     task: Task
     limits: Limits
     model: str
+    source: str | None = Field(default=None, exclude_if=lambda source: source is None)
     training: TrainSpec
     tuning: TuningSpec = Lora()
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
         splits(lab, self.task, self.limits)
+
+    def vendor_model(self, lab: Lab) -> str | None:
+        """What the vendor serves; the recipe's model by default."""
+        return self.source
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
         """The same training in one process, in the order of a customer's runs without privacy."""

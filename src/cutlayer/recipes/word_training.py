@@ -116,7 +116,7 @@ class WordTrainingCell(TrainingCell):
             "privacy": NoPrivacy() if eta is None else self.replacement.privacy(eta),
             "reconstruction": self.arm.reconstruction,
         }
-        with split_run(self, lab, str(self.seed), source=self._source(lab), **settings) as run:
+        with split_run(self, lab, str(self.seed), **settings) as run:
             if self.kept:
                 lab.keep_adapter(self, run.result.adapter_id)
             found: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class WordTrainingCell(TrainingCell):
             return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, str(self.seed), self._source(lab)), lab)
+        discard(self, client_of(lab, str(self.seed), self.vendor_model(lab)), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
@@ -135,12 +135,7 @@ class WordTrainingCell(TrainingCell):
         yield Measure("in clear", result.clear)
         for outcome in result.attacks:
             yield from Measure.outcome(outcome)
-            if isinstance(outcome, Measured):
-                own, hidden = outcome.success, 1 - result.clear
-                yield Measure(
-                    READ, result.clear + hidden * own.value, hidden * own.standard_error, own.n, attack=outcome.attack,
-                    independent=own.independent,
-                )  # fmt: skip
+            yield from read_of_all(outcome, clear=result.clear)
 
     @property
     def replacement(self) -> Replacement:
@@ -148,10 +143,9 @@ class WordTrainingCell(TrainingCell):
         own = {name: getattr(self.arm, name) for name in ("words", "candidates", "draw", "components")}
         return Replacement(**own, space=self.space)
 
-    def _source(self, lab: Lab) -> str | None:
-        """The vendor's model, where it is another than the lab's."""
+    def vendor_model(self, lab: Lab) -> str | None:
         if self.arm.warm_up is None or self.share is None:
-            return None
+            return self.source
         return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share)), self.arm.warm_up)
 
     def _eta(self, lab: Lab, share: float) -> float:
@@ -159,14 +153,16 @@ class WordTrainingCell(TrainingCell):
 
         def found() -> float:
             reading, train = self.replacement.reading(lab), splits(lab, self.task, self.limits).train
-            tokens = reading.read(train, max_content=self.training.max_length or lab.model().template.max_content(1))
+            tokens = reading.read(
+                train, max_content=self.training.max_length or lab.model(self.source).template.max_content(1)
+            )
             return self.replacement.eta(lab, tokens, share)
 
         return lab.once((type(self), self.replacement, self.task, self.limits, share), found)
 
     def _granted(self, evidence: Evidence, lab: Lab) -> Evidence:
         """The run, to an attacker that has public text and the vendor's model."""
-        model = lab.model()
+        model = lab.model(self.source)
 
         def read() -> Any:
             return public_text(
@@ -174,7 +170,7 @@ class WordTrainingCell(TrainingCell):
                 max_content=model.template.max_content(1), progress=lab.progress,
             )  # fmt: skip
 
-        return evidence.granted(lab.once((type(self), self.public), read), model.whole)
+        return evidence.granted(lab.once((type(self), self.public, self.source), read), model.whole)
 
     def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Outcome]:
         def view(attack: Attack) -> View:
@@ -228,6 +224,16 @@ class Trainings:
             training=settled(Objective.CLASSIFICATION, tuning, self.said), arm=arm, share=share,
             space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
             public=self.public, kept=kept,
+        )  # fmt: skip
+
+
+def read_of_all(outcome: Outcome, *, clear: float) -> Iterator[Measure]:
+    """What an attack on drawn words has of all words, of which a share left in clear."""
+    if isinstance(outcome, Measured):
+        own, hidden = outcome.success, 1 - clear
+        yield Measure(
+            READ, clear + hidden * own.value, hidden * own.standard_error, own.n, attack=outcome.attack,
+            independent=own.independent,
         )  # fmt: skip
 
 
