@@ -22,6 +22,7 @@ from cutlayer.models import STARTER
 from cutlayer.recipes.claims import above, alike, both, falls
 from cutlayer.recipes.comparison import Compared, ComparisonScale, ComparisonSpec, compare, compare_words
 from cutlayer.recipes.fact_writing import ALL as BOTH
+from cutlayer.recipes.fact_writing import GAINED as BLEU_GAINED
 from cutlayer.recipes.fact_writing import FactLimits, WritingSpec, examples, gains
 from cutlayer.recipes.grammar_cells import GrammarCell, category_minus_all
 from cutlayer.recipes.lab import Lab
