@@ -226,7 +226,7 @@ def test_entities_of_prompts_leave_as_drawn_words_and_are_put_back(
 ) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result = tune(client, {"mechanism": "none", "bottom": None}, pairs=False, epochs=1)
-        privacy = Words(eta=6, words=("all",), space=words["space"], vocabulary=words["vocabulary"])
+        privacy = Words(eta=6, words=("all",), candidates="all", space=words["space"], vocabulary=words["vocabulary"])
         protected = client.protect(PROMPTS, list(CANARIES), privacy=privacy)
         sent = asked(client, result.adapter_id, tmp_path / "asked", prompts=protected)
         check_no_canaries(decoder, sent)
