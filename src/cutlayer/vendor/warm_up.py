@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -231,7 +231,7 @@ def _write(run: _Run, out: Path, about: Mapping[str, Any]) -> Warmed:
     some = max(1, len(losses) // 20)
     ends = {"before": sum(losses[:some]) / some, "after": sum(losses[-some:]) / some}
     # jobs draw heads of their own; a language model's is part of what the vendor offers
-    model = run.model.base_model if Head.of(run.model) is Head.CLASSIFICATION else run.model
+    model = cast(PreTrainedModel, run.model.base_model) if Head.of(run.model) is Head.CLASSIFICATION else run.model
     with whole_folder(out) as folder:
         model.save_pretrained(folder)
         run.tokenizer.save_pretrained(folder)
