@@ -231,9 +231,7 @@ def _write(run: _Run, out: Path, about: Mapping[str, Any]) -> Warmed:
     some = max(1, len(losses) // 20)
     ends = {"before": sum(losses[:some]) / some, "after": sum(losses[-some:]) / some}
     # jobs draw heads of their own; a language model's is part of what the vendor offers
-    model: PreTrainedModel = run.model
-    if Head.of(model) is Head.CLASSIFICATION:
-        model = cast(PreTrainedModel, model.base_model)
+    model = cast(PreTrainedModel, run.model.base_model) if Head.of(run.model) is Head.CLASSIFICATION else run.model
     with whole_folder(out) as folder:
         model.save_pretrained(folder)
         run.tokenizer.save_pretrained(folder)

@@ -55,7 +55,7 @@ def test_it_makes_a_model_to_which_customers_release_what_they_always_do(
 @pytest.mark.parametrize(
     ("flags", "said", "code"),
     [
-        (("--mechanism", "none"), "must be words", 3),
+        (("--mechanism", "none", "--eta", "inf"), "must be words", 3),
         (("--mechanism", "text-to-text", "--eta", 60), "must be words", 3),
         (("--mechanism", "words", "--eta", 60, "--words", "nuon"), "did you mean noun?", 3),
         (("--mechanism", "words", "--eta", 60, "--steps", 0), "--steps", 3),
