@@ -355,7 +355,9 @@ def test_a_warmed_model_gets_the_releases_that_any_model_gets(tmp_path):
         "methods": {"lora": utility.methods["lora"]},
         "replaced": (0.4,),
     }
-    config = SHIPPED.model_copy(update={"utility": utility.model_copy(update=changes)})
+    tiny = SHIPPED.sizes[Size.TINY].model_copy(update={"attacks": ("nearest-neighbour",)})
+    update = {"utility": utility.model_copy(update=changes), "sizes": {Size.TINY: tiny}}
+    config = SHIPPED.model_copy(update=update)
     report = RECIPE.using(config).run(options(tmp_path, tmp_path / "out", only=("table-3",)), Silent())
     assert not report.failures
     frame = pandas.DataFrame(report.content["table"]).assign(attack=lambda table: table["attack"].fillna(""))
