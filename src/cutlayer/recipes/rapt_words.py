@@ -37,7 +37,7 @@ class PlainWordsSpec(Spec):
     tasks: Mapping[str, int]
 
 
-class Words(Spec):
+class ShareOf(Spec):
     """Of which words shares are.
 
     Attributes:
@@ -57,7 +57,7 @@ class SharesSpec(Spec):
     """What Table II asks for: shares, and the words that they may be of, by name."""
 
     replaced: tuple[float, ...] = Field(min_length=1)
-    of: Mapping[str, Words]
+    of: Mapping[str, ShareOf]
 
 
 def table_1(asked: PlainWordsSpec, space: str, lab: Lab) -> Part:
@@ -134,7 +134,7 @@ def table_2(asked: SharesSpec, texts: TextFile, most_words: int, space: str, lab
     )  # fmt: skip
 
 
-def _all_shares(name: str, of: Words, shares: Iterable[float]) -> Claim:
+def _all_shares(name: str, of: ShareOf, shares: Iterable[float]) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
         found = {share: results.number("eta", of=name, replaced=share) for share in shares}
         missing = {share: number.note for share, number in found.items() if number.value is None}

@@ -53,7 +53,7 @@ class PlainWordsCell(Cell):
         )
         plain = plain_words(settle(spec), reading)
         if plain is None:
-            raise ConfigError("A sequence of no words shows none.", remedy="Set plain_tokens.")
+            raise TypeError("plain words were asked for")
         words = [reading.dictionary.lexicon.word(name) for name in plain.names[0].tolist()]
         return Listed(
             words=tuple(word.form for word in words), categories=tuple(CATEGORY_OF[word.tag] for word in words)
