@@ -17,7 +17,7 @@ from cutlayer.recipes.author_attacks import STRONGEST, AuthorReading, AuthorsCel
 from cutlayer.recipes.baselines import RepresentationCell, Represented
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.pareto import Plane
+from cutlayer.recipes.pareto import Pareto, Plane
 from cutlayer.recipes.rapt import PAPER, RECIPE
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tables import Axis
@@ -258,6 +258,7 @@ def test_figure_4_says_so_where_a_baseline_is_ahead(tmp_path, monkeypatch):
         return found.model_copy(update={"ua": Proportion.of(950, 1000), "readings": readings(cell, 0.7)})
 
     monkeypatch.setattr(RepresentationCell, "run", better)
+    monkeypatch.setattr(Pareto, "draw", Mock(return_value=[]))
     report = RECIPE.run(options(tmp_path, tmp_path / "out", "figure-4"), Silent())
     told = report.content["parts"]["figure-4"]["claims"]
     assert {each["held"] for each in told if "Qu et al." in each["claim"]} == {True}
