@@ -9,7 +9,7 @@ from cutlayer.wire.messages import MAX_PLAIN_SEQUENCES, MAX_PLAIN_TOKENS
 
 
 class Reconstruction(SettingsSpec):
-    """A second task of classifiers: the vendor learns to tell public words from what noise made of them.
+    """A second task: the vendor learns to tell public words from what noise made of them.
 
     Ref: RAPT §III-B2.
     """
@@ -17,7 +17,8 @@ class Reconstruction(SettingsSpec):
     plain_tokens: int = setting(
         0,
         help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
-        "budget. Use them with pooling mean: other heads read them, too. 0: none; the paper has 40.",
+        "budget. Of a classifier use them with pooling mean: other heads read them, too. Nothing learns to write them. "
+        "0: none; the paper has 40.",
         shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
         ge=0,
         le=MAX_PLAIN_TOKENS,
@@ -47,7 +48,7 @@ class Reconstruction(SettingsSpec):
     )
     plain_tokens_at_inference: bool = setting(
         False,
-        help="Put them before dev, test and later queries, too.",
+        help="Classifiers: put them before dev, test and later queries, too.",
         shown=Shown(TUNING),
     )
 
