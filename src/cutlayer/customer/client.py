@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, Cut, Fault
@@ -217,11 +217,9 @@ class Client(Connection):
                 "A run can be left to the vendor only where the vendor has its labels.",
                 remedy='Give labels_at="vendor" (--labels-at vendor), or wait for the run.',
             )
-        files, kind = (train, dev, test, None), Objective(objective)
-        found = self._run(kind, files, out=out, progress=progress, detach=True, **given)
-        if not isinstance(found, FinetuneResult | LanguageResult | Detached):
-            raise TypeError("a run has a result of its objective")
-        return found
+        files = train, dev, test, None
+        found = self._run(Objective(objective), files, out=out, progress=progress, detach=True, **given)
+        return cast("FinetuneResult | LanguageResult | Detached", found)
 
     def _run(
         self,

@@ -80,6 +80,10 @@ class Privatizing:
     training: Privatizer
     plain: PlainWords | None = None
 
+    def of(self, *, trained: bool) -> Privatizer:
+        """What privatizes texts that are trained on, or others."""
+        return self.training if trained else self.privatizer
+
 
 def run_reading(archive: Archive, home: Home, spec: RunSpec) -> Reading:
     """How a run reads its texts; see `reading_of`."""

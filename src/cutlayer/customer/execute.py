@@ -153,5 +153,4 @@ class Execution:
             progress=self.progress,
             stage=f"privatize and release {name}",
             labels=labels,
-            once=not self.plan.spec.sends_pairs,
         )

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, DataError, Fault, PrivacyError, Ragged, Tokens
+from cutlayer.core import ConfigError, DataError, Fault, PrecededTokens, PrivacyError, Ragged, Tokens
 from cutlayer.customer.closing import Closing, row_length
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, run_privatizing, run_reading
@@ -198,7 +198,7 @@ class LabelledTexts(Prepared):
         return self._labelled(Texts(self._reading.read(dataset, max_content=self.max_content)), labels)
 
     def _labelled(self, texts: Texts, labels: Tensor) -> Examples:
-        privatizer = self.privatizing.training if texts.trained else self.privatizing.privatizer
+        privatizer = self.privatizing.of(trained=texts.trained)
         lengths = self._archive.template.segment_lengths(privatizer.shape(texts.tokens))
         return Examples(texts, labels, lengths.sum(1))
 
@@ -249,7 +249,7 @@ class LanguageTexts(SelfLabelled):
     text stands behind its source text, in one text with it. The marks
     count as content: they are privatized like other tokens, so that they do not tell how long texts are. Where words
     are drawn, marks stand behind the texts that these make, and labels are the tokens that leave: a text's own do not
-    stand in line with them.
+    stand in line with them. Public words before a text are not among its labels.
     """
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive, reading: Reading) -> None:
@@ -268,10 +268,13 @@ class LanguageTexts(SelfLabelled):
     def _examples(self, texts: Texts) -> Examples:
         leaving = texts.tokens
         if self._reading.dictionary is not None:
-            privatizer = self.privatizing.training if texts.trained else self.privatizing.privatizer
+            privatizer = self.privatizing.of(trained=texts.trained)
             leaving = privatizer.shape(texts.tokens)  # the very ids: the draw of a text never changes
         (ids,) = leaving.segments
         labels = self._closing.part(ids) if self._pairs else leaving
+        if isinstance(leaving, PrecededTokens) and not self._pairs:
+            plain, own = leaving.parted()
+            labels = Tokens((plain, *own.segments))  # public words are read, and not predicted
         return Examples(texts, labels, self._archive.template.segment_lengths(leaving).sum(1))
 
     def _tokenise(self, dataset: Dataset, name: str) -> Texts:
@@ -328,7 +331,7 @@ class PairedTexts(SelfLabelled):
     def _examples(self, texts: Texts) -> Examples:
         tokens = texts.tokens
         if self._together:  # as they leave, which of drawn words is another number of tokens
-            leaving = self.privatizing.privatizer.shape(tokens)
+            leaving = self.privatizing.of(trained=texts.trained).shape(tokens)
             return Examples(texts, leaving, self._archive.template.segment_lengths(leaving).sum(1))
         templates = (self._archive.template, self._archive.target_template)
         sides = [
@@ -342,13 +345,14 @@ class PairedTexts(SelfLabelled):
         if dataset.segments != 2:
             raise ConfigError(f"{name} has no target texts.", remedy="Name their column: --target-column.")
         if self._reading.dictionary is not None:
-            return Texts(self._reading.read(dataset, max_content=self.max_content + self._max_target))
+            read = self._reading.read(dataset, max_content=self.max_content + self._max_target)
+            return Texts(read, apart=self._together)
         limits = (self.max_content, self._max_target)
         sides = [
             tokenise(Dataset(tuple((row[side],) for row in dataset.texts)), self._archive.tokenizer, max_content=limit)
             for side, limit in enumerate(limits)
         ]
-        return Texts(Tokens(tuple(side.segments[0] for side in sides)))
+        return Texts(Tokens(tuple(side.segments[0] for side in sides)), apart=self._together)
 
 
 def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> StepSize:
@@ -361,17 +365,18 @@ def largest_step(examples: Examples, archive: Archive, *, batch_size: int) -> St
     """
     if not isinstance(examples.texts, Texts):
         raise PrivacyError("These texts were released already.")
-    source, target = _longest(examples, examples.texts.tokens, archive)
+    source, target = _longest(examples, archive)
     return StepSize(texts=min(batch_size, len(examples)), positions=source, target_positions=target)
 
 
-def _longest(examples: Examples, tokens: Tokens, archive: Archive) -> tuple[int, int]:
+def _longest(examples: Examples, archive: Archive) -> tuple[int, int]:
     """Positions of the longest source text, and of the longest target text where texts have one."""
     if archive.manifest.target_template is None or isinstance(examples.labels, Tensor):
         return int(examples.lengths.max()), 0
+    pairs = examples.labels.segments  # as they leave
     source, target = (
         int(template.segment_lengths(Tokens((segment,))).max())
-        for template, segment in zip((archive.template, archive.target_template), tokens.segments, strict=True)
+        for template, segment in zip((archive.template, archive.target_template), pairs, strict=True)
     )
     return source, target
 

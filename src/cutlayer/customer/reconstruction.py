@@ -14,7 +14,7 @@ def _unsaid(value: object) -> bool:
 
 
 class Reconstruction(SettingsSpec):
-    """A second task of classifiers: the vendor learns to tell public words from what noise made of them.
+    """A second task: the vendor learns to tell public words from what noise made of them.
 
     Ref: RAPT §III-B2.
     """
@@ -22,7 +22,8 @@ class Reconstruction(SettingsSpec):
     plain_tokens: int = setting(
         0,
         help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
-        "budget. Use them with pooling mean: other heads read them, too. 0: none; the paper has 40.",
+        "budget. Of a classifier use them with pooling mean: other heads read them, too. Nothing learns to write them. "
+        "0: none; the paper has 40.",
         shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
         ge=0,
         le=MAX_PLAIN_TOKENS,
@@ -73,7 +74,7 @@ class Reconstruction(SettingsSpec):
     )
     plain_tokens_at_inference: bool = setting(
         False,
-        help="Put them before dev, test and later queries, too.",
+        help="Classifiers: put them before dev, test and later queries, too.",
         shown=Shown(TUNING),
     )
 

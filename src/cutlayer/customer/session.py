@@ -52,6 +52,7 @@ class Texts:
         public: Whether anybody may read them: they leave as they are.
         excerpts: What the tokens are cut out of, where these are blocks of joined texts.
         trained: Whether they are trained on, so that plain words may stand before them.
+        apart: Whether equal texts are stored as records of their own: nothing else says how many there are.
     """
 
     tokens: Tokens
@@ -59,6 +60,7 @@ class Texts:
     public: bool = False
     excerpts: Excerpts | None = None
     trained: bool = False
+    apart: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -67,7 +69,7 @@ class Texts:
         """The texts at `indices`, `[chosen]` int64, in that order."""
         classes = None if self.cti_classes is None else self.cti_classes[indices]
         excerpts = None if self.excerpts is None else self.excerpts.select(indices)
-        return Texts(self.tokens.select(indices), classes, self.public, excerpts, self.trained)
+        return replace(self, tokens=self.tokens.select(indices), cti_classes=classes, excerpts=excerpts)
 
 
 def _cache(part: Part) -> Cache | None:

@@ -76,7 +76,6 @@ def upload(
     progress: Progress,
     stage: str,
     labels: ReportedLabels | None = None,
-    once: bool = True,
 ) -> Uploaded:
     """Releases texts into a record set, or finishes a broken upload of it.
 
@@ -89,7 +88,6 @@ def upload(
         progress: Where to show progress.
         stage: What to call it there.
         labels: What is to lie beside them at the vendor; `None` where labels stay here.
-        once: Whether texts of one release share a record. Else nothing tells the vendor how many texts a record is of.
 
     Raises:
         PrivacyError: The vendor holds other bytes for these texts than those drawn now.
@@ -107,7 +105,7 @@ def upload(
         new = []
         for place, identity in enumerate(release.identities):
             text = int(chosen[place])
-            key = identity, 0 if once else text
+            key = identity, text if texts.apart else 0
             if key not in number_of:
                 number_of[key] = len(number_of)
                 uploaded.first_text.append(text)

@@ -144,8 +144,8 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
             if (value := getattr(settings, name)) != declared.default:
                 yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
         return
-    if spec.objective.generates:
-        yield Fault("plain_tokens", count, "must be left out: what is predicted would begin with them")
+    if spec.objective.generates and settings.plain_tokens_at_inference:
+        yield Fault("plain_tokens_at_inference", True, "is for classifiers: others are measured on texts by themselves")
     if spec.privacy.mechanism != "words":
         yield Fault("plain_tokens", count, "needs mechanism words: plain tokens are drawn as words of a text are")
     elif spec.form is not Form.IDS:

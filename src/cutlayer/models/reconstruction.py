@@ -67,10 +67,11 @@ def head_parameters(part: Part, *, width: int, vocabulary: int) -> int:
 
 @contextmanager
 def last_states(part: Part) -> Iterator[list[Tensor]]:
-    """Keeps, of each forward pass, what the classifier is computed from: `[batch, virtual + seq, hidden]`.
+    """Keeps, of each forward pass, what words are told from: `[batch, virtual + seq, hidden]`.
 
     Args:
-        part: A part that classifies; of an encoder-decoder what is read is the encoder's output.
+        part: What is computed. Of a classifier they are what its head is computed from, of a language model what leaves
+            these blocks, of an encoder-decoder the encoder's output.
     """
     seen: list[Tensor] = []
 

@@ -92,14 +92,12 @@ class Admission:
                     "must be empty with a trainable bottom, and not empty with a frozen one",
                 )
             )
-        if spec.reconstruction is not None and (
-            spec.form is not Form.IDS or spec.num_labels is None or spec.trainable_bottom
-        ):
+        if spec.reconstruction is not None and (spec.form is not Form.IDS or spec.trainable_bottom):
             faults.append(
                 Fault(
                     "reconstruction",
                     f"{spec.reconstruction.plain_tokens} words",
-                    "must be null but of classifiers on stored ids",
+                    "must be null but of jobs on stored ids",
                 )
             )
         faults += self._loop_faults(spec)

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cutlayer.core import Payload, Rows, Tokens
+from cutlayer.core import Payload, PrecededTokens, Rows, Tokens
 from cutlayer.models import Seq2SeqTop, Template, Top
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.passes import write
@@ -41,6 +41,9 @@ class PairTrainer(Trainer):
         if not isinstance(self.part, Seq2SeqTop):
             raise TypeError("this top writes no target texts")
         return write(self.part, self._templates, payload, self._device)
+
+    def _read(self, payload: PrecededTokens) -> PrecededTokens:
+        return PrecededTokens(payload.segments[:1], payload.preceding, payload.sequences)
 
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of a forward pass takes at most, of both stacks and of the vocabulary's scores."""

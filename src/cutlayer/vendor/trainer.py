@@ -194,7 +194,7 @@ class Trainer:
             output = self._compute(payload)
         self._output = output.float()
         if self._head is not None and isinstance(payload, PrecededTokens):
-            preceding = self._template.preceding(payload)
+            preceding = self._template.preceding(self._read(payload))
             if preceding is None:
                 raise TypeError("words stand before these texts")
             (hidden,) = states
@@ -206,6 +206,10 @@ class Trainer:
     def _compute(self, payload: Payload) -> Tensor:
         """The output for a release that was made ready."""
         return compute(self.part, self._template, payload, self._device)
+
+    def _read(self, payload: PrecededTokens) -> PrecededTokens:
+        """What the blocks whose states tell words read of a release."""
+        return payload
 
     def _told(self) -> dict[str, Tensor]:
         """What the customer is told of the last forward pass beside its output: `reconstruction_loss` `[1]`."""

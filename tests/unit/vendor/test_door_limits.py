@@ -138,7 +138,7 @@ def test_only_so_many_faults_are_told(transport: LocalTransport) -> None:
     status, detail = put(transport, json.dumps(wrong).encode())
     assert status == 422
     assert "model: Input should be a valid string" in detail
-    faults = 500 + len(spec) - 3  # null is a value of num_labels, of reconstruction and of the loop
+    faults = 500 + len(spec) - 4  # null is a value of num_labels and their words, of reconstruction and of the loop
     assert detail.endswith(f"and {faults - 20} more")
     assert len(detail) < 2000
     assert "patient" not in detail

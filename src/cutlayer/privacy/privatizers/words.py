@@ -214,14 +214,23 @@ class WordsPrivatizer(Privatizer):
         return {kind: int(counts.sum()) for kind, counts in self._clear(TextMajor.of(tokens)).items()}
 
     def shape(self, tokens: Tokens) -> Tokens:
-        """See `Privatizer.shape`: that of what they are drawn as."""
+        """See `Privatizer.shape`: of what they are drawn as; where a release says so, with what plain words became."""
         lengths = torch.stack([segment.lengths for segment in tokens.segments]).sum(0)
         block = (lengths.cumsum(0) - lengths) // _BLOCK_WORDS
         drawn = []
         for number in block.unique().tolist():
             named = self._name(tokens.select((block == number).nonzero()[:, 0]), None, None, None)
             drawn.append(self._kept.written(named, self._written(named)))
-        return Tokens.concatenate([each.payload for each in drawn]) if drawn else tokens
+        if not drawn:
+            return tokens
+        whole = Tokens.concatenate([each.payload for each in drawn])
+        told = [each.payload for each in drawn if isinstance(each.payload, PrecededTokens)]
+        if not told:
+            return whole
+        preceding, sequences = (
+            torch.cat([getattr(each, name) for each in told]) for name in ("preceding", "sequences")
+        )
+        return PrecededTokens(whole.segments, preceding, sequences)
 
     def tokens(
         self,
@@ -292,9 +301,11 @@ class WordsPrivatizer(Privatizer):
             plain: The words.
             drawn: What became of them, and of the texts' own words.
             texts: The items' first texts.
-            kept: `[n]` int64, how many ids of each were kept.
+            kept: `[n]` int64, how many ids were kept of each and of what stands behind it in one text.
         """
-        ends = self._dictionary.piece_ends(texts).first(kept)
+        ends = self._dictionary.piece_ends(texts)
+        kept = kept.minimum(ends.lengths)  # a second text, and marks that close texts, stand behind
+        ends = ends.first(kept)
         # texts side by side, with room between them, so that one search serves all
         room = 1 + max(map(len, texts))
         words = drawn.spans[:, 1][~drawn.own].reshape(-1, plain.count) + room * torch.arange(len(texts))[:, None]
