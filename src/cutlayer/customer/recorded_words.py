@@ -61,7 +61,8 @@ class WordNumbers:
                 "one are none of the other.",
                 remedy="Audit them one by one.",
             )
-        self._numbers = {member: number for number, member in enumerate(members)} if beside is None else beside._numbers
+        own: dict[tuple[str, int], int] = {member: number for number, member in enumerate(members)}
+        self._numbers: dict[tuple[str, int], int] = own if beside is None else beside._numbers
         self.size = len(vocabulary.words)
         plain = privatizing.plain
         self._plain = None if plain is None else self.of(plain.names.flatten()).reshape(plain.names.shape)
