@@ -11,6 +11,7 @@ import pandas
 import pytest
 import torch
 
+from cutlayer.core import Proportion
 from cutlayer.customer import Silent
 from cutlayer.recipes import inference, word_cells
 from cutlayer.recipes.attribute_readings import NAMED, Corpus
@@ -23,6 +24,7 @@ from cutlayer.recipes.rapt_intrinsic import PAPER
 from cutlayer.recipes.replaced_readings import ReplacedCell, ReplacedCorpus, _regrouped
 from cutlayer.recipes.replacement import Replacement, Source
 from cutlayer.recipes.word_cells import Spread, spread
+from cutlayer.recipes.word_training import WordsTrained, WordTrainingCell
 from tests.recipes.test_rapt import sentences
 from tests.recipes.worlds import write_split
 
@@ -148,25 +150,36 @@ def test_the_claim_is_about_the_two_that_lie_nearest():
 
 @pytest.fixture(scope="module")
 def varied(data, tmp_path_factory):
-    methods = SHIPPED.intrinsic.virtual
-    asked = {
-        "spaces": ("starter",), "plain_seeds": (1,), "lengths": (3, 10), "virtual": {"prefix": methods["prefix"]},
-        "varied": {"reconstruction_weight": (0, 0.01)},
-    }  # fmt: skip
-    config = SHIPPED.model_copy(update={"intrinsic": SHIPPED.intrinsic.model_copy(update=asked)})
+    """All cells of these parts, with numbers of no training: `test_rapt.py` trains such cells."""
+    made = WordsTrained(
+        ua=Proportion.of(14, 24), rows=(40, 16, 24), epochs=1, seconds=1.0, replaced=0.45, eta=40.0, clear=0.5
+    )
     out = tmp_path_factory.mktemp("out")
     only = ("table-6", "table-7", "table-8", "figure-5")
-    return RECIPE.using(config).run(options(data, out, *only), Silent()), out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WordTrainingCell, "run", lambda cell, lab: made)
+        patch.setattr(WordTrainingCell, "clear", lambda cell, lab: None)
+        return RECIPE.run(options(data, out, *only), Silent()), out
 
 
 def test_what_is_one_of_table_iiis_trainings_is_computed_once(varied):
     report, out = varied
     assert not report.failures
     cells = [each["cell"] for each in report.content["cells"] if "arm" in each["cell"]]
-    # the arm itself, without plain words, other words, a prefix of 3, weight 0
-    assert len(cells) == 5
-    titles = [cell["arm"]["title"] for cell in cells]
-    assert titles.count(SHIPPED.utility.arms["plain"].title) == 1, "weight 0 is Table III's control"
+    arms = [(cell["arm"]["title"], cell["arm"]["reconstruction"]) for cell in cells]
+    titles = {name: arm.title for name, arm in SHIPPED.utility.arms.items()}
+    # Table III's: the arm itself, without plain words, and weight 0; of the others as many as the page says
+    assert [title for title, _ in arms].count(titles["pct2t"]) == 1
+    assert [title for title, _ in arms].count(titles["plain"]) == 1, "weight 0 is Table III's control"
+    assert len(cells) == 3 + 1 + 5 + 5 + 8
+    own = SHIPPED.utility.arms["rapt"].reconstruction.model_dump()
+    same = [cell for cell in cells if cell["arm"]["reconstruction"] == own]
+    assert len(same) == 1 + 1 + 5, "once for all parts; other vectors, other positions"
+    assert all(cell["share"] == SHIPPED.intrinsic.replaced for cell in cells)
+    for name, values in SHIPPED.intrinsic.varied.items():
+        assert {found[name] for _, found in arms if name in found} >= set(values)
+    figure = (out / "figure-5.csv").read_text().splitlines()
+    assert len(figure) == 1 + sum(map(len, SHIPPED.intrinsic.varied.values()))
     rows = pandas.DataFrame(report.content["table"])
     assert set(rows[rows["metric"] == "UA"]["part"]) == {"table-6", "table-7", "table-8", "figure-5"}
     assert (out / "figure-5.png").stat().st_size > 5000
@@ -178,12 +191,16 @@ def test_the_papers_numbers_stand_beside_ours(varied):
     paper = rows[rows["source"] == "paper"]
     seventh = paper[paper["part"] == "table-7"].set_index("choice")["value"]
     assert [seventh[str(number)] for number in range(1, 6)] == pytest.approx([0.843, 0.848, 0.842, 0.847, 0.846])
-    parameters = rows[(rows["part"] == "table-8") & (rows["length"] == 10)].set_index(["source", "metric"])["value"]
+    parameters = rows[(rows["part"] == "table-8") & (rows["length"] == 10) & (rows["method"] == "prefix")].set_index(
+        ["source", "metric"]
+    )["value"]
     assert parameters["paper", "parameters"] == 610_000
     assert parameters["here", "parameters, BERT"] == 10 * 12 * 2 * 768
     assert parameters["here", "parameters"] == 10 * 6 * 2 * 384
     (eighth,) = (each for each in report.tables if each.title.startswith("Table VIII"))
-    assert {row[1] for row in eighth.rows} == {"3", "10", "40", "100"}
+    assert [row[:2] for row in eighth.rows] == [
+        (method, n) for method in ("prefix", "prompt") for n in ("10", "40", "100")
+    ]
 
 
 # ---------------------------------------------------------------- Figure 6

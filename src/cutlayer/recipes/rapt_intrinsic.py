@@ -153,12 +153,12 @@ def figure_5(these: Varied) -> Part:
     titles, says = LAYOUT.axis("varied").text, PAPER["figure_5_says"]
     for name, values in these.asked.varied.items():
         for value in values:
-            scenarios += these.each(these.cell(these.with_plain_words(**{name: value})), varied=name, value=value)
-        most, least = ((f"{value:g}", {"varied": name, "value": value}) for value in (values[-1], values[0]))
+            scenarios += these.each(these.cell(these.with_plain_words(**{name: value})), varied=name, setting=value)
+        most, least = ((f"{value:g}", {"varied": name, "setting": value}) for value in (values[-1], values[0]))
         claim = f"{titles(name)}: {most[0]} is more accurate than {least[0]} (Figure 5)."
         claims.append(falls(claim, "UA", most, least, stated=says.get(name, "")))
-    scenarios += these.each(these.cell(these.arms[these.asked.without]), varied="none", value=0)
-    scenarios += these.each(these.cell(these.arm), varied="as in Table III", value=0)
+    scenarios += these.each(these.cell(these.arms[these.asked.without]), varied="none", setting=0)
+    scenarios += these.each(these.cell(these.arm), varied="as in Table III", setting=0)
     claim = "One sequence of plain words and its reconstruction improve accuracy (Figure 5)."
     with_them, without = ("with", {"varied": "as in Table III"}), ("without", {"varied": "none"})
     claims.append(falls(claim, "UA", with_them, without, stated=says["one"]))
