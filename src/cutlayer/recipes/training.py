@@ -31,6 +31,7 @@ from cutlayer.customer.deviations import deviations
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
 from cutlayer.data import tokenise
+from cutlayer.models import Kind
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -115,8 +116,10 @@ class SplitRun:
 
 
 def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
-    """A customer of a vendor that hands out bottoms of every depth which leaves it a block."""
-    return lab.client(customer, source=source, max_bottom=lab.model(source).blocks - 1)
+    """A customer of a vendor that hands out bottoms of every depth which leaves it a block, and no tail."""
+    model = lab.model(source)
+    tail = 0 if model.family.kind is Kind.DECODER else None  # others have none to hand out
+    return lab.client(customer, source=source, max_bottom=model.blocks - 1, max_tail=tail)
 
 
 @contextmanager
