@@ -64,9 +64,7 @@ def posts(count, seed, first_author):
         low = 0 if gender == "female" else 100
         words = [f"w{low + rng.randrange(100) if rng.random() < 0.6 else rng.randrange(200)}" for _ in range(20)]
         age = ("20s", "30s+")[(author // 2) % 2]
-        rows.append(
-            {"text": " ".join(words), "gender": gender, "age_group": age, "age": 20 + author % 24, "author_id": author}
-        )
+        rows.append({"text": " ".join(words), "gender": gender, "age_group": age, "author_id": author})
     return rows
 
 
