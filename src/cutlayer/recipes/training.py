@@ -43,6 +43,7 @@ from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset, tokenise
 from cutlayer.data.bins import bin_columns
+from cutlayer.models import Kind
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -135,14 +136,16 @@ def binned(texts: Dataset, attacker: AttackerSpec) -> Dataset:
 
 
 def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
-    """A customer of a vendor that hands out bottoms of every depth which leaves it a block.
+    """A customer of a vendor that hands out bottoms of every depth which leaves it a block, and no tail.
 
     Args:
         lab: Where vendors are.
         customer: Whose folder and secret.
         source: The vendor's model; the lab's by default.
     """
-    return lab.client(customer, source=source, max_bottom=lab.model(source).blocks - 1)
+    model = lab.model(source)
+    tail = 0 if model.family.kind is Kind.DECODER else None  # others have none to hand out
+    return lab.client(customer, source=source, max_bottom=model.blocks - 1, max_tail=tail)
 
 
 @contextmanager
