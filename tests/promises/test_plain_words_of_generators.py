@@ -71,14 +71,14 @@ def test_a_decoder_reads_plain_words_and_does_not_learn_to_write_them(
     pairs: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     names = ("decoder", "data_dir", "api_key", "words")
-    folder, vendor, key, drawing = map(request.getfixturevalue, names)
-    with customer(vendor, key, tmp_path / "home") as client:
-        result = finetune(client, drawing, pairs=pairs)
+    model, folder, key, settings = map(request.getfixturevalue, names)
+    with customer(folder, key, tmp_path / "home") as client:
+        result = finetune(client, settings, pairs=pairs)
         unweighted = finetune(
-            client, drawing, pairs=pairs, reconstruction=PLAIN.model_copy(update={"reconstruction_weight": 0.0})
+            client, settings, pairs=pairs, reconstruction=PLAIN.model_copy(update={"reconstruction_weight": 0.0})
         )
     (loss,) = Run.read(result.folder).losses()
-    expected, planted = losses(folder, result, pairs=pairs)
+    expected, planted = losses(model, result, pairs=pairs)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert loss != pytest.approx(planted, rel=1e-4), "planted: plain words are predicted, too"
     assert result.adapter_sha256 != unweighted.adapter_sha256
