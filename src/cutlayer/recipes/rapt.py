@@ -2,8 +2,7 @@
 
 Here: `grammar`, which the paper states without a measurement, Tables III to V, Figures 3 and 8, and what goes
 beyond the paper. Tables I and II: `rapt_words.py`; VI to VIII and Figure 5: `rapt_intrinsic.py`; Figures 6 and 7:
-`rapt_categories.py`; Figures 4 and 9: `comparison.py`. Settings: `configs/rapt.yaml`; the paper's numbers:
-`papers/rapt.yaml`; tables and figures: `layouts/rapt.yaml`. Ref: arXiv:2305.06212.
+`rapt_categories.py`; Figures 4 and 9: `comparison.py`. Settings, the paper's numbers, tables and figures: `rapt.yaml`.
 """
 
 from __future__ import annotations
@@ -258,8 +257,11 @@ def table_3(c: RaptConfig, lab: Lab) -> Part:
     scenarios = _trained(lab.options.seeds, asked.methods, asked.arms, asked.replaced, cell)
     return LAYOUT.part(
         "table-3", scenarios, {"arms": Axis("arm", "arm", titles)},
-        claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked),
-        details={"clear": clear},
+        claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked), details={"clear": clear},
+        stated=[
+            each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
+            if each.axes["method"] in asked.methods and each.axes["replaced"] in (0.0, *asked.replaced)
+        ],
     )  # fmt: skip
 
 
