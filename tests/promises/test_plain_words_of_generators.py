@@ -26,11 +26,9 @@ from tests.promises.test_one_door_writing import (  # noqa: F401 - fixtures by n
     TRAIN,
     by_number,
     data_dir,
-    decoder,
     paired,
     words,
 )
-from tests.service.fixtures import api_key  # noqa: F401
 from tests.settings import run_spec, specs
 
 PLAIN = Reconstruction(plain_tokens=3, plain_sequences=2, reconstruction_width=8)

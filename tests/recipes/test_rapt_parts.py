@@ -224,6 +224,7 @@ def corpora(tmp_path):
                 "text": text,
                 "gender": ("female", "male")[author % 2],
                 "age_group": "20s",
+                "age": 20 + author,
                 "author_id": 100 * number + author,
             }
             for author, (text, _) in enumerate(sentences(30, number))

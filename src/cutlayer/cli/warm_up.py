@@ -53,8 +53,7 @@ def warm_up(
 ) -> None:
     """Train a model on public text to read what a mechanism makes of text, before any customer's text comes.
 
-    Releases of the public text are drawn here, by the settings that customers use. Serve the model as any other, under
-    a name of its own.
+    Releases of the public text are drawn here, by the settings that customers use.
     """
     from cutlayer.customer import Draw, PublicDraws
     from cutlayer.vendor import warm_up as run

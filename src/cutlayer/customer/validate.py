@@ -297,7 +297,7 @@ def check_sent_labels(train: Source, spec: FinetuneSpec, data: DataSpec) -> None
     Raises:
         ConfigError: There are none.
     """
-    if spec.labels_at is LabelsAt.CUSTOMER:
+    if spec.labels_at is LabelsAt.CUSTOMER or spec.objective.generates:
         return
     if not (train.labels is not None if isinstance(train, Dataset) else has_column(train, data.label_column)):
         raise ConfigError(

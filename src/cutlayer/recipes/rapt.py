@@ -146,10 +146,6 @@ class GeometrySpec(Spec):
     texts: int = Field(ge=1)
     closer: str
 
-    def shows(self, method: str, name: str, share: float | None) -> bool:
-        """Whether a training of Table III is one of these."""
-        return method == self.method and name in self.arms and share in (None, self.replaced)
-
 
 class LargerSpec(Spec):
     """Which larger model part `table-4` trains, on which arms of Table III.
@@ -193,10 +189,11 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 
 def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
-    asked, scale = c.utility, c.at(lab.options.size)
+    asked, scale, shown = c.utility, c.at(lab.options.size), c.geometry
+    arms = [asked.arms[name] for name in shown.arms]
     return Trainings(
         lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
-        scale.attacked_words,
+        scale.attacked_words, [(arm, asked.methods[shown.method], shown.replaced if arm.words else None) for arm in arms],
     )  # fmt: skip
 
 
@@ -205,8 +202,7 @@ def _of_table_3(c: RaptConfig, lab: Lab, method: str, name: str, share: float | 
     scale = c.at(lab.options.size)
     arm, attacks = _at(scale, c.utility.arms[name]), scale.attacks
     return _trainings(c, lab).cell(
-        arm, c.utility.methods[method], share, attacks=attacks if arm.words and method == c.utility.attacked else (),
-        kept=c.geometry.shows(method, name, share),
+        arm, c.utility.methods[method], share, attacks=attacks if arm.words and method == c.utility.attacked else ()
     )  # fmt: skip
 
 

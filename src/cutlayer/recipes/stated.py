@@ -10,7 +10,7 @@ from cutlayer.customer import Lora, TrainSpec, TuningSpec
 from cutlayer.customer.settings import FullTuning
 from cutlayer.recipes.recipe import deviations_table
 from cutlayer.recipes.study import Results, Told
-from cutlayer.recipes.training import TrainingCell
+from cutlayer.recipes.training import Trained, TrainingCell
 from cutlayer.reports import Table
 
 
@@ -38,7 +38,10 @@ def differing(paper: Mapping[str, Any]) -> Told:
         trainings = [(cell, found) for cell, found in results.cells.items() if isinstance(cell, TrainingCell)]
         differ: dict[str, dict[str, tuple[Deviation, dict[str, None]]]] = {}
         for cell, found in trainings:
-            for each in (*_deviations(cell.training, cell.tuning, stated), *found.deviations):
+            for each in (
+                *_deviations(cell.training, cell.tuning, stated),
+                *(found.deviations if isinstance(found, Trained) else ()),
+            ):
                 # once, also where a cell of an older version says the same in other words
                 differ.setdefault(each.what, {}).setdefault(each.ours, (each, {}))[1][cell.task.title] = None
         everywhere = {cell.task.title for cell, _ in trainings}

@@ -198,6 +198,7 @@ class Trainings:
         space: Gives words their vectors.
         public: What attackers read beforehand.
         attacked_words: As of `WordTrainingCell`.
+        kept: Of which trainings that stays which other cells read: arm, tuning, share.
     """
 
     lab: Lab
@@ -207,23 +208,17 @@ class Trainings:
     space: str
     public: TextFile
     attacked_words: int | None = None
+    kept: Sequence[tuple[Arm, TuningSpec, float | None]] = ()
 
     def cell(
-        self,
-        arm: Arm,
-        tuning: TuningSpec,
-        share: float | None,
-        *,
-        space: str = "",
-        attacks: tuple[str, ...] = (),
-        kept: bool = False,
+        self, arm: Arm, tuning: TuningSpec, share: float | None, *, space: str = "", attacks: tuple[str, ...] = ()
     ) -> WordTrainingCell:
         """One of them; without a share where text leaves as it is."""
         return WordTrainingCell(
             task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
             training=settled(Objective.CLASSIFICATION, tuning, self.said), arm=arm, share=share,
             space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
-            public=self.public, kept=kept,
+            public=self.public, kept=space in ("", self.space) and (arm, tuning, share) in self.kept,
         )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
+from cutlayer.core.extras import require
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -96,6 +98,7 @@ def draw_pareto(panels: Mapping[str, Mapping[str, Sequence[Point]]], *, title: s
         hidden: What privacy is, for the axis along.
         useful: What utility is.
     """
+    require("audit")
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(way for ways in panels.values() for way in ways))

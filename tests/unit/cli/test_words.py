@@ -70,10 +70,9 @@ def test_settings_without_meaning_are_refused(
     [
         (("--cti",), "--cti"),
         (("--train-bottom", "resample"), "means other words in each epoch"),
-        (("--objective", "seq2seq"), "is for classifiers and decoders"),
+        (("--objective", "seq2seq"), "needs bottom text and labels_at vendor"),
         (("--objective", "lm", "--bottom", "1"), "must be text or 0"),
         (("--objective", "lm", "--packing"), "must be off where words are drawn"),
-        (("--objective", "lm", "--plain-tokens", "5"), "must be left out: what is predicted would begin"),
         (("--facts",), "a classifier has labels"),
     ],
 )

@@ -273,7 +273,7 @@ def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_speci
     archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
     assert archive.template.special_count(1) == 0
     texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
-    spec: Any = SimpleNamespace(training=TRAINING, tuning=Lora(), privacy=TextToText(eta=6), seed=1)
+    spec: Any = SimpleNamespace(training=TRAINING, tuning=Lora(), privacy=TextToText(eta=6), seed=1, label_words=())
     good = Dataset(texts.texts[2:], ("a", "b"))
     for name, given in (("train", (texts, good, None)), ("dev", (good, texts, None)), ("test", (good, good, texts))):
         prepared = LabelledTexts(

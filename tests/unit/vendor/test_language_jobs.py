@@ -173,7 +173,10 @@ def refused(status: int, match: str) -> Any:
 
 MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"num_labels": 3}, r"num_labels = 3: must be null where the customer holds a tail"),
-    ({"cut": Cut(bottom=1)}, r"num_labels = None: must be null where the customer holds a tail, and a number else"),
+    (
+        {"cut": Cut(bottom=1)},
+        r"num_labels = None: must be null where the customer holds a tail, or the vendor learns alone to write",
+    ),
     ({"cut": Cut(bottom=1, tail=2)}, r"cut\.tail = 2: tails of tiny are handed out up to depth 1"),
     ({"cut": Cut(bottom=3, tail=0)}, r"cut\.bottom = 3: .* down to depth 2"),
     ({"shared_weights": True}, r"shared_weights = True: must be false but of method full"),

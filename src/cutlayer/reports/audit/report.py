@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -117,7 +117,9 @@ def audit(
     readings = {each.name: each.reading for each in ran if each.reading is not None}
     page = vendor_page(evidence, source, attacked.students, attacked.blocks, late=attacked.late)
     depth = sum("block" in part.name for part in page.handed)
-    settings = _settings(attacked, blocks=depth, budget=budget, seed=seed, looks=_looks(ran))
+    settings = _settings(
+        replace(attacked, evidence=evidence), blocks=depth, budget=budget, seed=seed, looks=_looks(ran)
+    )
     return AuditReport(
         version=version("cutlayer"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
