@@ -190,10 +190,10 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
     asked, scale, shown = c.utility, c.at(lab.options.size), c.geometry
-    arms = [asked.arms[name] for name in shown.arms]
+    arms, tuning = [asked.arms[name] for name in shown.arms], asked.methods[shown.method]
     return Trainings(
         lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
-        scale.attacked_words, [(arm, asked.methods[shown.method], shown.replaced if arm.words else None) for arm in arms],
+        scale.attacked_words, [(arm, tuning, shown.replaced if arm.words else None) for arm in arms],
     )  # fmt: skip
 
 

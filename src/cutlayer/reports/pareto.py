@@ -6,12 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cutlayer.core.extras import require
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _COLOURS = ("#1f77b4", "#d95f02", "#1b9e77", "#7b3294", "#e7298a", "#666666", "#a6761d")
 _MARKS = "osD^vPX"
@@ -89,7 +86,7 @@ def _lead(best: Sequence[Point], over: Point) -> Lead:
     return Lead(over, None)
 
 
-def draw_pareto(panels: Mapping[str, Mapping[str, Sequence[Point]]], *, title: str, hidden: str, useful: str) -> Figure:
+def draw_pareto(panels: Mapping[str, Mapping[str, Sequence[Point]]], *, title: str, hidden: str, useful: str) -> Any:
     """Utility over privacy with the standard errors of both, a line for each way.
 
     Args:
@@ -97,6 +94,9 @@ def draw_pareto(panels: Mapping[str, Mapping[str, Sequence[Point]]], *, title: s
         title: Above all.
         hidden: What privacy is, for the axis along.
         useful: What utility is.
+
+    Returns:
+        A figure of matplotlib.
     """
     require("audit")
     from matplotlib.figure import Figure

@@ -270,7 +270,11 @@ def test_a_trained_bottom_goes_on_with_the_threads_it_began_with(client: Client,
 
 def test_empty_texts_are_found_before_anything_leaves_where_a_model_has_no_special_tokens() -> None:
     tokenizer = make_tokenizer("gpt2")
-    archive: Any = SimpleNamespace(tokenizer=tokenizer, template=Template.from_tokenizer(tokenizer, max_length=32))
+    archive: Any = SimpleNamespace(
+        tokenizer=tokenizer,
+        template=Template.from_tokenizer(tokenizer, max_length=32),
+        manifest=SimpleNamespace(target_template=None),
+    )
     assert archive.template.special_count(1) == 0
     texts = Dataset((("w1 w2",), ("",), ("w3",), ("w4",)), ("a", "b", "a", "b"))
     spec: Any = SimpleNamespace(training=TRAINING, tuning=Lora(), privacy=TextToText(eta=6), seed=1, label_words=())
