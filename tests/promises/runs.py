@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from cutlayer import vendor
 from cutlayer.customer import Client, FinetuneResult, Training
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
@@ -63,6 +67,21 @@ def customer(data_dir: Path, api_key: str, home: Path) -> Iterator[Client]:
         yield client
     finally:
         client.close()
+
+
+@contextmanager
+def served(source: str, folder: Path, **offer: Any) -> Iterator[Client]:
+    """A customer of a vendor that is made for one model, both in a folder.
+
+    Args:
+        source: The model.
+        folder: Of both.
+        **offer: Further settings of `vendor.init`.
+    """
+    vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads(), **offer)
+    key = vendor.keys.create(folder / "vendor", "clinic")
+    with customer(folder / "vendor", key, folder / "home") as client:
+        yield client
 
 
 SEED = 3

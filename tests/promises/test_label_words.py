@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, CutlayerWarning, ModelError, Stopped
 from cutlayer.customer import (
     Client,
@@ -35,12 +32,10 @@ from cutlayer.models import Head
 from cutlayer.privacy import Words
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun
-from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.recording import read_recording
-from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import VOCAB
-from tests.promises.runs import clear_order, give_secret
+from tests.promises.runs import clear_order, served
 from tests.promises.test_families import write_model
 
 ONE_TOKEN, SEVERAL = ("w1", "w2", "w7"), ("w1", "w1 w2", "w3 w2 w5")
@@ -65,18 +60,6 @@ def parts(labels: tuple[str, ...], *, pairs: bool = False) -> Iterator[Dataset]:
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_model("t5", tmp_path_factory.mktemp("t5") / "model", head=Head.LANGUAGE))
-
-
-@contextmanager
-def customer(source: str, folder: Path) -> Iterator[Client]:
-    vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads())
-    key = vendor.keys.create(folder / "vendor", "clinic")
-    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    client = Client(transport=transport, home=give_secret(folder / "home"), device="cpu")
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def finetune(client: Client, labels: tuple[str, ...], *, pairs: bool = False, **settings: Any) -> FinetuneResult:
@@ -114,7 +97,7 @@ def test_a_split_run_is_the_whole_models(
     settled = settle_training(TRAINING, Objective.CLASSIFICATION, tuning, Learner(40, 16, drops_out=False))
     run = ReferenceRun(train, dev, test, source, settled, tuning, 4, clear_order(4))
     expected = train_centralised(run, progress=Silent(), bottom=cut.bottom or 0, device="cpu")
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path) as client:
         result = finetune(client, labels, pairs=pairs, cut=cut, tuning=tuning)
         losses = Run.read(result.folder).losses()
         assert losses == pytest.approx(expected.losses, rel=1e-5)
@@ -141,7 +124,7 @@ def sick(n: int, seed: int) -> Dataset:
 @pytest.mark.filterwarnings("error:The vendor is told what labels")
 @pytest.mark.filterwarnings("ignore")
 def test_given_words_are_told_and_labels_are_not(t5: str, tmp_path: Path) -> None:
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         result = client.finetune(
             sick(40, 1), test=sick(9, 3), eta=9.0, training=TRAINING, seed=4, label_words=WORDS, progress=None,
             cut=Cut(bottom=1),
@@ -178,7 +161,7 @@ def test_a_vendor_with_words_plain_words_and_labels_ends_at_the_same_weights(
         "privacy": privacy, "training": TRAINING, "seed": 4, "tuning": tuning, "cut": Cut(bottom=None),
         "reconstruction": Reconstruction(plain_tokens=4, reconstruction_width=8), "label_words": WORDS,
     }  # fmt: skip
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         here, there, without = (
             client.finetune(sick(40, 1), test=sick(9, 3), out=tmp_path / name, progress=None, **settings | more)
             for name, more in (
@@ -216,7 +199,7 @@ def test_a_stopped_run_goes_on_and_its_adapter_answers(
 ) -> None:
     """To the same bits; with blocks of the customer's that are trained, too."""
     settings: dict[str, Any] = {"tuning": tuning, "cut": Cut(bottom=bottom)}
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         with pytest.raises(Stopped):
             finetune(client, SEVERAL, progress=Interrupts(), out=tmp_path / "run", **settings)
         resumed = finetune(client, SEVERAL, out=tmp_path / "run", **settings)
@@ -252,7 +235,7 @@ def test_a_stopped_run_goes_on_and_its_adapter_answers(
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_refused_before_anything_leaves(changes: dict[str, Any], said: str, t5: str, tmp_path: Path) -> None:
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         with pytest.raises((ConfigError, ModelError)) as error:
             client.finetune(sick(40, 1), **{"eta": 9.0, "seed": 4, "progress": None, **changes})
         assert said in str(error.value)
@@ -263,5 +246,5 @@ def test_what_is_refused_before_anything_leaves(changes: dict[str, Any], said: s
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_with_a_head_takes_no_words(tmp_path: Path) -> None:
     source = str(write_model("bert", tmp_path / "model"))
-    with customer(source, tmp_path) as client, pytest.raises(ConfigError, match="has a head for labels"):
+    with served(source, tmp_path) as client, pytest.raises(ConfigError, match="has a head for labels"):
         client.finetune(sick(40, 1), eta=9.0, label_words=WORDS, progress=None)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cutlayer import vendor
 from cutlayer.core import Cut
 from cutlayer.customer import (
     Client,
@@ -29,11 +26,9 @@ from cutlayer.data import Dataset
 from cutlayer.models import Head, Tail, Template, load_tokenizer
 from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.recipes.reference.language import CentralisedLanguage, train_centralised_language_model
-from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import Precision, WireType
-from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import DECODERS, VOCAB
-from tests.promises.runs import clear_order, give_secret
+from tests.promises.runs import clear_order, served
 from tests.promises.test_families import write_model
 from tests.settings import specs
 
@@ -60,18 +55,6 @@ METHODS = ("lora", "full")
 def training(method: str, **changes: object) -> dict[str, object]:
     settings = {"epochs": 2, "max_length": 20, "dropout": False, "learning_rate": 2e-3 if method == "lora" else 2e-4}
     return {"method": method, **settings, **changes}
-
-
-@contextmanager
-def customer(source: str, folder: Path) -> Iterator[Client]:
-    vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads(), max_bottom=2, max_tail=1)
-    key = vendor.keys.create(folder / "vendor", "clinic")
-    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    client = Client(transport=transport, home=give_secret(folder / "home"), device="cpu")
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def tune(client: Client, settings: dict[str, object], cut: Cut, **changes: object) -> LanguageResult:
@@ -126,7 +109,7 @@ def test_a_split_language_model_is_the_whole_one(name: str, method: str, tmp_pat
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method)
     expected = whole(source, settings)
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client:
         for cut in CUTS:
             check_equal(tune(client, settings, cut), expected)
 
@@ -147,7 +130,7 @@ def test_a_split_language_model_is_the_whole_one(name: str, method: str, tmp_pat
 def test_how_updates_are_made_changes_nothing(method: str, changes: dict[str, object], tmp_path: Path) -> None:
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method, **changes)
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client:
         check_equal(tune(client, settings, Cut(bottom=1, tail=1)), whole(source, settings))
 
 
@@ -158,7 +141,7 @@ def test_clipping_acts_and_is_joint(tmp_path: Path) -> None:
     settings = training("full", max_grad_norm=0.5)
     expected = whole(source, settings)
     assert expected.losses != pytest.approx(whole(source, training("full")).losses, abs=1e-5)
-    with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr("cutlayer.models.joint.squared_norm", lambda parameters: torch.zeros(1))
         with pytest.raises(AssertionError):
             check_equal(tune(client, settings, Cut(bottom=1, tail=1)), expected)
@@ -176,7 +159,7 @@ def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytes
         return honest(tail, *given)
 
     monkeypatch.setattr(Tail, "forward", noting)
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client:
         half = losses(tune(client, training("full", precision=Precision.BF16), CUTS[1]))
         single = losses(tune(client, training("full"), CUTS[1]))
     assert used == {True: {True, False}, False: {False}}  # the second run is in fp32
@@ -190,7 +173,7 @@ def test_bf16_products_are_used_on_both_sides(tmp_path: Path, monkeypatch: pytes
 def test_what_a_frozen_bottom_shows_has_a_number(tmp_path: Path, bottom: int) -> None:
     """Its texts are stored once, before the first step; behind blocks nearest neighbours do not apply."""
     source = str(write_model("gpt2", tmp_path / "model", head=Head.LANGUAGE))
-    with customer(source, tmp_path) as client, pytest.MonkeyPatch.context() as patch:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr("cutlayer.customer.measure._SEARCHED_TOKENS", 100)
         settings = training("lora", epochs=1)
         result = tune(client, settings, Cut(bottom=bottom, tail=0), train_bottom=TrainBottom.FROZEN)
@@ -218,7 +201,7 @@ def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path)
     settings = training("lora", epochs=1)
     tokens = 64
     expected = generated(whole(source, settings).model, source, tokens=tokens)
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path, max_bottom=2, max_tail=1) as client:
         for cut in (*CUTS, *((Cut(bottom=0, tail=0), Cut(bottom=None, tail=1)) if name == "gpt2" else ())):
             result = tune(client, settings, cut)
             written = client.generate(result.adapter_id, PROMPTS, sampling=Sampling(greedy=True, max_new_tokens=tokens))

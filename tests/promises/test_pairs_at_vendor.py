@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cutlayer import vendor
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning
 from cutlayer.customer import Client, FullTuning, LanguageResult, Lora, Prefix, Prompt, Sampling, Silent, Training
 from cutlayer.customer.corpora import Corpora
@@ -23,11 +20,9 @@ from cutlayer.models import Head, load_tokenizer
 from cutlayer.privacy import NoPrivacy, Words
 from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.recipes.reference.language import CentralisedLanguage, train_centralised_language_model
-from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import decode_tensors, routes
 from cutlayer.wire.recording import Direction, read_recording
-from cutlayer.wire.transports import LocalTransport
-from tests.promises.runs import clear_order, give_secret
+from tests.promises.runs import clear_order, served
 from tests.promises.test_encoder_decoders import DEV, TEST, TRAIN
 from tests.promises.test_families import write_model
 
@@ -39,18 +34,6 @@ ASKED = Sampling(greedy=True, max_new_tokens=12)
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_model("t5", tmp_path_factory.mktemp("t5") / "model", head=Head.LANGUAGE))
-
-
-@contextmanager
-def customer(source: str, folder: Path) -> Iterator[Client]:
-    vendor.init(folder / "vendor", models=[source], threads=torch.get_num_threads())
-    key = vendor.keys.create(folder / "vendor", "clinic")
-    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    client = Client(transport=transport, home=give_secret(folder / "home"), device="cpu")
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def finetune(client: Client, **settings: Any) -> LanguageResult:
@@ -88,7 +71,7 @@ def test_the_vendor_alone_learns_what_the_whole_model_learns(name: str, tuning: 
     training = TRAINING.model_copy(update={"group_by_length": False})  # else batches follow from other lengths
     expected = whole(source, tuning, training)
     prompts = [source for source, _ in TEST.texts]
-    with customer(source, tmp_path) as client:
+    with served(source, tmp_path) as client:
         result = finetune(client, tuning=tuning, training=training)
         told = [
             client.generate(
@@ -113,7 +96,7 @@ def test_the_vendor_alone_learns_what_the_whole_model_learns(name: str, tuning: 
 
 
 def test_texts_in_clear_are_warned_of_and_crossed_once(t5: str, tmp_path: Path) -> None:
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         with pytest.warns(CutlayerWarning, match="Source and target texts are sent to the vendor as they are"):
             result = finetune(client, training=ONE_EPOCH)
         archive = local_archive(client.home, t5, result.spec.cut)
@@ -137,7 +120,7 @@ def test_words_of_both_texts_are_drawn_before_they_leave(t5: str, tmp_path: Path
     file.write_text("".join(f"w{number}\t{tag}\t1\n" for number in range(60) for tag in TAGS))
     privacy = Words(eta=1.0, words="all", candidates="all", space=t5, vocabulary=file)
     few: dict[str, Any] = {"privacy": privacy, "train": TRAIN.select(range(12)), "training": ONE_EPOCH}
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         result = finetune(client, **few, privacy_budget=1000.0)
         prompts = [source for source, _ in TEST.texts]
         client.generate(result.adapter_id, prompts, sampling=ASKED, progress=None)
@@ -177,7 +160,7 @@ TAGS = ("NOUN", "PROPN", "VERB", "AUX", "PRON", "ADP", "ADJ", "ADV", "DET", "NUM
     ],
 )
 def test_what_is_refused_before_anything_leaves(changes: dict[str, Any], said: str, t5: str, tmp_path: Path) -> None:
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         with pytest.raises(ConfigError) as error:
             finetune(client, **changes)
         assert said in str(error.value)
@@ -189,7 +172,7 @@ def test_what_is_refused_before_anything_leaves(changes: dict[str, Any], said: s
 @pytest.mark.filterwarnings("ignore")
 def test_a_prefix_is_trained_and_writes(t5: str, tmp_path: Path) -> None:
     """PEFT's own has other pairs for a T5's blocks, so there is no whole model to compare with."""
-    with customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         result = finetune(client, tuning=Prefix(prefix_length=3))
         told = client.generate(result.adapter_id, [TEST.texts[0][0]], sampling=ASKED, progress=None)
     assert result.train_loss[-1] < result.train_loss[0]

@@ -20,7 +20,7 @@ from cutlayer.privacy import Words
 from cutlayer.wire import WireType, routes
 from cutlayer.wire.recording import read_recording
 from tests.promises import test_pairs_at_vendor as at_vendor
-from tests.promises.runs import SEED, customer
+from tests.promises.runs import SEED, customer, served
 from tests.promises.test_one_door_writing import (  # noqa: F401 - fixtures by name
     TEST,
     TRAIN,
@@ -93,7 +93,7 @@ def test_a_vendor_with_pairs_learns_from_plain_words_before_sources(tmp_path: Pa
     file.write_text("".join(f"w{number}\t{tag}\t1\n" for number in range(60) for tag in at_vendor.TAGS))
     privacy = Words(eta=6.0, words="all", candidates="all", space=t5, vocabulary=file)
     found = []
-    with at_vendor.customer(t5, tmp_path) as client:
+    with served(t5, tmp_path) as client:
         for weight in (1.0, 0.0):
             plain = PLAIN.model_copy(update={"reconstruction_weight": weight})
             found.append(

@@ -47,6 +47,14 @@ def sentences(count, seed):
     return [(" ".join(map(rng.choice, (who, does, what, where))) + " .", "0") for _ in range(count)]
 
 
+def write_texts(folder):
+    """Labelled sentences to train and test on, and what an attacker reads beforehand."""
+    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
+    for part in ("train_sentences", "dev"):
+        write_split(folder, "sst2", part, labelled, ("text", "label"))
+    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -258,10 +266,7 @@ def test_a_share_that_no_eta_gives_fails_by_name(whole, data):
 def trained(tmp_path_factory):
     """Two arms and unprotected text, by one method; and other draws."""
     folder, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
-    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
-    for part in ("train_sentences", "dev"):
-        write_split(folder, "sst2", part, labelled, ("text", "label"))
-    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    write_texts(folder)
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
     changes = {"arms": arms, "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]}}
@@ -343,10 +348,7 @@ def test_cells_of_arms_without_a_warm_up_are_known_by_what_they_were():
 
 @pytest.mark.slow
 def test_a_warmed_model_gets_the_releases_that_any_model_gets(tmp_path):
-    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
-    for part in ("train_sentences", "dev"):
-        write_split(tmp_path, "sst2", part, labelled, ("text", "label"))
-    write_split(tmp_path, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    write_texts(tmp_path)
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "warm")}
     changes = {

@@ -17,7 +17,7 @@ from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import RECIPE
 from cutlayer.recipes.representations import CLOSER, OWN, PLANE, UNPROTECTED, WHOLE, GeometryCell, Spelled, word_states
 from cutlayer.recipes.word_training import WordTrainingCell
-from tests.recipes.test_rapt import sentences
+from tests.recipes.test_rapt import write_texts
 from tests.recipes.worlds import write_split
 
 SHIPPED = RECIPE.config
@@ -30,10 +30,7 @@ def options(data, out, **changes):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
-    for part in ("train_sentences", "dev"):
-        write_split(folder, "sst2", part, labelled, ("text", "label"))
-    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    write_texts(folder)
     return folder
 
 

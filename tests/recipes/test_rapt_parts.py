@@ -25,8 +25,7 @@ from cutlayer.recipes.replaced_readings import ReplacedCell, ReplacedCorpus, _re
 from cutlayer.recipes.replacement import Replacement, Source
 from cutlayer.recipes.word_cells import Spread, spread
 from cutlayer.recipes.word_training import WordsTrained, WordTrainingCell
-from tests.recipes.test_rapt import sentences
-from tests.recipes.worlds import write_split
+from tests.recipes.test_rapt import sentences, write_texts
 
 pytestmark = pytest.mark.usefixtures("needs_words")
 SHIPPED = RECIPE.config
@@ -46,10 +45,7 @@ def options(data, out, *only):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
-    for part in ("train_sentences", "dev"):
-        write_split(folder, "sst2", part, labelled, ("text", "label"))
-    write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
+    write_texts(folder)
     return folder
 
 

@@ -92,6 +92,19 @@ class Customer(Connection):
         return super().client(device=self.device, **more)
 
 
+DRAW = (
+    "privacy.mechanism",
+    "privacy.eta",
+    "privacy.words",
+    "privacy.candidates",
+    "privacy.draw",
+    "privacy.space",
+    "privacy.tagger",
+    "privacy.vocabulary",
+)
+"""What a draw of words follows from, of the settings of a run."""
+
+
 class HeldOut(SettingsSpec):
     """Texts beside those that are learnt from."""
 

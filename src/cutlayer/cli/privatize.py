@@ -11,7 +11,7 @@ import typer
 
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
-from cutlayer.cli.options import AsJson, Connection, LocalModel, TableFiles, Work, warn_unprotected
+from cutlayer.cli.options import DRAW, AsJson, Connection, LocalModel, TableFiles, Work, warn_unprotected
 from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from cutlayer.customer import PrivatizedText
 
 RELEASE = (
-    "privacy.mechanism",
-    "privacy.eta",
-    "privacy.words",
-    "privacy.candidates",
-    "privacy.draw",
-    "privacy.space",
-    "privacy.tagger",
-    "privacy.vocabulary",
+    *DRAW,
     "privacy.noise",
     "privacy.noise_window",
     "training.max_length",

@@ -8,26 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from cutlayer.cli.command import Part, settings_command
-from cutlayer.cli.options import DATA_HELP, AsJson, LocalModel
+from cutlayer.cli.options import DATA_HELP, DRAW, AsJson, LocalModel
 from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.columns import TEXTS, DataSpec
 from cutlayer.customer.settings import FinetuneSpec, Training
 from cutlayer.vendor.settings import WARM_UP, WarmUpSpec
-
-DRAW = (
-    "privacy.mechanism",
-    "privacy.eta",
-    "privacy.words",
-    "privacy.candidates",
-    "privacy.draw",
-    "privacy.space",
-    "privacy.tagger",
-    "privacy.vocabulary",
-    "training.max_length",
-)
-"""What customers' releases follow from, of the settings of a run."""
 
 
 class WarmUpFiles(SettingsSpec):
@@ -46,7 +33,7 @@ class WarmUpFiles(SettingsSpec):
 def warm_up(
     files: WarmUpFiles,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
-    settings: Annotated[dict[str, Any], Part(FinetuneSpec, DRAW)],
+    settings: Annotated[dict[str, Any], Part(FinetuneSpec, (*DRAW, "training.max_length"))],
     training: WarmUpSpec,
     local: LocalModel,
     as_json: AsJson = False,

@@ -117,7 +117,29 @@ def best_texts(follow: Follow, beginnings: Ragged, search: BeamSearch) -> list[l
     return [_until_end(text, search.end) for text in found[:, longest:].tolist()]
 
 
-class Continued:
+class _Growing:
+    """Texts that grow, and what a decoder keeps of them.
+
+    Args:
+        top: The decoder.
+        texts: How many grow, beams among them.
+    """
+
+    def __init__(self, top: Top | Seq2SeqTop, *, texts: int) -> None:
+        self._cache = top.new_cache()
+        self._decoding = Decoding(texts)
+        self._device = next(top.parameters()).device
+
+    def _next(self, newest: Ragged, parents: Tensor | None) -> Inputs:
+        """The newest ids, as the decoder reads them behind those of their parents."""
+        if parents is not None:
+            self._cache.reorder_cache(parents.to(self._device))  # type: ignore[arg-type]  # any integers will do
+            self._decoding.reorder(parents)
+        inputs = self._decoding.grow(newest.lengths)
+        return inputs.with_ids(self._decoding.pad(newest, inputs)).to(self._device)
+
+
+class Continued(_Growing):
     """A decoder in two parts that continues texts: what `best_texts` asks.
 
     Args:
@@ -127,28 +149,21 @@ class Continued:
     """
 
     def __init__(self, top: Top, tail: Tail, *, texts: int) -> None:
+        super().__init__(top, texts=texts)
         self._top = top
         self._tail = tail
-        self._cache = top.new_cache()
-        self._decoding = Decoding(texts)
-        self._device = next(top.parameters()).device
 
     @torch.no_grad()
     def __call__(self, newest: Ragged, parents: Tensor | None) -> Tensor:
         """See `Follow`."""
-        if parents is not None:
-            self._cache.reorder_cache(parents.to(self._device))  # type: ignore[arg-type]  # any integers will do
-            self._decoding.reorder(parents)
-        inputs = self._decoding.grow(newest.lengths)
-        ids = self._decoding.pad(newest, inputs)
-        hidden = self._top(inputs.with_ids(ids).to(self._device), None, self._cache)[:, -1:]
+        hidden = self._top(self._next(newest, parents), None, self._cache)[:, -1:]
         # norm and head look at nothing but the position that is continued
         here = torch.zeros(len(hidden), 1, dtype=torch.int64, device=self._device)
         logits: Tensor = self._tail(hidden, Inputs(here + 1, here))
         return logits[:, -1].float().cpu()
 
 
-class Translated:
+class Translated(_Growing):
     """A whole encoder-decoder that writes target texts: what `best_texts` asks, beginning with the start token.
 
     Args:
@@ -159,10 +174,8 @@ class Translated:
 
     @torch.no_grad()
     def __init__(self, top: Seq2SeqTop, sources: Inputs, *, beams: int) -> None:
+        super().__init__(top, texts=beams * len(sources.attention_mask))
         self._top = top
-        self._cache = top.new_cache()
-        self._decoding = Decoding(beams * len(sources.attention_mask))
-        self._device = next(top.parameters()).device
         sources = sources.to(self._device)
         self._encoded = top.encode(sources).repeat_interleave(beams, 0)
         mask, positions = (each.repeat_interleave(beams, 0) for each in (sources.attention_mask, sources.position_ids))
@@ -171,12 +184,7 @@ class Translated:
     @torch.no_grad()
     def __call__(self, newest: Ragged, parents: Tensor | None) -> Tensor:
         """See `Follow`; texts go on from others of the same source text alone."""
-        if parents is not None:
-            self._cache.reorder_cache(parents.to(self._device))  # type: ignore[arg-type]  # any integers will do
-            self._decoding.reorder(parents)
-        inputs = self._decoding.grow(newest.lengths)
-        ids = self._decoding.pad(newest, inputs)
-        target = inputs.with_ids(ids).to(self._device)
+        target = self._next(newest, parents)
         return self._top.decode(self._encoded, self._seen, target, None, self._cache)[:, -1].float().cpu()
 
 

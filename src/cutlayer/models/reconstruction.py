@@ -67,7 +67,7 @@ def head_parameters(part: Part, *, width: int, vocabulary: int) -> int:
 
 @contextmanager
 def last_states(part: Part) -> Iterator[list[Tensor]]:
-    """Keeps, of each forward pass, what words are told from: `[batch, virtual + seq, hidden]`.
+    """Keeps the last hidden states of each forward pass, `[batch, virtual + seq, hidden]`: the head reads them.
 
     Args:
         part: What is computed. Of a classifier they are what its head is computed from, of a language model what leaves

@@ -153,7 +153,9 @@ class Seq2SeqTop(Seq2SeqPart):
             ModelError: The customer holds a part of the decoder.
         """
         if not self.has_head or not isinstance(self._decoder.get_submodule("embed_tokens"), nn.Embedding):
-            raise ModelError("Labels are told by a whole decoder, and the customer holds a part of this one.")
+            raise ModelError(
+                "Label words need the whole decoder at the vendor, and the customer holds a part of this one."
+            )
         self.label_words = LabelWords.of_ids(words, start=int(self.model.config.decoder_start_token_id))
 
     def forward(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:

@@ -49,7 +49,7 @@ class FrameEntry:
         where: Values of the path's placeholders.
         payload_bytes: Bytes of its tensors, by what they were spent on.
         texts: How many texts it releases.
-        clear: By kind, how many words a privatizer's own rule left as they are, and how many labels' words are told.
+        clear: By kind, how many words a privatizer's own rule left as they are, and how many label words were sent.
         unsafe: Whether noise came from a seed.
         closed: When its answer came; `None`: it may have left.
         uplink_bytes: Bytes on the wire, envelope included.

@@ -278,7 +278,8 @@ class RepresentationCell(TrainingCell):
         course = _Course(binned(train, self.attacker), dev, test, LabelNames.of(train.labels or ()))
         rng = generator(NoiseKeys(lab.home(str(self.seed)).secret)(self.model_dump_json().encode()))
         begun = time.monotonic()
-        learner, epochs = self._tuned(whole, course, rng, lab)
+        with torch.random.fork_rng(devices=[]):  # the process's generator stays as it is
+            learner, epochs = self._tuned(whole, course, rng, lab)
         seconds, begun = time.monotonic() - begun, time.monotonic()
         encoder = learner.encoder
         left, asked = (encoder.release(part, epsilon=self.epsilon, rng=rng) for part in (course.train, course.test))

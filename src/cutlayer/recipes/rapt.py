@@ -190,10 +190,14 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 
 def _trainings(c: RaptConfig, lab: Lab) -> Trainings:
     asked, scale, shown = c.utility, c.at(lab.options.size), c.geometry
-    arms, tuning = [asked.arms[name] for name in shown.arms], asked.methods[shown.method]
+    read = [
+        (arm, tuning, shown.replaced if arm.words else None)
+        for (method, tuning), (name, arm) in product(asked.methods.items(), asked.arms.items())
+        if method == shown.method and name in shown.arms
+    ]
     return Trainings(
         lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
-        scale.attacked_words, [(arm, tuning, shown.replaced if arm.words else None) for arm in arms],
+        scale.attacked_words, read,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from cutlayer.recipes.attribute_readings import (
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.releases import Released, Road, identifier
-from cutlayer.recipes.replacement import Replacement, Source
+from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.word_training import Arm, read_of_all, share_in_clear
 
 
@@ -113,10 +113,6 @@ class WordInferenceCell(AttackCell):
         if not self.column:
             yield from read_of_all(result.outcome, clear=result.clear)
 
-    @property
-    def _replacement(self) -> Replacement:
-        return Replacement(words=self.arm.words, candidates=self.arm.candidates, space=self.space)
-
     def _target(self, corpus: Corpus, words: WordsReleased, lab: Lab) -> tuple[Transcript, Truth, Knowledge]:
         if not self.column:
             return words.seen, words.truth, words.knowledge
@@ -126,7 +122,11 @@ class WordInferenceCell(AttackCell):
         return *attribute_target(self, corpus, words.released), known
 
     def _made(self, corpus: Corpus, lab: Lab) -> WordsReleased:
-        archive, home, replacement = lab.archive(Cut(bottom=None)), lab.home(str(self.seed)), self._replacement
+        archive, home, replacement = (
+            lab.archive(Cut(bottom=None)),
+            lab.home(str(self.seed)),
+            self.arm.replacement(self.space),
+        )
 
         def calibrated() -> float:
             asked = replacement.reading(lab).read(corpus.first.texts, max_content=corpus.content)

@@ -66,6 +66,12 @@ class Arm(Spec):
     reconstruction: Reconstruction = Reconstruction()
     warm_up: PublicWarmUp | None = Field(default=None, exclude_if=lambda warm_up: warm_up is None)
 
+    def replacement(self, space: Source) -> Replacement:
+        """Which words become which, in a space."""
+        return Replacement(
+            words=self.words, candidates=self.candidates, draw=self.draw, components=self.components, space=space
+        )
+
 
 class WordsTrained(Trained):
     """A finished training on privatized words.
@@ -140,8 +146,7 @@ class WordTrainingCell(TrainingCell):
     @property
     def replacement(self) -> Replacement:
         """Which words become which."""
-        own = {name: getattr(self.arm, name) for name in ("words", "candidates", "draw", "components")}
-        return Replacement(**own, space=self.space)
+        return self.arm.replacement(self.space)
 
     def vendor_model(self, lab: Lab) -> str | None:
         if self.arm.warm_up is None or self.share is None:
@@ -180,7 +185,7 @@ class WordTrainingCell(TrainingCell):
             if not isinstance(truth, TokenTruth):
                 raise TypeError("words are asked for")
             # controls read made-up words of the same mechanism
-            same = (self.replacement, self.share, self.attacked_words, self.public)
+            same = (self.model, self.replacement, self.share, self.attacked_words, self.public)
             return View(attack, evidence.seen_by(attack), evidence.known_to(attack), truth, same)
 
         return examined(self.attacks, lab, view)

@@ -105,7 +105,7 @@ class Admission:
             raise unacceptable("not-valid", str(ConfigError(faults)), remedy="Correct the values named.")
 
     def _word_faults(self, spec: JobSpec, *, seq2seq: bool) -> Iterator[Fault]:
-        """What does not go with how labels are told: an encoder-decoder's are words, others have a head."""
+        """What does not fit the model's kind of classifier: encoder-decoders have label words, others a head."""
         words, vocabulary = spec.label_words, self._catalogue.card(spec.model).info.vocab_size
         shown = None if words is None else f"{len(words)} labels"
         if (words is not None) != (seq2seq and spec.num_labels is not None):

@@ -83,7 +83,7 @@ def attach(
         attached.pooling = spec.pooling
     if label_words is not None:
         if not isinstance(attached, Seq2SeqTop):
-            raise ModelError("Labels are told by words by encoder-decoders alone.", remedy="Leave label_words out.")
+            raise ModelError("Only encoder-decoders classify by label words.", remedy="Leave label_words out.")
         attached.tell(label_words)
     return attached
 
