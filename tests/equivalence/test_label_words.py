@@ -134,5 +134,5 @@ def test_parts_that_cannot_write_are_refused() -> None:
     with pytest.raises(ModelError, match="a part of this one"):
         attach(parts.top, LoraSpec(), label_words=ONE_TOKEN, seed=1)
     bert = split(shared_model("bert", Head.CLASSIFICATION), Cut(bottom=0))
-    with pytest.raises(ModelError, match="by encoder-decoders alone"):
+    with pytest.raises(ModelError, match="Only encoder-decoders classify by label words"):
         attach(bert.top, LoraSpec(), num_labels=3, label_words=ONE_TOKEN, seed=1)
