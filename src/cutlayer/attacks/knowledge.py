@@ -229,8 +229,8 @@ class Knowledge:
         cut: Where the model was cut for this customer.
         template: Where special tokens stand among boundary rows.
         source_template: Where they stand in the source texts of an encoder-decoder, if the rows are of target texts.
-        table: `[vocab, width]`, the embedding table as it was handed out, before any training. Not
-            needed against ids.
+        table: `[vocab, width]`, the embedding table before any training: as it was handed out, or the vendor's own
+            where nothing is.
         candidates: `[vocab]` bool, the ids that may be guessed; `None` allows every row of the table,
             which is the paper's "nearest neighbour in the embedding space".
         groups: `[vocab]` int64, where tokens are words: of which group each is, within which words are replaced; -1 of

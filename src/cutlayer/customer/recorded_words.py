@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.reading import WordReading
 from cutlayer.customer.upload import BLOCK_TOKENS, blocks
 from cutlayer.data import Dataset
-from cutlayer.models import Archive, word_vectors
+from cutlayer.models import Archive, embedding_table, word_vectors
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.replacement import CLEAR
@@ -76,7 +76,7 @@ class WordNumbers:
 
     def rows(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> WordRows:
         """What a model reads in the places of all words that have numbers."""
-        table = cast(Tensor, model.get_input_embeddings().weight).detach()
+        table = embedding_table(model).detach()
         return WordRows(word_vectors([word for word, _ in self._numbers], table, tokenizer), table)
 
     def decode(self, numbers: Sequence[int] | Tensor, **_: object) -> str:

@@ -127,8 +127,6 @@ class AuthorsCell(WordTrainingCell):
                 lab.progress.update("attacks", number, len(self.attacks), name)
                 attack, alike = ATTACKS[name], (type(self), self.vector, self.arm, self.share)
                 seen, knowledge = evidence.seen_by(attack), evidence.known_to(attack)
-                if knowledge.table is None:  # nothing is handed out at this cut; the table is the vendor's all the same
-                    knowledge = replace(knowledge, table=lab.model().search.table)
                 readings += read_authors(name, seen, knowledge, evidence.attributes, lab, alike=alike)
             lab.progress.update("attacks", len(self.attacks), len(self.attacks))
             found = {"eta": eta, "clear": clear, "readings": tuple(readings)}

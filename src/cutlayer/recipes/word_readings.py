@@ -16,6 +16,7 @@ from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.recorded_words import WordNumbers, word_stream
 from cutlayer.data import UNCUT, Dataset
+from cutlayer.models import embedding_table
 from cutlayer.recipes.attribute_readings import (
     ATTACKED,
     INVERTED,
@@ -116,9 +117,8 @@ class WordInferenceCell(AttackCell):
     def _target(self, corpus: Corpus, words: WordsReleased, lab: Lab) -> tuple[Transcript, Truth, Knowledge]:
         if not self.column:
             return words.seen, words.truth, words.knowledge
-        # who has the vendor's model has its table
-        table = lab.archive(Cut(bottom=0)).table
-        known = replace(words.released.knowledge, table=table, model=corpus.model.whole, public=corpus.public)
+        whole = corpus.model.whole  # who has the vendor's model has its table
+        known = replace(words.released.knowledge, table=embedding_table(whole), model=whole, public=corpus.public)
         return *attribute_target(self, corpus, words.released), known
 
     def _made(self, corpus: Corpus, lab: Lab) -> WordsReleased:

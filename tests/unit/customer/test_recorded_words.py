@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer.attacks import ATTACKS, Measured, TokenTruth, Transcript, measure
+from cutlayer.attacks import ATTACKS, ControlFailed, Measured, TokenTruth, Transcript, measure
 from cutlayer.core import ConfigError, Cut, DataError, Tokens
 from cutlayer.customer import Client
 from cutlayer.customer.attacker import AttackerSpec
@@ -22,6 +22,7 @@ from cutlayer.customer.recorded import RecordedRun
 from cutlayer.customer.recorded_words import WordNumbers, word_stream
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset
+from cutlayer.models import Head, load_model
 from cutlayer.reports.audit import check_runs, several_runs
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, customer
 from tests.promises.test_one_door_words import CLEAR, by_number, words  # noqa: F401 - fixtures are used by name
@@ -120,6 +121,22 @@ def evidence(client: Client, folder: Path, model: Path, *, known: float = 0.0) -
     archive = local_archive(client.home, str(model), Cut(bottom=Evidence.settings(folder).cut.bottom))
     attacker = AttackerSpec(auxiliary_fraction=known)
     return Evidence.of(folder, Corpora(TWICE, None, TEST), archive, home=client.home, attacker=attacker)
+
+
+@pytest.mark.parametrize("bottom", [None, 0])
+def test_who_has_the_model_has_its_table(
+    bottom: int | None,
+    client: Client,
+    tiny_model: Path,  # noqa: F811
+    words: dict[str, Any],  # noqa: F811
+) -> None:
+    """Nothing is handed out at the text cut, and what attacks learn of released ids they learn all the same."""
+    found = evidence(client, tuned(client, words, bottom=bottom).folder, tiny_model, known=0.5)
+    granted = found.granted(None, load_model(str(tiny_model), head=Head.CLASSIFICATION))
+    attack = ATTACKS["label-mlp"]
+    ((_, truth),) = granted.truths(attack)
+    outcome = measure("label-mlp", granted.seen_by(attack), knowledge=granted.known_to(attack), truth=truth)
+    assert isinstance(outcome, Measured | ControlFailed)
 
 
 @pytest.mark.parametrize("bottom", [None, 0, 1])
