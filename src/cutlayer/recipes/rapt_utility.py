@@ -1,0 +1,308 @@
+"""Trainings on privatized words in `rapt`: Tables III and IV, Figures 3, 8 and 9, and what goes beyond the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, product
+
+from pydantic import Field
+
+from cutlayer.core import Spec
+from cutlayer.customer import TuningSpec
+from cutlayer.recipes.claims import above, alike, both, falls
+from cutlayer.recipes.comparison import compare_words
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.layouts import Layout
+from cutlayer.recipes.options import Setting, read_yaml
+from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
+from cutlayer.recipes.study import Part, Scenario, Stated
+from cutlayer.recipes.tables import Axis
+from cutlayer.recipes.tasks import Limits, Task, TextFile
+from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings, WordTrainingCell
+from cutlayer.vendor.settings import WarmUpSpec
+
+PAPER = read_yaml("papers", "rapt")
+LAYOUT = Layout("rapt")
+METHODS = LAYOUT.axis("method").text
+
+
+class UtilityScale(Spec):
+    """What `--size` changes: rows and training; what reads releases, and of how many words; the warm-up."""
+
+    limits: Limits = Limits()
+    training: Mapping[str, Setting] = {}
+    attacks: tuple[str, ...] = ()
+    attacked_words: int | None = Field(default=None, ge=1)
+    warm_up: Mapping[str, Setting] = {}
+
+
+class UtilitySpec(Spec):
+    """What part `table-3` trains, and what reads its releases.
+
+    Attributes:
+        task: The data set.
+        arms: Ways to protect its texts, by name; the first leaves them as they are.
+        order: Of the arms, those of which the paper finds that each gains over the one before it.
+        methods: Of tuning, by name.
+        training: How all are trained.
+        replaced: Shares of all words that the etas shall replace.
+        space: As of part `grammar`.
+        attacked: The method whose runs are attacked: a release is the same under each.
+        public: What the attacker reads beforehand.
+    """
+
+    task: Task
+    arms: Mapping[str, Arm]
+    order: tuple[str, ...]
+    methods: Mapping[str, TuningSpec]
+    training: Mapping[str, Setting]
+    replaced: tuple[float, ...] = Field(min_length=1)
+    space: str
+    attacked: str
+    public: TextFile
+
+
+class BeyondSpec(Spec):
+    """What part `beyond` trains and attacks.
+
+    Attributes:
+        arms: Ways to replace the words of Table III's task, by name; the others are compared with the first.
+        method: Of tuning, of Table III's.
+        replaced: Shares of all words that the etas shall replace.
+        read: Shares of the words that are drawn, read by the strongest attack, at which accuracies are compared.
+        attacks: What reads them.
+        attacked_words: On how many words those are measured that take long.
+    """
+
+    arms: Mapping[str, Arm]
+    method: str
+    replaced: tuple[float, ...] = Field(min_length=1)
+    read: tuple[float, ...] = Field(min_length=1)
+    attacks: tuple[str, ...]
+    attacked_words: int | None
+
+
+class GeometrySpec(Spec):
+    """Whose representations of words part `figure-8` compares.
+
+    Attributes:
+        arms: Of Table III, the unprotected one first.
+        method: Of tuning.
+        replaced: Share of all words that the etas shall replace.
+        texts: How many test texts.
+        closer: The arm of which the paper says that it comes closer to the unprotected run as layers go up.
+    """
+
+    arms: tuple[str, ...] = Field(min_length=2)
+    method: str
+    replaced: float
+    texts: int = Field(ge=1)
+    closer: str
+
+
+class LargerSpec(Spec):
+    """Which larger model part `table-4` trains, on which arms of Table III.
+
+    Attributes:
+        model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
+        method: Of tuning.
+        arms: Of Table III, the unprotected one first.
+    """
+
+    model: str
+    method: str
+    arms: tuple[str, ...] = Field(min_length=2)
+
+
+@dataclass(frozen=True)
+class Utility:
+    """Trainings of these parts, at a size.
+
+    Attributes:
+        asked: What part `table-3` trains; what the others do is said in its terms.
+        beyond: The same of `beyond`; and so `geometry` of `figure-8`, `larger` of `table-4`.
+        scale: The size.
+        lab: Where they are run.
+    """
+
+    asked: UtilitySpec
+    beyond: BeyondSpec
+    geometry: GeometrySpec
+    larger: LargerSpec
+    scale: UtilityScale
+    lab: Lab
+
+    @cached_property
+    def trainings(self) -> Trainings:
+        """What they have in common."""
+        asked, scale, shown = self.asked, self.scale, self.geometry
+        read = [
+            (arm, tuning, shown.replaced if arm.words else None)
+            for (method, tuning), (name, arm) in product(asked.methods.items(), asked.arms.items())
+            if method == shown.method and name in shown.arms
+        ]
+        return Trainings(
+            self.lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
+            scale.attacked_words, read,
+        )  # fmt: skip
+
+    def cell(self, method: str, name: str, share: float | None) -> WordTrainingCell:
+        """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
+        arm = self._at_size(self.asked.arms[name])
+        attacks = self.scale.attacks if arm.words and method == self.asked.attacked else ()
+        return self.trainings.cell(arm, self.asked.methods[method], share, attacks=attacks)
+
+    def trained(
+        self,
+        methods: Iterable[str],
+        arms: Mapping[str, Arm],
+        replaced: Iterable[float],
+        cell: Callable[[str, str, float | None], WordTrainingCell] | None = None,
+    ) -> list[Scenario]:
+        """Trainings of some arms by some methods, at each share; those of `table-3` by default."""
+        seeds, made = self.lab.options.seeds, cell or self.cell
+        return [
+            scenario
+            for method, (name, arm) in product(methods, arms.items())
+            for share in (replaced if arm.words else (None,))
+            for scenario in Scenario.each(
+                seeds, made(method, name, share), arm=name, method=method, replaced=share or 0.0
+            )
+        ]
+
+    def _at_size(self, arm: Arm) -> Arm:
+        if arm.warm_up is None:
+            return arm
+        training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.scale.warm_up})
+        return arm.model_copy(update={"warm_up": arm.warm_up.model_copy(update={"training": training})})
+
+
+def table_3(of: Utility) -> Part:
+    """Accuracy by arm and method of tuning, at shares of words replaced, and where attackers read as much."""
+    asked, (clear, *_) = of.asked, of.asked.arms
+    titles = {name: arm.title for name, arm in asked.arms.items()}
+    warm = [name for name, arm in asked.arms.items() if arm.warm_up is not None]
+    gains = [(pair, "Table III") for pair in pairwise(asked.order)]
+    gains += [(pair, "ours") for pair in product(asked.order[-2:], warm)]
+    claims = []
+    for method, share in product(asked.methods, asked.replaced):
+        place = {"method": method, "replaced": share}
+        for (first, second), source in gains:
+            claims.append(
+                falls(
+                    f"{METHODS(method)}, {100 * share:g} % replaced: {titles[second]} is more accurate than "
+                    f"{titles[first]} ({source}).", "UA",
+                    (titles[second], {**place, "arm": second}), (titles[first], {**place, "arm": first}),
+                )
+            )  # fmt: skip
+    attacked, scenarios = {"method": asked.attacked}, of.trained(asked.methods, asked.arms, asked.replaced)
+    return LAYOUT.part(
+        "table-3", scenarios, {"arms": Axis("arm", "arm", titles)},
+        claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked), details={"clear": clear},
+        stated=[
+            each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
+            if each.axes["method"] in asked.methods and each.axes["replaced"] in (0.0, *asked.replaced)
+        ],
+    )  # fmt: skip
+
+
+def figure_3(of: Utility) -> Part:
+    """What attacks read of the arms' words: the paper's, and stronger ones."""
+    asked, attacks = of.asked, of.scale.attacks
+    titles = {name: arm.title for name, arm in asked.arms.items()}
+    protected = {name: arm for name, arm in asked.arms.items() if arm.words}
+    claims = [
+        alike(
+            f"{attack}, {100 * share:g} % replaced: {titles[second]} is read as {titles[first]} is (Figure 3).", READ,
+            (titles[first], {"arm": first, "replaced": share, "attack": attack}),
+            (titles[second], {"arm": second, "replaced": share, "attack": attack}),
+        )
+        for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.order))
+    ]  # fmt: skip
+    scenarios = of.trained([asked.attacked], protected, asked.replaced)
+    return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+
+
+def beyond(of: Utility) -> Part:
+    """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
+    asked, (first, *others) = of.beyond, of.beyond.arms
+    titles = {name: arm.title for name, arm in asked.arms.items()}
+    trainings, tuning = replace(of.trainings, attacked_words=asked.attacked_words), of.asked.methods[asked.method]
+
+    def cell(_: str, name: str, share: float | None) -> WordTrainingCell:
+        return trainings.cell(asked.arms[name], tuning, share, attacks=asked.attacks)
+
+    scenarios = of.trained([asked.method], asked.arms, asked.replaced, cell)
+    claims = [
+        both(
+            f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
+            "places of three.", *(above("", GAINED, {"arm": name, "read": read}) for read in asked.read), least=2,
+        )
+        for name in others
+    ]  # fmt: skip
+    pairs = [(first, name) for name in others]
+    compared = EqualReading(pairs, {"method": asked.method}, metric="success", at=asked.read)
+    said = {"arms": Axis("arm", "arm", titles), "first": titles[first]}
+    return LAYOUT.part("beyond", scenarios, said, claims=claims, derived=compared)
+
+
+def figure_9(of: Utility) -> Part:
+    """Accuracy over what attackers read of words: T2T, RAPT, and the arms between them."""
+    asked, trained = of.asked, of.trained([of.asked.attacked], of.asked.arms, of.asked.replaced)
+    return compare_words(trained, asked, of.scale.attacks, PAPER["figure_9"])
+
+
+def table_4(of: Utility) -> Part:
+    """Accuracy of a larger model that learns from words drawn by a small one's vectors."""
+    asked, arms, lab = of.larger, {name: of.asked.arms[name] for name in of.larger.arms}, of.lab
+    titles = {name: arm.title for name, arm in arms.items()}
+    larger = {"source": asked.model, "model": lab.model(asked.model).fingerprint, "attacks": (), "kept": False}
+
+    def cell(method: str, name: str, share: float | None) -> WordTrainingCell:
+        return of.cell(method, name, share).model_copy(update=larger)
+
+    scenarios = of.trained([asked.method], arms, of.asked.replaced, cell)
+    claims = [
+        falls(
+            f"{asked.model}, {100 * share:g} % replaced: {titles[second]} is more accurate than {titles[first]} "
+            "(Table IV).", "UA",
+            (titles[second], {"arm": second, "replaced": share}), (titles[first], {"arm": first, "replaced": share}),
+        )
+        for share, (first, second) in product(of.asked.replaced, pairwise(asked.arms[1:]))
+    ]  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "model": asked.model, "space": of.asked.space}
+    printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
+    return LAYOUT.part("table-4", scenarios, said, stated=Stated.lines(printed, percent=("UA",)), claims=claims)
+
+
+def figure_8(of: Utility) -> Part:
+    """How far words' representations are from those of the unprotected run, by layer."""
+    asked, arms = of.geometry, of.asked.arms
+    titles = {name: arms[name].title for name in asked.arms}
+    cell = GeometryCell(
+        arms={
+            name: of.cell(asked.method, name, asked.replaced if arms[name].words else None)
+            for name in asked.arms
+        },
+        texts=asked.texts,
+    )  # fmt: skip
+    claims = []
+    for space in (PLANE, WHOLE):
+        place = {"space": space, "weights": OWN}
+        claims.append(
+            above(
+                f"{titles[asked.closer]}: closer to the unprotected run at the last block than at the first ({space}).",
+                CLOSER, {**place, "arm": asked.closer}, stated=PAPER["figure_8"]["closer"],
+            )
+        )  # fmt: skip
+        for first, second in pairwise(asked.arms[1:]):
+            claims.append(
+                above(
+                    f"{titles[second]}: closer to the unprotected run's last block than {titles[first]} ({space}).",
+                    BEFORE, {**place, "arm": second},
+                )
+            )  # fmt: skip
+    said = {"arms": Axis("arm", "arm", titles), "before": BEFORE, "closer": CLOSER}
+    return LAYOUT.part("figure-8", Scenario.each(of.lab.options.seeds, cell), said, claims=claims)
