@@ -152,10 +152,13 @@ def varied(data, tmp_path_factory):
     )
     out = tmp_path_factory.mktemp("out")
     only = ("table-6", "table-7", "table-8", "figure-5")
+    (space,) = SHIPPED.intrinsic.made.values()
+    made_of = {"ppmi-svd": space.model_copy(update={"texts": (SHIPPED.utility.public,), "width": 4})}
+    config = SHIPPED.model_copy(update={"intrinsic": SHIPPED.intrinsic.model_copy(update={"made": made_of})})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WordTrainingCell, "run", lambda cell, lab: made)
         patch.setattr(WordTrainingCell, "clear", lambda cell, lab: None)
-        return RECIPE.run(options(data, out, *only), Silent()), out
+        return RECIPE.using(config).run(options(data, out, *only), Silent()), out
 
 
 def test_what_is_one_of_table_iiis_trainings_is_computed_once(varied):
@@ -167,10 +170,10 @@ def test_what_is_one_of_table_iiis_trainings_is_computed_once(varied):
     # Table III's: the arm itself, without plain words, and weight 0; of the others as many as the page says
     assert [title for title, _ in arms].count(titles["pct2t"]) == 1
     assert [title for title, _ in arms].count(titles["plain"]) == 1, "weight 0 is Table III's control"
-    assert len(cells) == 3 + 1 + 5 + 5 + 8
+    assert len(cells) == 4 + 1 + 5 + 5 + 8
     own = SHIPPED.utility.arms["rapt"].reconstruction.model_dump()
     same = [cell for cell in cells if cell["arm"]["reconstruction"] == own]
-    assert len(same) == 1 + 1 + 5, "once for all parts; other vectors, other positions"
+    assert len(same) == 1 + 2 + 5, "once for all parts; other vectors, other positions"
     assert all(cell["share"] == SHIPPED.intrinsic.replaced for cell in cells)
     for name, values in SHIPPED.intrinsic.varied.items():
         assert {found[name] for _, found in arms if name in found} >= set(values)

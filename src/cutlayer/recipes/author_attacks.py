@@ -116,7 +116,7 @@ class AuthorsCell(WordTrainingCell):
         eta = None if self.share is None else self._own_eta(lab, self.share)
         settings: dict[str, Any] = {
             "cut": Cut(bottom=0 if self.vector else None),
-            "privacy": self._privacy(eta),
+            "privacy": self._privacy(eta, lab),
             "reconstruction": self.arm.reconstruction,
         }
         with split_run(self, lab, str(self.seed), **settings) as run:
@@ -145,10 +145,10 @@ class AuthorsCell(WordTrainingCell):
         (point,) = calibrated(lab, self.task, self.limits, [share], max_length=self.training.max_length)
         return point.eta
 
-    def _privacy(self, eta: float | None) -> PrivacySpec:
+    def _privacy(self, eta: float | None, lab: Lab) -> PrivacySpec:
         if eta is None:
             return NoPrivacy()
-        return Vector(eta=eta) if self.vector else self.replacement.privacy(eta)
+        return Vector(eta=eta) if self.vector else self.replacement.privacy(eta, lab)
 
 
 def strongest(results: Results) -> Iterator[Measure]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from cutlayer.core import Cut, CutlayerWarning, DataError, Spec
 from cutlayer.customer import Client, EntityMap, Objective, Sampling, TrainSpec, TuningSpec
 from cutlayer.data import UNCUT, Dataset, Facts, read_webnlg
-from cutlayer.privacy import NoPrivacy
+from cutlayer.privacy import NoPrivacy, PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.bleu import Counts, bleu_counts, bleu_gain, corpus_bleu
@@ -148,15 +148,16 @@ class FactCell(Cell):
     def run(self, lab: Lab) -> Wrote:
         train, dev, seen, unseen = self._facts(lab)
         eta = None if self.share is None else self._eta(lab, train, self.share)
+        privacy = None if eta is None else self._replacement().privacy(eta, lab)
         with closing(self._client(lab)) as client:
             rows = [(each.source, *each.references) for each in (*train, *dev)]
-            learnt = self._protected(client, rows, train + dev, eta)
+            learnt = _protected(client, rows, train + dev, privacy)
             result = client.finetune(
                 _pairs(learnt.rows[: len(train)]), dev=_pairs(learnt.rows[len(train) :]), objective=Objective.LM,
                 privacy=NoPrivacy(), cut=Cut(bottom=None, tail=0), tuning=self.tuning, training=self.training,
                 seed=self.seed, out=lab.scratch(self), progress=lab.progress,
             )  # fmt: skip
-            asked = self._protected(client, [(each.source,) for each in (*seen, *unseen)], seen + unseen, eta)
+            asked = _protected(client, [(each.source,) for each in (*seen, *unseen)], seen + unseen, privacy)
             sampling = Sampling(max_new_tokens=self.max_new_tokens, num_beams=self.num_beams)
             told = client.generate(
                 result.adapter_id, [row[0] for row in asked.rows], sampling=sampling, progress=lab.progress
@@ -221,18 +222,17 @@ class FactCell(Cell):
             raise TypeError("nothing is replaced")
         return Replacement(words=("all",), candidates=self.arm.candidates, space=self.space)
 
-    def _protected(
-        self, client: Client, rows: Sequence[tuple[str, ...]], facts: Sequence[Facts], eta: float | None
-    ) -> Left:
-        """Rows about some facts as they leave."""
-        if eta is None:
-            return Left([(_spaced(each), *row[1:]) for each, row in zip(facts, rows, strict=True)], None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CutlayerWarning)  # of names outside entities: told in "in clear"
-            texts, made = client.protect(
-                rows, [each.entities for each in facts], privacy=self._replacement().privacy(eta)
-            )
-        return Left([tuple(row) for row in texts], made)
+
+def _protected(
+    client: Client, rows: Sequence[tuple[str, ...]], facts: Sequence[Facts], privacy: PrivacySpec | None
+) -> Left:
+    """Rows about some facts as they leave."""
+    if privacy is None:
+        return Left([(_spaced(each), *row[1:]) for each, row in zip(facts, rows, strict=True)], None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CutlayerWarning)  # of names outside entities: told in "in clear"
+        texts, made = client.protect(rows, [each.entities for each in facts], privacy=privacy)
+    return Left([tuple(row) for row in texts], made)
 
 
 def _chosen(facts: Sequence[Facts], most: int | None) -> tuple[Facts, ...]:

@@ -12,6 +12,7 @@ from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.recipes.claims import alike, falls
+from cutlayer.recipes.cooccurrence import Cooccurrence, make_space
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.measures.virtual_parameters import VirtualParametersCell
@@ -30,7 +31,8 @@ class IntrinsicSpec(Spec):
         arm: The arm of part `table-3` that is varied; `without` is the same without plain words.
         method: Its method of tuning.
         replaced: The share of all words that is replaced.
-        spaces: Models, or files of vectors, that give words theirs (Table VI).
+        spaces: Models that give words their vectors (Table VI), some of which are `made` here.
+        made: From what, by name.
         plain_seeds: Of five sequences of plain words (Table VII).
         virtual: Methods with virtual positions, by name, and `lengths`, how many these have (Table VIII).
         varied: Settings of plain words and their reconstruction, and the values of each (Figure 5).
@@ -41,6 +43,7 @@ class IntrinsicSpec(Spec):
     method: str
     replaced: float = Field(gt=0, lt=1)
     spaces: tuple[str, ...] = Field(min_length=1)
+    made: Mapping[str, Cooccurrence] = {}
     plain_seeds: tuple[int, ...] = Field(min_length=1)
     virtual: Mapping[str, TuningSpec]
     lengths: tuple[int, ...] = Field(min_length=1)
@@ -88,6 +91,8 @@ def _but_title(arm: Arm) -> object:
 def table_6(these: Varied) -> Part:
     """Accuracy where words' vectors are of other models, at equal shares replaced."""
     first, *others = these.asked.spaces
+    for name, asked in these.asked.made.items():
+        make_space(name, asked, these.trainings.lab)
     scenarios = [
         each
         for space in these.asked.spaces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -36,7 +37,21 @@ class Source(Spec):
     @classmethod
     def of(cls, name: str, lab: Lab) -> Source:
         """A model that a recipe names."""
-        return cls(name=name, fingerprint=lab.model(name, head=None).fingerprint)
+        return cls(name=name, fingerprint=lab.model(_placed(name, lab), head=None).fingerprint)
+
+    def placed(self, lab: Lab) -> str:
+        """What to load: its folder, if this recipe made it."""
+        return _placed(self.name, lab)
+
+
+def made_here(name: str, lab: Lab) -> Path:
+    """The folder of a public model that a recipe makes by itself."""
+    return lab.options.out / "models" / name
+
+
+def _placed(name: str, lab: Lab) -> str:
+    folder = made_here(name, lab)
+    return str(folder) if folder.is_dir() else name
 
 
 class Replacement(Spec):
@@ -54,9 +69,11 @@ class Replacement(Spec):
     space: Source
     components: int | None = None
 
-    def privacy(self, eta: float) -> Words:
+    def privacy(self, eta: float, lab: Lab) -> Words:
         """The mechanism at an eta."""
-        space = self.space.name if self.components is None else f"{self.space.name}:{self.components}"
+        space = self.space.placed(lab)
+        if self.components is not None:
+            space = f"{space}:{self.components}"
         return Words(eta=eta, words=self.words, candidates=self.candidates, draw=self.draw, space=space)
 
     def reading(self, lab: Lab) -> WordReading:
@@ -107,6 +124,6 @@ class Replacement(Spec):
 
     def _privatizing(self, lab: Lab, eta: float, *, seed: int, reading: WordReading | None = None) -> Privatizing:
         cut = Cut(bottom=None)
-        spec = settle(FinetuneSpec(privacy=self.privacy(eta), cut=cut, unsafe_noise_seed=seed))
+        spec = settle(FinetuneSpec(privacy=self.privacy(eta, lab), cut=cut, unsafe_noise_seed=seed))
         # of the space's own model: whichever the vendor's is, the draws are the same
-        return run_privatizing(lab.archive(cut, self.space.name), lab.home(str(seed)), spec, reading=reading)
+        return run_privatizing(lab.archive(cut, self.space.placed(lab)), lab.home(str(seed)), spec, reading=reading)

@@ -49,7 +49,7 @@ class PlainWordsCell(Cell):
     def run(self, lab: Lab) -> Listed:
         reading = self.replacement.reading(lab)
         spec = FinetuneSpec(
-            privacy=self.replacement.privacy(1.0), cut=Cut(bottom=None), reconstruction=self.reconstruction
+            privacy=self.replacement.privacy(1.0, lab), cut=Cut(bottom=None), reconstruction=self.reconstruction
         )
         plain = plain_words(settle(spec), reading)
         if plain is None:

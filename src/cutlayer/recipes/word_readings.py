@@ -135,7 +135,7 @@ class WordInferenceCell(AttackCell):
         eta = lab.once(("eta of posts", replacement, self.share, self.scale), calibrated)
         spec = settle(
             FinetuneSpec(
-                privacy=replacement.privacy(eta), cut=Cut(bottom=None), reconstruction=self.arm.reconstruction,
+                privacy=replacement.privacy(eta, lab), cut=Cut(bottom=None), reconstruction=self.arm.reconstruction,
                 seed=self.seed,
             )
         )  # fmt: skip

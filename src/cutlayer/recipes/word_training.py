@@ -119,7 +119,7 @@ class WordTrainingCell(TrainingCell):
         eta = None if self.share is None else self._eta(lab, self.share)
         settings: dict[str, Any] = {
             "cut": Cut(bottom=None),
-            "privacy": NoPrivacy() if eta is None else self.replacement.privacy(eta),
+            "privacy": NoPrivacy() if eta is None else self.replacement.privacy(eta, lab),
             "reconstruction": self.arm.reconstruction,
         }
         with split_run(self, lab, str(self.seed), **settings) as run:
@@ -151,7 +151,7 @@ class WordTrainingCell(TrainingCell):
     def vendor_model(self, lab: Lab) -> str | None:
         if self.arm.warm_up is None or self.share is None:
             return self.source
-        return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share)), self.arm.warm_up)
+        return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share), lab), self.arm.warm_up)
 
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""
