@@ -51,9 +51,10 @@ def _of_reconstruction(spec: RunSpec) -> tuple[Deviation, ...]:
         Deviation(
             what="vocabulary of the reconstruction head, §V-A3",
             value_in_paper="19,369 words, not stated which",
-            ours="the public words of the categories that are replaced"
+            ours="the plain words themselves"
             if (outputs := spec.reconstruction.reconstruction_vocabulary) is None
             else f"{outputs:,} outputs, those of the plain words and others that no text has",
-            why="Plain words are drawn from these words, and no other is ever to be told.",
+            why="No other word is ever to be told. Among thousands, which words these are is learnt first, by states "
+            "that become alike, and labels may then not be learnt at all (docs/papers/rapt.md).",
         ),
     )

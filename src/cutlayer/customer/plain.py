@@ -11,6 +11,9 @@ from cutlayer.models import seeded
 from cutlayer.privacy import PlainWords, Word, Words
 from cutlayer.privacy.words import folded
 
+_LEAST_OUTPUTS = 2
+"""Of a head that tells words apart."""
+
 
 def plain_words(spec: RunSpec, reading: Reading) -> PlainWords | None:
     """The plain words of a run, drawn from a seed which the vendor may know; `None` where it has none.
@@ -37,6 +40,7 @@ def plain_words(spec: RunSpec, reading: Reading) -> PlainWords | None:
     numbers = torch.randint(len(words), shape, generator=seeded(spec.seed if seed is None else seed, "plain words"))
     chosen = (words[number] for number in numbers.flatten().tolist())
     names = reading.dictionary.lexicon.names(Word(" ", word, tags[word]) for word in chosen)
-    # of a head with outputs of its own number they are the first ones: which words the others are makes no difference
-    told = numbers if outputs is None else numbers.unique(return_inverse=True)[1]
-    return PlainWords(torch.tensor(names).reshape(shape), tuple(map(tuple, told.tolist())), outputs or len(words))
+    # they are the head's first outputs: which words others are makes no difference
+    distinct, told = numbers.unique(return_inverse=True)
+    outputs = outputs or max(len(distinct), _LEAST_OUTPUTS)
+    return PlainWords(torch.tensor(names).reshape(shape), tuple(map(tuple, told.tolist())), outputs)

@@ -61,12 +61,13 @@ class Reconstruction(SettingsSpec):
     )
     reconstruction_vocabulary: int | None = setting(
         None,
-        help="Outputs of that head, among which it tells the plain words. Fewer are easier to tell apart.",
+        help="Outputs of that head, among which it tells the plain words. Among many more than these, the model may "
+        "learn nothing but which these are, and no labels.",
         shown=Shown(
             TUNING,
             unit="words",
             source="RAPT §V-A3 has 19,369",
-            default="the public words of the categories that are replaced",
+            default="the plain words",
         ),
         ge=2,
         le=2**20,

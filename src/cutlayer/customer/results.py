@@ -46,7 +46,7 @@ class RunResult(BaseModel):
         dev: Dev accuracy or perplexity after each epoch, on `n_dev` texts.
         train_loss: Mean training loss of each epoch; empty for a run of a version that did not tell it.
         reconstruction_loss: Mean loss of each epoch's reconstruction of plain words, a sum over the words; empty
-            without them. It begins near words · ln(public words), which is chance.
+            without them. It begins near words · ln(outputs of the head), which is chance.
         advice: What to do about what was found, what it costs, and what does not help.
     """
 
