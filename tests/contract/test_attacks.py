@@ -764,7 +764,7 @@ def remembered():
     return of
 
 
-@pytest.mark.parametrize("kind", [Traffic.NOISE, Traffic.SHUFFLED])
+@pytest.mark.parametrize("kind", [Traffic.NOISE, pytest.param(Traffic.SHUFFLED, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_traffic_without_information_is_recovered_at_chance(tmp_path, name, make, kind):
     world = make(tmp_path, kind)

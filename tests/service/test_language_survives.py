@@ -34,9 +34,8 @@ MODES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FAST = {
     ("adapters", "vendor", "in an epoch"),
-    ("frozen below", "both", "in an epoch"),
     ("nothing of the customer's", "customer", "before the last evaluation"),
-    ("all weights, clipped and accumulated", "customer", "after publishing"),
+    ("all weights, clipped and accumulated", "both", "after publishing"),
 }
 
 

@@ -79,7 +79,7 @@ def test_every_method_can_be_chosen() -> None:
     assert FullTuning().told == FullSpec()
 
 
-@pytest.mark.parametrize("bottom", [0, 1])
+@pytest.mark.parametrize("bottom", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_run_goes_on_and_its_adapter_answers(client: Client, kind: str, bottom: int, tmp_path: Path) -> None:
     """Checkpoints of each method and each optimiser, to the same bits; dropout on."""
@@ -99,7 +99,9 @@ def test_a_stopped_run_goes_on_and_its_adapter_answers(client: Client, kind: str
     ]
 
 
-@pytest.mark.parametrize("kind", ["lora", "prompt", "prefix"])
+@pytest.mark.parametrize(
+    "kind", ["lora", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("prompt", "prefix"))]
+)
 def test_optimisers_and_schedules_are_not_one(client: Client, kind: str) -> None:
     """Planted: a setting that reaches no optimiser would end at the same weights."""
     ended = {
