@@ -12,6 +12,7 @@ from cutlayer.core import Spec
 from cutlayer.customer import Draw, PublicDraws
 from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.replacement import made_here
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.vendor.settings import WarmUpSpec
 
@@ -34,7 +35,7 @@ def warmed_model(lab: Lab, privacy: PrivacySpec, asked: PublicWarmUp) -> str:
     """The folder of the lab's model after it learnt to read a mechanism's releases; made once for all seeds."""
     model, about = lab.model(), f"{privacy.model_dump_json()} {asked.model_dump_json()}"
     named = hashlib.sha256(f"{model.fingerprint} {about}".encode()).hexdigest()[:12]
-    folder = lab.options.out / "models" / f"warm-{named}"
+    folder = made_here(f"warm-{named}", lab)
 
     def make() -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
