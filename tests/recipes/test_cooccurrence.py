@@ -60,12 +60,14 @@ def test_words_of_the_same_contexts_lie_close_and_can_be_named_as_a_space(tmp_pa
             size=Size.TINY, seeds=1, model="starter", data=tmp_path / "data", out=tmp_path / out, only=()
         )
         with Lab(options, Silent()) as lab:
-            make_space("ppmi-svd", asked, lab)
-            folder = made_here("ppmi-svd", lab)
+            named = make_space("ppmi-svd", asked, lab)
+            folder = made_here(named, lab)
             written = (folder / "config.json").stat().st_mtime_ns
-            make_space("ppmi-svd", asked, lab)
+            assert make_space("ppmi-svd", asked, lab) == named
             assert (folder / "config.json").stat().st_mtime_ns == written, "made once"
-            source = Source.of("ppmi-svd", lab)
+            narrower = make_space("ppmi-svd", asked.model_copy(update={"width": 3}), lab)
+            assert narrower != named, "other settings make another space"
+            source = Source.of(named, lab)
             model = lab.model(source.placed(lab), head=None)
             tables.append(model.whole.get_input_embeddings().weight.detach().numpy())
             space = Replacement(words=("noun",), candidates="category", space=source, components=2).privacy(5.0, lab)

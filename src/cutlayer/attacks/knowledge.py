@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Cut, DataError, Ragged, Tokens
+from cutlayer.models import embedding_table
 from cutlayer.privacy import NoPrivacy, PrivacySpec
 from cutlayer.privacy.neighbours import NeighbourSearch
 
@@ -315,6 +316,11 @@ class Knowledge:
         if "table" in kept and "search" in self.__dict__:
             limited.__dict__["search"] = self.search  # costs a pass over the table
         return limited
+
+    def with_model(self, model: PreTrainedModel | None) -> Knowledge:
+        """The same to who has the vendor's model, and so its table where none is handed out; or to who has none."""
+        table = embedding_table(model).detach() if self.table is None and model is not None else self.table
+        return replace(self, model=model, table=table)
 
     def unprotected(self) -> Knowledge:
         """The same, of releases as they are."""

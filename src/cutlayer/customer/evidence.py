@@ -42,7 +42,7 @@ from cutlayer.customer.results import RunResult
 from cutlayer.customer.run import Run, check_version
 from cutlayer.customer.settings import LabelsAt, Objective, RunSpec, TrainBottom
 from cutlayer.data import UNCUT, Dataset, tokenise
-from cutlayer.models import Archive, embedding_table
+from cutlayer.models import Archive
 from cutlayer.privacy import UtilityImportance
 
 if TYPE_CHECKING:
@@ -167,12 +167,9 @@ class Evidence:
             source = f"{self.known_records} records that it knows"
             known = PublicText(self.known, source=source, alike=len(self.known))
         own = public if known is None else known if public is None else known.followed_by(public)
-        table = self.knowledge.table
-        if table is None and model is not None:  # nothing is handed out at the text cut; the vendor has its table
-            table = embedding_table(model).detach()
         return replace(
             self,
-            knowledge=replace(self.knowledge, public=own, model=model, table=table),
+            knowledge=replace(self.knowledge, public=own).with_model(model),
             words=None if self.words is None else self.words.granted(public, model, self.archive.tokenizer),
         )
 

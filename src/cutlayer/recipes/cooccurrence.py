@@ -24,6 +24,7 @@ from cutlayer.core.files import whole_folder
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.replacement import made_here
 from cutlayer.recipes.tasks import TextFile
+from cutlayer.reports.cells import digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,13 +52,18 @@ class Cooccurrence(Spec):
     exponent: float = Field(default=0.5, ge=0)
 
 
-def make_space(name: str, asked: Cooccurrence, lab: Lab) -> None:
-    """Makes the space, once for a folder of results, as a model of that name whose token embeddings it is."""
-    folder = made_here(name, lab)
+def make_space(name: str, asked: Cooccurrence, lab: Lab) -> str:
+    """Makes the space, once for a folder of results, as a model whose token embeddings it is.
+
+    Returns:
+        What to call it in `Source.of`: its name, and of which settings it is.
+    """
+    named = f"{name}-{digest(asked)[:12]}"
+    folder = made_here(named, lab)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if folder.is_dir():
-            return
+            return named
         tokenizer = lab.model(asked.tokenizer, head=None).tokenizer
         texts = [text for file in asked.texts for (text,) in file.read(lab.options.data).texts]
         counts = counted(_encoded(texts, tokenizer, lab), size=len(tokenizer), window=asked.window)
@@ -66,6 +72,7 @@ def make_space(name: str, asked: Cooccurrence, lab: Lab) -> None:
         )
         with whole_folder(folder) as begun:
             _write(begun, table, tokenizer)
+    return named
 
 
 def counted(texts: Iterable[Sequence[Sequence[int]]], *, size: int, window: int) -> csr_matrix:

@@ -91,12 +91,11 @@ def _but_title(arm: Arm) -> object:
 def table_6(these: Varied) -> Part:
     """Accuracy where words' vectors are of other models, at equal shares replaced."""
     first, *others = these.asked.spaces
-    for name, asked in these.asked.made.items():
-        make_space(name, asked, these.trainings.lab)
+    made = {name: make_space(name, asked, these.trainings.lab) for name, asked in these.asked.made.items()}
     scenarios = [
         each
         for space in these.asked.spaces
-        for each in these.each(these.cell(these.arm, space=space), space=space)
+        for each in these.each(these.cell(these.arm, space=made.get(space, space)), space=space)
     ]  # fmt: skip
     claims = [
         alike(

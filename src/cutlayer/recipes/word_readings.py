@@ -16,7 +16,6 @@ from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.recorded_words import WordNumbers, word_stream
 from cutlayer.data import UNCUT, Dataset
-from cutlayer.models import embedding_table
 from cutlayer.recipes.attribute_readings import (
     ATTACKED,
     INVERTED,
@@ -117,16 +116,12 @@ class WordInferenceCell(AttackCell):
     def _target(self, corpus: Corpus, words: WordsReleased, lab: Lab) -> tuple[Transcript, Truth, Knowledge]:
         if not self.column:
             return words.seen, words.truth, words.knowledge
-        whole = corpus.model.whole  # who has the vendor's model has its table
-        known = replace(words.released.knowledge, table=embedding_table(whole), model=whole, public=corpus.public)
+        known = replace(words.released.knowledge, public=corpus.public).with_model(corpus.model.whole)
         return *attribute_target(self, corpus, words.released), known
 
     def _made(self, corpus: Corpus, lab: Lab) -> WordsReleased:
-        archive, home, replacement = (
-            lab.archive(Cut(bottom=None)),
-            lab.home(str(self.seed)),
-            self.arm.replacement(self.space),
-        )
+        archive, home = lab.archive(Cut(bottom=None)), lab.home(str(self.seed))
+        replacement = self.arm.replacement(self.space)
 
         def calibrated() -> float:
             asked = replacement.reading(lab).read(corpus.first.texts, max_content=corpus.content)
