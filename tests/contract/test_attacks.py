@@ -703,7 +703,17 @@ WORLDS = {
 }
 """Each attack's worlds: a new attack needs a line here."""
 
-CASES = [pytest.param(name, make, id=f"{name}-{number}") for name in WORLDS for number, make in enumerate(WORLDS[name])]
+
+def cases(worlds_of):
+    """Parameters of a test: each attack in its worlds, of which all but the first are slow."""
+    return [
+        pytest.param(name, make, id=f"{name}-{number}", marks=pytest.mark.slow if number else ())
+        for name, makes in worlds_of.items()
+        for number, make in enumerate(makes)
+    ]
+
+
+CASES = cases(WORLDS)
 
 
 def test_every_attack_has_a_world():
@@ -998,9 +1008,7 @@ UNGRADED = {
     },
 }
 """Attacks that have no graded control at any setting, and what they say."""
-GRADED_CASES = [
-    pytest.param(name, make, id=f"{name}-{number}") for name in GRADED for number, make in enumerate(GRADED[name])
-]
+GRADED_CASES = cases(GRADED)
 
 
 def test_every_attack_has_a_graded_control_or_says_why_not():

@@ -308,7 +308,7 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
     check_same(*found)
 
 
-QUICK = {(26, "full"), (27, "lora")}
+QUICK = {(26, "full")}
 FRAMES = [
     pytest.param(frame, method, marks=() if (frame, method) in QUICK else pytest.mark.slow)
     for frame in (25, 26, 27, 28)

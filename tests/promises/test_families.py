@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
-from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, VOCAB, families_first, make_model
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, VARIANTS, VOCAB, make_model
 from tests.promises.runs import clear_order, give_secret
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
@@ -79,16 +80,33 @@ def corpus(n: int, seed: int, *, pairs: bool) -> Dataset:
     return Dataset(texts, tuple("abc"[rng.randrange(3)] for _ in range(n)))
 
 
-@pytest.mark.parametrize("bottom", [0, 2])
-@pytest.mark.parametrize("name", families_first(FAMILIES))
+QUICK = ("bert", "gpt2")
+"""The families that `make test` takes through all of this; of the others it takes a run each."""
+
+
+def each(*settings: Any) -> list[Any]:
+    """Every family with every setting, of which the first is quick."""
+    return [
+        pytest.param(
+            name, setting, id=f"{name}-{setting}", marks=() if quick(name, setting == settings[0]) else pytest.mark.slow
+        )
+        for name in FAMILIES
+        for setting in settings
+    ]
+
+
+def quick(name: str, first: bool) -> bool:
+    return name in QUICK or (first and name not in VARIANTS)
+
+
+@pytest.mark.parametrize(("name", "bottom"), each(0, 2))
 def test_split_run_equals_ordinary_peft(name: str, bottom: int, tmp_path: Path) -> None:
     check_split_equals_whole(name, bottom, Lora(), tmp_path)
 
 
 @pytest.mark.parametrize(
-    "tuning", [FullTuning(), Prompt(prompt_length=4, pooling="sequence"), Prefix(prefix_length=3)], ids=str
+    ("name", "tuning"), each(Prefix(prefix_length=3), FullTuning(), Prompt(prompt_length=4, pooling="sequence"))
 )
-@pytest.mark.parametrize("name", families_first(FAMILIES))
 def test_each_method_of_a_split_run_equals_the_whole_model(name: str, tuning: TuningSpec, tmp_path: Path) -> None:
     if name == "distilbert" and tuning.method == "prefix":
         pytest.skip("refused: its blocks attend to the text's own keys and values alone")

@@ -95,7 +95,7 @@ def whole(source: str, settings: dict[str, object]) -> CentralisedLanguage:
     return train_centralised_language_model(run, progress=Silent(), device="cpu")
 
 
-QUICK = {("gpt2", method) for method in METHODS} | {("qwen2", "lora"), ("glm", "lora"), ("llama", "full")}
+QUICK = {("gpt2", method) for method in METHODS} | {("llama", "full")}
 EVERY = [
     pytest.param(name, method, id=f"{name} {method}", marks=() if (name, method) in QUICK else pytest.mark.slow)
     for name in DECODERS

@@ -92,6 +92,7 @@ def measure(starter_vendor: Path, tmp_path: Path) -> Measure:
     return run
 
 
+@pytest.mark.slow
 def test_a_token_id_takes_little_more_than_its_two_bytes(phrases: Dataset, measure: Measure) -> None:
     sizes = measure(phrases)
     assert sizes.tokens == sizes.numbers > 10 * PHRASES

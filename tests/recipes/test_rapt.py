@@ -141,6 +141,7 @@ def test_finished_cells_are_not_run_again(whole, data, monkeypatch):
 # ---------------------------------------------------------------- planted faults
 
 
+@pytest.mark.slow
 def test_with_tags_dealt_out_at_random_the_claim_fails(whole, data, monkeypatch):
     """Planted: the tagger that measures tells nothing of words."""
     honest = grammar_cells.tags_that_stay

@@ -224,7 +224,7 @@ def options(tmp_path, data, tiny):
     return RecipeOptions(size=Size.SMALL, seeds=2, model=str(tiny), data=data, out=tmp_path / "out")
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def pretended(request, data, tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("pretended")
     with pretending():  # no longer than that: other tests of this module run cells

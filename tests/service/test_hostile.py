@@ -377,6 +377,7 @@ def many_sockets() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_sockets")
 def test_idle_sockets_are_in_nobodys_way(poor: Poor, data_dir: Path, api_key: str) -> None:
     """More of them than the vendor has file descriptors; its jobs need some of those for every checkpoint."""

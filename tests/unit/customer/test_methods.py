@@ -170,7 +170,7 @@ def test_virtual_positions_beyond_the_models_are_refused() -> None:
     ("family", "cut"),
     [
         ("gpt2", Cut(bottom=1, tail=1)),
-        ("gpt2", Cut(bottom=0, tail=0)),
+        pytest.param("gpt2", Cut(bottom=0, tail=0), marks=pytest.mark.slow),
         ("t5", Cut(bottom=1, target=1, tail=1)),
     ],
 )

@@ -103,7 +103,11 @@ class Interrupts(Silent):
 
 
 @pytest.mark.parametrize("cut", [Cut(bottom=0), Cut(bottom=None)], ids=lambda cut: cut.slug)
-@pytest.mark.parametrize("tuning", [Lora(r=2), Prefix(prefix_length=3, pooling="mean")], ids=lambda each: each.method)
+@pytest.mark.parametrize(
+    "tuning",
+    [pytest.param(Lora(r=2), marks=pytest.mark.slow), Prefix(prefix_length=3, pooling="mean")],
+    ids=lambda each: each.method,
+)
 def test_a_stopped_run_goes_on_to_the_same_bits(
     client: Client, privacy: Words, cut: Cut, tuning: Any, tmp_path: Path
 ) -> None:

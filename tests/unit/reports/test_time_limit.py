@@ -67,6 +67,7 @@ def test_a_run_that_takes_all_of_it_is_said_to(tiny_model: Path, tmp_path: Path)
     assert "Not run, for there was no time within the time limit: text-to-text, eta 30." in found.frontier.note
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_left_out_and_the_rest_is_run(
     monkeypatch: pytest.MonkeyPatch,
     tiny_model: Path,  # noqa: F811
