@@ -226,6 +226,25 @@ def test_another_process_draws_the_same() -> None:
         assert ran.stdout.strip() == f"{release.identities[0].hex()} {read(release)[0]}"
 
 
+def behind_plain_words(privatizer: WordsPrivatizer) -> WordsPrivatizer:
+    public = torch.tensor([lexicon(privatizer).names(text("house/NOUN run/VERB"))])
+    return privatizer.preceded_by(PlainWords(public, ((2, 9),), 12), told=True)
+
+
+def test_plain_words_of_another_eta_are_another_release_even_of_a_text_that_has_none_to_draw() -> None:
+    """One name stands for the same bytes always: the ledger refuses others under it as a second look."""
+    runs = [build(eta=eta) for eta in (0.01, ETA)]
+    clear, drawn = text("42/NUM the/DET"), text("42/NUM dog/NOUN")
+    for own, once in ((clear, True), (drawn, False)):
+        (first, second), (before, after) = (
+            [release_of(each, own) for each in ways] for ways in (runs, map(behind_plain_words, runs))
+        )
+        assert (first.identities == second.identities) is once
+        assert before.identities != after.identities
+        assert read(before) != read(after)
+        assert (before.draws, after.draws) == (first.draws, second.draws)
+
+
 def exactly(words: Sequence[str]) -> Tensor:
     """Vectors of which every machine has the same bits."""
     return torch.tensor([[ord(word[place % len(word)]) / 64 for place in range(WIDTH)] for word in words])
@@ -237,7 +256,7 @@ def exactly(words: Sequence[str]) -> Tensor:
         ("category", "noise", False, "fa4cca6a2ae3569e278d70b2cb2bf6c9", "2012f89ea41acd88"),
         ("all", "noise", False, "5aee7521eb7281c4b45b44c8321ad3f6", "bf62d15d738c8db3"),
         ("category", "exponential", False, "4280605db7bdcfc81f094fe6033f80e1", "aa45dae1d1f92795"),
-        ("category", "noise", True, "88e14eee2329b58134b48f5f90c89f3a", "6fba1925275e39dc"),
+        ("category", "noise", True, "bb478f3b4a55ca8b0b62273b618321ce", "2f34891a990e7071"),
     ],
 )
 def test_names_of_draws_outlive_versions(
@@ -254,8 +273,7 @@ def test_names_of_draws_outlive_versions(
     assert isinstance(privatizer, WordsPrivatizer)
     given_names = names(privatizer, text("the/DET Dog/NOUN sings/VERB 42/NUM"))
     if plain:
-        public = torch.tensor([lexicon(privatizer).names(text("house/NOUN run/VERB"))])
-        privatizer = privatizer.preceded_by(PlainWords(public, ((2, 9),), 12), told=True)
+        privatizer = behind_plain_words(privatizer)
     release = privatizer.tokens(given_names, labels=None)
     listed = privatizer._listed(privatizer._name(given_names, None, None, None))
     found = hashlib.blake2b(listed.names.tobytes(), digest_size=8).hexdigest()

@@ -191,7 +191,9 @@ class WordsPrivatizer(Privatizer):
         )
         release = replace(named.release, identities=identities)
         if self.plain is not None:
-            release = release.carried_as(release.payload, self.plain.context)
+            # they are drawn even where no word of the text is, whose name knows no eta
+            context = self.plain.context + struct.pack("<d", self.spec.eta)
+            release = release.carried_as(release.payload, context)
         return replace(named, release=release)
 
     def _beside(self, name: int) -> int:
