@@ -20,6 +20,8 @@ from cutlayer.privacy.neighbours import NeighbourSearch
 
 _NUMBERS: Final = 2**23
 """Probabilities that are held at a time: 64 MiB."""
+_CANCELS: Final = 1e-4
+"""Share of a row's own square, of which squared distances below lose digits to the difference of larger numbers."""
 CLEAR: Final = -1
 """The group of words that leave as they are."""
 
@@ -74,6 +76,7 @@ class Exponential:
         self._search = search
         self._eta = eta
         self._candidates = search.table[search.candidates].double()
+        self._squares = self._candidates.square().sum(1)
         self._groups = None if search.groups is None else search.groups[search.candidates]
 
     def scores(self, vectors: Tensor, groups: Tensor) -> Tensor:
@@ -83,9 +86,16 @@ class Exponential:
             vectors: `[n, width]`.
             groups: `[n]` int64.
         """
-        scores = torch.cdist(vectors.double(), self._candidates, compute_mode="donot_use_mm_for_euclid_dist")
-        scores.mul_(-self._eta / 2)
+        scores = self._distances(vectors.double()).mul_(-self._eta / 2)
         return scores if self._groups is None else scores.masked_fill_(self._groups != groups[:, None], -torch.inf)
+
+    def _distances(self, vectors: Tensor) -> Tensor:
+        """`[n, candidates]` float64, from one product; where that would cancel, from differences."""
+        own = vectors.square().sum(1, keepdim=True)
+        squares = torch.addmm(own + self._squares, vectors, self._candidates.T, alpha=-2)
+        row, column = (squares < _CANCELS * own).nonzero(as_tuple=True)
+        squares[row, column] = (vectors[row] - self._candidates[column]).square().sum(1)
+        return squares.sqrt_()
 
     def log_normalisers(self, vectors: Tensor, groups: Tensor) -> Tensor:
         """ln of the sum of exp(score) over a word's candidates, `[n]` float64."""
@@ -103,16 +113,22 @@ class Exponential:
         Returns:
             `[n]` int64, ids.
         """
-        uniform, order = torch.as_tensor(uniform), of.argsort(stable=True)
+        uniform = torch.as_tensor(uniform)
+        # the places of each word side by side, so that one search along its row serves them all
+        order, times = of.argsort(stable=True), torch.bincount(of, minlength=len(vectors))
+        ends_of = times.cumsum(0)
+        slot = torch.arange(len(of)) - (ends_of - times)[of[order]]
         found = torch.empty_like(of)
         start = 0
         for some, own in self._parts(vectors, groups):
             ends = self.scores(some, own).softmax(1).cumsum(1)
-            here = order[slice(*torch.searchsorted(of[order], torch.tensor([start, start + len(some)])).tolist())]
-            shares = ends[of[here] - start]
-            place = torch.searchsorted(shares, uniform[here, None] * shares[:, -1:])[:, 0]
-            found[here] = self._search.candidates[place]
-            start += len(some)
+            stop = start + len(some)
+            begun = slice(int(ends_of[start] - times[start]), int(ends_of[stop - 1]))
+            here, row, column = order[begun], of[order[begun]] - start, slot[begun]
+            asked = torch.zeros(len(some), int(times[start:stop].max()), dtype=ends.dtype)
+            asked[row, column] = uniform[here] * ends[row, -1]
+            found[here] = self._search.candidates[torch.searchsorted(ends, asked)[row, column]]
+            start = stop
         return found
 
     def _parts(self, vectors: Tensor, groups: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -89,3 +89,14 @@ def test_the_exponential_mechanism_is_as_private_as_it_states() -> None:
         distance = float((search.table[one].double() - search.table[other]).norm())
         possible = shares[0] > 0
         assert (shares[0][possible].log() - shares[1][possible].log()).abs().max() <= eta * distance
+
+
+def test_distances_of_rows_that_almost_meet_keep_their_digits() -> None:
+    """A product of rows loses them to the difference of two squares: far from the origin all of them."""
+    table = torch.from_numpy(np.random.Generator(np.random.PCG64(2)).normal(size=(40, 16)))
+    table[20:] = table[:20] + 1e-9 * table[:20].roll(1, dims=1)
+    table += 1.5
+    search = NeighbourSearch(table, candidates=torch.arange(40))
+    scores = Exponential(search, eta=2.0).scores(table, torch.zeros(40, dtype=torch.int64))
+    expected = -(table[:, None] - table[search.candidates]).norm(dim=2)
+    torch.testing.assert_close(scores, expected, rtol=1e-11, atol=0)
