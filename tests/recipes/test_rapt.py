@@ -17,11 +17,11 @@ from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes import RECIPES, grammar_cells
 from cutlayer.recipes.grammar_cells import GrammarCell, Kept, category_minus_all, tags_that_stay
 from cutlayer.recipes.lab import Lab, Model
-from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
 from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.paired import EQUAL, GAINED
 from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
-from cutlayer.recipes.word_training import GAINED, Arm, gained
+from cutlayer.recipes.word_training import Arm
 from tests.recipes.worlds import write_split
 
 SHIPPED = RECIPE.config
@@ -295,6 +295,10 @@ def test_each_arm_is_trained_and_attacked_at_its_share(trained):
         assert arm == "clear" or abs(share - asked) < 0.1
     # public words before texts change nothing of what texts become
     assert found["pct2t", 0.4] == found["rapt", 0.4]
+    accuracies = {row.arm: row.value for row in frame[frame["metric"] == "UA"].itertuples() if row.part == "table-3"}
+    (gain,) = frame[frame["metric"] == GAINED].itertuples()
+    assert (gain.over, gain.arm, gain.n) == ("pct2t", "rapt", 24)
+    assert gain.value == pytest.approx(accuracies["rapt"] - accuracies["pct2t"])
 
 
 def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(trained):
@@ -304,7 +308,7 @@ def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(t
         assert abs(row.value - row.replaced) < 0.1
     etas = dict(own[own["metric"] == "eta"][["arm", "value"]].itertuples(index=False))
     assert len(set(etas.values())) == len(etas) == len(SHIPPED.beyond.arms)
-    compared = own[own["metric"] == GAINED]
+    compared = own[own["metric"] == EQUAL]
     assert list(compared["arm"]) == ["exponential", "exponential", "components", "components"]
     assert list(compared["read"]) == [0.3, 0.4, 0.3, 0.4]
     assert set(compared["note"]) == {"fewer than two shares"}
@@ -324,20 +328,6 @@ def test_words_in_clear_count_as_read(trained):
         assert found["read, all words"] == pytest.approx(clear + (1 - clear) * found["success"])
         # the nearest word of what was released is what was released
         assert found["read, all words"] == pytest.approx(1 - found["replaced"], abs=0.05)
-
-
-def test_accuracies_are_compared_where_as_much_is_read():
-    def point(read, accuracy):
-        return read, Number(accuracy, 0.01)
-
-    before = [point(0.4, 0.60), point(0.8, 0.80)]
-    after = [point(0.5, 0.70), point(0.7, 0.90)]
-    gain = gained(before, after, None, {})
-    assert gain.value == pytest.approx(0.80 - 0.70)
-    assert gain.se == pytest.approx(0.01)
-    assert gained(before, [point(0.9, 0.7), point(0.95, 0.9)], None, {}).value is None
-    assert gained(before, after, 0.5, {}).value == pytest.approx(0.70 - 0.65)
-    assert gained(before, after, 0.45, {}).value is None
 
 
 # ---------------------------------------------------------------- warm-up

@@ -24,7 +24,7 @@ from cutlayer.recipes.rapt_intrinsic import PAPER
 from cutlayer.recipes.replaced_readings import ReplacedCell, ReplacedCorpus, _regrouped
 from cutlayer.recipes.replacement import Replacement, Source
 from cutlayer.recipes.word_cells import Spread, spread
-from cutlayer.recipes.word_training import WordsTrained, WordTrainingCell
+from cutlayer.recipes.word_training import WordsAnswered, WordTrainingCell
 from tests.recipes.test_rapt import sentences, write_texts
 
 pytestmark = pytest.mark.usefixtures("needs_words")
@@ -147,8 +147,15 @@ def test_the_claim_is_about_the_two_that_lie_nearest():
 @pytest.fixture(scope="module")
 def varied(data, tmp_path_factory):
     """All cells of these parts, with numbers of no training: `test_rapt.py` trains such cells."""
-    made = WordsTrained(
-        ua=Proportion.of(14, 24), rows=(40, 16, 24), epochs=1, seconds=1.0, replaced=0.45, eta=40.0, clear=0.5
+    made = WordsAnswered(
+        ua=Proportion.of(14, 24),
+        right=(True,) * 14 + (False,) * 10,
+        rows=(40, 16, 24),
+        epochs=1,
+        seconds=1.0,
+        replaced=0.45,
+        eta=40.0,
+        clear=0.5,
     )
     out = tmp_path_factory.mktemp("out")
     only = ("table-6", "table-7", "table-8", "figure-5")

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
 from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
-from cutlayer.recipes.claims import above, alike, both, falls
+from cutlayer.recipes.claims import above, alike, both
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
+from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Setting, read_yaml
+from cutlayer.recipes.paired import EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.study import Part, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
-from cutlayer.recipes.word_training import GAINED, READ, Arm, EqualReading, Trainings, WordTrainingCell
+from cutlayer.recipes.word_training import READ, Arm, Trainings, WordTrainingCell
 from cutlayer.vendor.settings import WarmUpSpec
 
 PAPER = read_yaml("papers", "rapt")
@@ -45,6 +47,7 @@ class UtilitySpec(Spec):
         task: The data set.
         arms: Ways to protect its texts, by name; the first leaves them as they are.
         order: Of the arms, those of which the paper finds that each gains over the one before it.
+        controls: Pairs of arms that differ in one thing; what either lacks is left out.
         methods: Of tuning, by name.
         training: How all are trained.
         replaced: Shares of all words that the etas shall replace.
@@ -56,6 +59,7 @@ class UtilitySpec(Spec):
     task: Task
     arms: Mapping[str, Arm]
     order: tuple[str, ...]
+    controls: tuple[tuple[str, str], ...] = ()
     methods: Mapping[str, TuningSpec]
     training: Mapping[str, Setting]
     replaced: tuple[float, ...] = Field(min_length=1)
@@ -184,23 +188,19 @@ def table_3(of: Utility) -> Part:
     asked, (clear, *_) = of.asked, of.asked.arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
     warm = [name for name, arm in asked.arms.items() if arm.warm_up is not None]
-    gains = [(pair, "Table III") for pair in pairwise(asked.order)]
-    gains += [(pair, "ours") for pair in product(asked.order[-2:], warm)]
-    claims = []
+    told = dict.fromkeys(pairwise(asked.order), "Table III") | dict.fromkeys(product(asked.order[-2:], warm), "ours")
+    controls = [pair for pair in asked.controls if pair not in told and set(pair) <= asked.arms.keys()]
+    places: list[dict[str, Level]] = []
+    said = []
     for method, share in product(asked.methods, asked.replaced):
-        place = {"method": method, "replaced": share}
-        for (first, second), source in gains:
-            claims.append(
-                falls(
-                    f"{METHODS(method)}, {100 * share:g} % replaced: {titles[second]} is more accurate than "
-                    f"{titles[first]} ({source}).", "UA",
-                    (titles[second], {**place, "arm": second}), (titles[first], {**place, "arm": first}),
-                )
-            )  # fmt: skip
-    attacked, scenarios = {"method": asked.attacked}, of.trained(asked.methods, asked.arms, asked.replaced)
+        places.append({"method": method, "replaced": share})
+        said.append(f"{METHODS(method)}, {100 * share:g} % replaced")
+    gains, equal = Gains([*told, *controls], places), EqualReading(list(told), {"method": asked.attacked})
+    shown = {"arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles)}
     return LAYOUT.part(
-        "table-3", scenarios, {"arms": Axis("arm", "arm", titles)},
-        claims=claims, derived=EqualReading(list(pairwise(asked.order)), attacked), details={"clear": clear},
+        "table-3", of.trained(asked.methods, asked.arms, asked.replaced), shown,
+        claims=gains.claims(told, titles, said), derived=lambda results: chain(gains(results), equal(results)),
+        details={"clear": clear},
         stated=[
             each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
             if each.axes["method"] in asked.methods and each.axes["replaced"] in (0.0, *asked.replaced)
@@ -238,7 +238,7 @@ def beyond(of: Utility) -> Part:
     claims = [
         both(
             f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
-            "places of three.", *(above("", GAINED, {"arm": name, "read": read}) for read in asked.read), least=2,
+            "places of three.", *(above("", EQUAL, {"arm": name, "read": read}) for read in asked.read), least=2,
         )
         for name in others
     ]  # fmt: skip
@@ -264,17 +264,16 @@ def table_4(of: Utility) -> Part:
         return of.cell(method, name, share).model_copy(update=larger)
 
     scenarios = of.trained([asked.method], arms, of.asked.replaced, cell)
-    claims = [
-        falls(
-            f"{asked.model}, {100 * share:g} % replaced: {titles[second]} is more accurate than {titles[first]} "
-            "(Table IV).", "UA",
-            (titles[second], {"arm": second, "replaced": share}), (titles[first], {"arm": first, "replaced": share}),
-        )
-        for share, (first, second) in product(of.asked.replaced, pairwise(asked.arms[1:]))
-    ]  # fmt: skip
-    said = {"arms": Axis("arm", "arm", titles), "model": asked.model, "space": of.asked.space}
+    told = dict.fromkeys(pairwise(asked.arms[1:]), "Table IV")
+    gains = Gains(list(told), [{"replaced": share} for share in of.asked.replaced])
+    claims = gains.claims(told, titles, [f"{asked.model}, {100 * share:g} % replaced" for share in of.asked.replaced])
+    said = {
+        "arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles), "model": asked.model,
+        "space": of.asked.space,
+    }  # fmt: skip
     printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
-    return LAYOUT.part("table-4", scenarios, said, stated=Stated.lines(printed, percent=("UA",)), claims=claims)
+    stated = Stated.lines(printed, percent=("UA",))
+    return LAYOUT.part("table-4", scenarios, said, stated=stated, claims=claims, derived=gains)
 
 
 def figure_8(of: Utility) -> Part:

@@ -7,27 +7,26 @@ their number.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
-from cutlayer.core import Cut, Spec
+from cutlayer.core import Cut, DataError, Spec
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.long_table import Level, Measure, Number
+from cutlayer.recipes.long_table import Measure, Number
 from cutlayer.recipes.options import Setting
 from cutlayer.recipes.replacement import Candidates, Draw, Replacement, Source
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import (
+    SplitRun,
     Trained,
     TrainingCell,
     View,
@@ -85,6 +84,16 @@ class WordsTrained(Trained):
     clear: float = 1.0
 
 
+class WordsAnswered(WordsTrained):
+    """The same, to be compared with others text by text.
+
+    Attributes:
+        right: Of each test text, whether it is labelled right.
+    """
+
+    right: tuple[bool, ...]
+
+
 class WordTrainingCell(TrainingCell):
     """A classifier of one arm.
 
@@ -113,7 +122,7 @@ class WordTrainingCell(TrainingCell):
 
     @classmethod
     def result_type(cls) -> type[BaseModel]:
-        return WordsTrained
+        return WordsAnswered
 
     def run(self, lab: Lab) -> WordsTrained:
         eta = None if self.share is None else self._eta(lab, self.share)
@@ -129,7 +138,7 @@ class WordTrainingCell(TrainingCell):
             if eta is not None:
                 evidence = self._granted(run.evidence(lab), lab)
                 found = {"clear": share_in_clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
-            return WordsTrained(**{**dict(Trained.of(run.result)), "eta": eta, **found})
+            return WordsAnswered(**{**dict(Trained.of(run.result)), "right": labelled_right(run), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
         discard(self, client_of(lab, str(self.seed), self.vendor_model(lab)), lab)
@@ -227,6 +236,20 @@ class Trainings:
         )  # fmt: skip
 
 
+def labelled_right(run: SplitRun) -> tuple[bool, ...]:
+    """Which test texts the published adapter labels right, asked as a customer asks.
+
+    Raises:
+        DataError: They make another accuracy than the run's own.
+    """
+    found = run.client.predict(run.result.adapter_id, run.data.test, progress=False)
+    right = tuple(each.label == label for each, label in zip(found, run.data.test.labels or (), strict=True))
+    # asked in batches of other widths, a text on the border may fall on the other side
+    if abs(sum(right) - run.result.ua * run.result.ua_n) > 2:
+        raise DataError(f"The adapter labels {sum(right)} texts right, and did so of {run.result.ua:.1%} before.")
+    return right
+
+
 def read_of_all(outcome: Outcome, *, clear: float) -> Iterator[Measure]:
     """What an attack on drawn words has of all words, of which a share left in clear."""
     if isinstance(outcome, Measured):
@@ -250,70 +273,3 @@ def most_read(results: Results, metric: str = READ, **where: Any) -> Number:
     found = [results.number(metric, attack=name, **where) for name in names]
     known = [each for each in found if each.value is not None]
     return max(known, key=lambda each: each.value or 0.0) if known else Number(None, note="no attack read these")
-
-
-GAINED = "UA gained at equal reading"
-Line: TypeAlias = Sequence[tuple[float, Number]]
-"""Accuracies by what was read, which rises."""
-
-
-@dataclass(frozen=True)
-class EqualReading:
-    """By how much one arm's accuracy exceeds another's where the strongest attack reads as much of both.
-
-    Attributes:
-        pairs: Of arms: the one that is compared with, and the other.
-        attacked: Where attacks were run: a release is the same under every method of tuning.
-        metric: What counts as read.
-        at: How much is read; by default the middle of what both reach.
-    """
-
-    pairs: Sequence[tuple[str, str]]
-    attacked: Mapping[str, Level]
-    metric: str = READ
-    at: tuple[float, ...] = ()
-
-    def __call__(self, results: Results) -> Iterator[Measure]:
-        for method, (before, after) in product(results.levels("method"), self.pairs):
-            first, second = (self._line(results, arm, method) for arm in (before, after))
-            for place in self.at or (None,):
-                axes: dict[str, Level] = {"method": method, "arm": after}
-                yield gained(first, second, place, {**axes, **({} if place is None else {"read": place})})
-
-    def _line(self, results: Results, arm: str, method: Level) -> Line:
-        found = []
-        for share in results.levels("replaced", arm=arm):
-            read = most_read(results, self.metric, **{**self.attacked, "arm": arm, "replaced": share})
-            accuracy = results.number("UA", arm=arm, method=method, replaced=share)
-            if read.value is not None and accuracy.value is not None:
-                found.append((read.value, accuracy))
-        return sorted(found, key=lambda each: each[0])
-
-
-def gained(before: Line, after: Line, read: float | None, axes: Mapping[str, Level]) -> Measure:
-    """By how much accuracy is higher on a line than on the one before it, along straight lines between their points.
-
-    Args:
-        before: The line that is compared with.
-        after: The other.
-        read: Where; `None` for the middle of what both reach.
-        axes: Where the number stands.
-    """
-    if min(len(before), len(after)) < 2:
-        return Measure(GAINED, None, note="fewer than two shares", axes=axes)
-    low, high = max(before[0][0], after[0][0]), min(before[-1][0], after[-1][0])
-    place = (low + high) / 2 if read is None else read
-    if low >= high or not low <= place <= high:
-        return Measure(GAINED, None, note="no reading that both reach", axes=axes)
-    (other, its), (own, error) = _at(before, place), _at(after, place)
-    return Measure(GAINED, own - other, math.hypot(error, its), note=f"at {100 * place:.0f} % read", axes=axes)
-
-
-def _at(line: Line, place: float) -> tuple[float, float]:
-    """The accuracy at a place between two points, and its standard error."""
-    for (left, lower), (right, upper) in pairwise(line):
-        if left <= place <= right:
-            part = (place - left) / (right - left)
-            first, second = (lower.value or 0.0), (upper.value or 0.0)
-            return first + part * (second - first), math.hypot((1 - part) * lower.error, part * upper.error)
-    raise ValueError("the place lies outside")

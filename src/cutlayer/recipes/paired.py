@@ -1,0 +1,186 @@
+"""Trainings compared text by text: two runs of one seed are measured on the same test texts.
+
+Two accuracies on some hundred texts are uncertain by points, mostly because some texts are hard for both. Of their
+difference that is left out. Its error is over texts and over runs, as another study would have other ones of both.
+
+Ref: Cameron, Gelbach & Miller, "Robust Inference With Multiway Clustering", JBES 2011, eq. (2.7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Final, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cutlayer.recipes.claims import above
+from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.study import Claim, Results
+from cutlayer.recipes.word_training import READ, WordsAnswered, most_read
+
+GAINED: Final = "UA gained"
+EQUAL: Final = "UA gained at equal reading"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the trainings of a place make of the test texts.
+
+    Attributes:
+        by_seed: `[texts]` float64 each: 1 where a text is labelled right, and between two places a part of it.
+    """
+
+    by_seed: Mapping[int, Tensor]
+
+    @classmethod
+    def at(cls, results: Results, **axes: Level) -> Self:
+        """Those of the finished trainings that stand there."""
+        found = {}
+        for scenario in results.scenarios:
+            result = results.cells.get(scenario.cell)
+            if isinstance(result, WordsAnswered) and all(scenario.axes.get(each) == at for each, at in axes.items()):
+                found[scenario.cell.seed] = torch.tensor(result.right, dtype=torch.float64)
+        return cls(found)
+
+    def towards(self, other: Answers, part: float) -> Answers:
+        """A part of the way to another place, along a straight line."""
+        return Answers({seed: (1 - part) * one + part * two for seed, one, two in self._paired(other)})
+
+    def gained_by(self, other: Answers) -> tuple[float, float, int] | None:
+        """By how much the others are more accurate, with the standard error, and of how many texts."""
+        paired = [two - one for _, one, two in self._paired(other)]
+        if not paired:
+            return None
+        difference = torch.stack(paired)
+        return float(difference.mean()), standard_error(difference), difference.shape[1]
+
+    def _paired(self, other: Answers) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for seed in sorted(self.by_seed.keys() & other.by_seed.keys()):
+            yield seed, self.by_seed[seed], other.by_seed[seed]
+
+
+def standard_error(differences: Tensor) -> float:
+    """Of the mean of `[runs, texts]`, over texts and runs; of one run, over texts alone."""
+    runs, texts = differences.shape
+    if texts < 2:
+        return 0.0
+    off = (differences - differences.mean()).double()
+    by_text = float(off.mean(0).square().sum()) / (texts * (texts - 1))
+    if runs == 1:
+        return math.sqrt(by_text)
+    by_run = float(off.mean(1).square().sum()) / (runs * (runs - 1))
+    twice = float(off.square().sum()) / (runs * texts) ** 2  # what one text adds in one run is in both
+    return math.sqrt(max(by_text + by_run - twice, by_text, by_run))
+
+
+@dataclass(frozen=True)
+class Gains:
+    """By how much each arm's accuracy exceeds another's at the same share, text by text.
+
+    Attributes:
+        pairs: Of arms: the one that is compared with, and the other.
+        places: Where pairs are compared, on axes of the scenarios.
+    """
+
+    pairs: Sequence[tuple[str, str]]
+    places: Sequence[Mapping[str, Level]]
+
+    def __call__(self, results: Results) -> Iterator[Measure]:
+        for place, (before, after) in product(self.places, self.pairs):
+            first, second = (Answers.at(results, arm=arm, **place) for arm in (before, after))
+            axes: dict[str, Level] = {**place, "arm": after, "over": before}
+            yield _measured(GAINED, first.gained_by(second), axes)
+
+    def claims(self, by: Mapping[tuple[str, str], str], titles: Mapping[str, str], said: Sequence[str]) -> list[Claim]:
+        """That arms are more accurate than those that they are compared with.
+
+        Args:
+            by: Who says so, of each pair of which somebody does.
+            titles: Of arms.
+            said: What stands before the sentence, of each place.
+        """
+        return [
+            above(
+                f"{about}: {titles[after]} is more accurate than {titles[before]} ({source}).", GAINED,
+                {**place, "arm": after, "over": before},
+            )
+            for place, about in zip(self.places, said, strict=True)
+            for (before, after), source in by.items()
+        ]  # fmt: skip
+
+
+Line: TypeAlias = Sequence[tuple[float, Answers]]
+"""Answers by what was read, which rises."""
+
+
+@dataclass(frozen=True)
+class EqualReading:
+    """By how much one arm's accuracy exceeds another's where the strongest attack reads as much of both.
+
+    Attributes:
+        pairs: Of arms: the one that is compared with, and the other.
+        attacked: Where attacks were run: a release is the same under every method of tuning.
+        metric: What counts as read.
+        at: How much is read; by default the middle of what both reach.
+    """
+
+    pairs: Sequence[tuple[str, str]]
+    attacked: Mapping[str, Level]
+    metric: str = READ
+    at: tuple[float, ...] = ()
+
+    def __call__(self, results: Results) -> Iterator[Measure]:
+        for method, (before, after) in product(results.levels("method"), self.pairs):
+            first, second = (self._line(results, arm, method) for arm in (before, after))
+            for place in self.at or (None,):
+                axes: dict[str, Level] = {"method": method, "arm": after}
+                yield gained(first, second, place, {**axes, **({} if place is None else {"read": place})})
+
+    def _line(self, results: Results, arm: str, method: Level) -> Line:
+        found = []
+        for share in results.levels("replaced", arm=arm):
+            read = most_read(results, self.metric, **{**self.attacked, "arm": arm, "replaced": share})
+            answers = Answers.at(results, arm=arm, method=method, replaced=share)
+            if read.value is not None and answers.by_seed:
+                found.append((read.value, answers))
+        return sorted(found, key=lambda each: each[0])
+
+
+def gained(before: Line, after: Line, read: float | None, axes: Mapping[str, Level]) -> Measure:
+    """By how much accuracy is higher on a line than on the one before it, along straight lines between their points.
+
+    Args:
+        before: The line that is compared with.
+        after: The other.
+        read: Where; `None` for the middle of what both reach.
+        axes: Where the number stands.
+    """
+    if min(len(before), len(after)) < 2:
+        return Measure(EQUAL, None, note="fewer than two shares", axes=axes)
+    low, high = max(before[0][0], after[0][0]), min(before[-1][0], after[-1][0])
+    place = (low + high) / 2 if read is None else read
+    if low >= high or not low <= place <= high:
+        return Measure(EQUAL, None, note="no reading that both reach", axes=axes)
+    found = _at(before, place).gained_by(_at(after, place))
+    return _measured(EQUAL, found, axes, note=f"at {100 * place:.0f} % read")
+
+
+def _at(line: Line, place: float) -> Answers:
+    """The answers at a place between two points."""
+    for (left, lower), (right, upper) in pairwise(line):
+        if left <= place <= right:
+            return lower.towards(upper, (place - left) / (right - left))
+    raise ValueError("the place lies outside")
+
+
+def _measured(
+    metric: str, found: tuple[float, float, int] | None, axes: Mapping[str, Level], *, note: str = ""
+) -> Measure:
+    if found is None:
+        return Measure(metric, None, note="not both were trained under one seed", axes=axes)
+    value, error, texts = found
+    return Measure(metric, value, error, texts, note=note, axes=axes)

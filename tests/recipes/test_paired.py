@@ -1,0 +1,63 @@
+"""Trainings compared text by text: what the difference is, and how uncertain."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cutlayer.recipes.paired import Answers, gained, standard_error
+
+DRAWS = 2000
+
+
+def answers(*runs):
+    return Answers({seed: torch.tensor(right, dtype=torch.float64) for seed, right in enumerate(runs)})
+
+
+def test_only_runs_of_one_seed_are_compared():
+    one, two = answers([1, 0, 1, 0], [1, 1, 1, 1]), Answers({1: torch.zeros(4), 2: torch.ones(4)})
+    assert one.gained_by(two) == (-1.0, 0.0, 4)
+    assert one.gained_by(Answers({7: torch.ones(4)})) is None
+
+
+def test_texts_that_both_find_hard_make_no_difference_less_certain():
+    hard = torch.rand(400, generator=torch.Generator().manual_seed(1)) < 0.5
+    better = hard.clone()
+    better[:40] = True
+    value, error, texts = answers(hard.tolist()).gained_by(answers(better.tolist()))
+    assert (value, texts) == (float((better & ~hard).double().mean()), 400)
+    alone = math.sqrt(2 * 0.25 / 400)
+    assert 0 < error < alone / 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "of_text", "of_run", "of_both"), [(1, 0.3, 0.0, 0.2), (6, 0.3, 0.0, 0.2), (6, 0.1, 0.1, 0.3), (6, 0, 0, 1)]
+)
+def test_the_error_is_that_of_other_texts_and_other_runs(runs, of_text, of_run, of_both):
+    """Drawn again and again, means scatter by it; by texts alone, or runs alone, they would not."""
+    rng, texts = torch.Generator().manual_seed(3), 50
+
+    def normal(*shape):
+        return torch.randn(DRAWS, *shape, generator=rng, dtype=torch.float64)
+
+    drawn = of_text * normal(1, texts) + of_run * normal(runs, 1) + of_both * normal(runs, texts)
+    scatter = float(drawn.mean((1, 2)).std())
+    told = math.sqrt(sum(standard_error(each) ** 2 for each in drawn) / DRAWS)
+    # which of two errors is larger is chosen, so that it is rather too large
+    assert 0.95 * scatter < told < (1.4 if of_both == 1 else 1.15) * scatter
+
+
+def test_accuracies_are_compared_where_as_much_is_read():
+    def point(read, right):
+        return read, answers([True] * right + [False] * (10 - right))
+
+    before = [point(0.4, 6), point(0.8, 8)]
+    after = [point(0.5, 7), point(0.7, 9)]
+    gain = gained(before, after, None, {})
+    assert gain.value == pytest.approx(0.80 - 0.70)
+    assert gain.n == 10
+    assert gained(before, [point(0.9, 7), point(0.95, 9)], None, {}).value is None
+    assert gained(before, after, 0.5, {}).value == pytest.approx(0.70 - 0.65)
+    assert gained(before, after, 0.45, {}).value is None
