@@ -41,6 +41,7 @@ def test_it_is_registered_and_shows_its_settings():
         assert settled(Objective.LM, CONFIG.tuning, scale.training).packing
 
 
+@pytest.mark.slow
 def test_a_run_tells_more_noise_apart_from_less(tiny, data, tmp_path):
     report = RECIPE.using(CONFIG).run(options(tiny, data, tmp_path), Silent())
     written = json.loads((tmp_path / "report.json").read_text())

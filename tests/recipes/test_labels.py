@@ -148,6 +148,7 @@ def by_name(found):
     return {option["name"]: {each["attack"]: each for each in option["readings"]} | option for option in found}
 
 
+@pytest.mark.slow
 def test_a_run_attacks_every_option(tiny, config, data, tmp_path):
     report = RECIPE.using(config).run(options(tiny, data, tmp_path), Silent())
     written = json.loads((tmp_path / "report.json").read_text())

@@ -427,6 +427,7 @@ def test_the_plot_marks_what_the_paper_states(pretend, options, monkeypatch):
     assert labels[0] == ["10\n(90)", "25\n(75)", "40\n(60)", "60\n(40)", "75\n(25)", "90\n(10)", "∞\n(0)"]
 
 
+@pytest.mark.slow
 def test_the_plot_is_the_same_file_again_and_says_where_it_cannot_be(pretend, options):
     first = RECIPE.run(options.model_copy(update={"only": ("figure-2", "figure-4"), "seeds": 1}), Silent())
     pictures = {path: path.read_bytes() for path in first.files if path.suffix in (".png", ".csv")}

@@ -61,6 +61,7 @@ def half_of_what_is_allowed() -> Tokens:
     return Tokens((Ragged(torch.full((int(lengths.sum()),), 7), lengths),))
 
 
+@pytest.mark.slow
 def test_one_tenant_does_not_stop_another(wide_process: VendorProcess, data_dir: Path) -> None:
     """What only reads or deletes waits for nothing that is computed; a step waits for a piece, not for all."""
     keys = {tenant: vendor.keys.create(data_dir, tenant) for tenant in ("clinic", "greedy")}

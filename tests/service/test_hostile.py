@@ -397,6 +397,7 @@ def test_idle_sockets_are_in_nobodys_way(poor: Poor, data_dir: Path, api_key: st
         assert len(log) < 20_000
 
 
+@pytest.mark.slow
 def test_a_customer_who_reads_nothing_does_not_keep_the_vendor_from_stopping(
     poor: Poor, data_dir: Path, api_key: str
 ) -> None:

@@ -49,6 +49,7 @@ def share(reading, name="right"):
     return sum(getattr(reading, name)) / sum(reading.counted)
 
 
+@pytest.mark.slow
 def test_an_unprotected_iteration_is_read_and_its_noise_is_not(lab):
     found = lab.result(attack(lab))
     assert share(found.reading) >= 0.9

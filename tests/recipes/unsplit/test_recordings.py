@@ -27,6 +27,7 @@ def boundary_of(lab, tokens):
     return known.template.unpad(known.bottom(known.template.assemble(tokens)), tokens).packed.values
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_the_public_bottoms_boundary_of_the_true_tokens(lab):
     """Without dropout the first iteration's rows are the public bottom's, and the third's no longer."""
     found = recording(split_run(lab), lab)
