@@ -18,7 +18,7 @@ from cutlayer.customer.sampling import Chooser, check_sampling
 from cutlayer.customer.seq2seq import GrowingTarget, Seq2SeqSession
 from cutlayer.customer.session import Growing, Session
 from cutlayer.customer.settings import Sampling
-from cutlayer.wire.messages import GenerationSpec
+from cutlayer.wire.generation import GenerationSpec
 
 OnText = Callable[[int, str], None]
 """Called with a prompt's number and the text that came to it."""

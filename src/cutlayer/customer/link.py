@@ -23,7 +23,8 @@ from cutlayer.core import ConfigError, Rows, VendorError
 from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.privacy import Release
 from cutlayer.wire import Reply, Route, Shape, WireType, routes
-from cutlayer.wire.messages import GenerationInfo, GenerationSpec, JobInfo
+from cutlayer.wire.generation import GenerationInfo, GenerationSpec
+from cutlayer.wire.messages import JobInfo
 
 PAIR_OUTPUT = 2
 """Numbers that the vendor answers for a pair that it has whole: a target text's log-probability, of how many tokens."""

@@ -28,10 +28,10 @@ from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, build_privatizer
-from cutlayer.privacy.spec import NoPrivacy, Words
+from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, Words
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoopSpec, OptimiserSpec, ReconstructionSpec, RecordSetSpec
+from cutlayer.wire.messages import JobSpec, LoopSpec, ModelInfo, OptimiserSpec, ReconstructionSpec, RecordSetSpec
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,7 @@ def plan(
         ModelError: The model cannot learn what is to be learnt, or cannot be cut so.
     """
     check_model(spec, offer.model)
+    warn_of_another_warm_up(spec.privacy, offer.model)
     archive = fetch_archive(gate, home, offer.model, spec.cut, progress)
     whole = isinstance(spec.tuning, FullTuning)
     if (spec.train_bottom is not TrainBottom.FROZEN and not spec.cut.bottom) or whole:
@@ -263,6 +264,22 @@ def _told_as_they_are(spec: RunSpec) -> str:
         return "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first." * clear
     clear = spec.privacy.mechanism == "none"
     return "Source and target texts are sent to the vendor as they are. --mechanism words draws them first." * clear
+
+
+def warn_of_another_warm_up(privacy: PrivacySpec, model: ModelInfo) -> None:
+    """Tells, before anything leaves, of a model that learnt to read other releases than this run's."""
+    if model.warmed_for is None:
+        return
+    own = privacy.model_dump(mode="json")
+    warmed = model.warmed_for.model_dump(mode="json", exclude_none=True)
+    differ = [f"{name} = {warmed[name]} (yours: {own.get(name)})" for name in warmed if own.get(name) != warmed[name]]
+    if differ:
+        warnings.warn(
+            f"{model.name} was warmed up to read releases by other settings than yours: {', '.join(differ)}. What it "
+            "gains was measured where they are the same.",
+            CutlayerWarning,
+            stacklevel=2,
+        )
 
 
 def _warn_of_clear_words(data: Prepared) -> None:

@@ -39,13 +39,12 @@ from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.steps import STEP_ROUTES
 from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload
 from cutlayer.wire import routes
+from cutlayer.wire.generation import GenerationInfo, GenerationSpec
 from cutlayer.wire.messages import (
     AdapterInfo,
     AdapterList,
     ArchiveManifest,
     Digest,
-    GenerationInfo,
-    GenerationSpec,
     Identifier,
     JobInfo,
     JobSpec,

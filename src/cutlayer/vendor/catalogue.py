@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,7 +41,7 @@ from cutlayer.models.load import tokenizer_fingerprint
 from cutlayer.vendor.problems import Refusal, log_without_values, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form
-from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, Digest, ModelInfo
+from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, Digest, ModelInfo, WarmedFor
 
 WARMED = "warm-up.json"
 """In a model's folder: what it was warmed up for, if it was; see `vendor.warm_up`."""
@@ -58,7 +57,6 @@ class ModelCard(BaseModel):
         template: Where special tokens stand.
         target_template: The same of an encoder-decoder's target texts.
         tokenizer: The tokenizer's fingerprint: ids of another one would name other rows of the same table.
-        warmed_for: What releases it was warmed up to read, if it was.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,7 +67,6 @@ class ModelCard(BaseModel):
     template: Template
     target_template: Template | None = None
     tokenizer: Digest
-    warmed_for: dict[str, Any] | None = None
 
     @classmethod
     def draw_up(cls, name: str, source: str, settings: VendorSettings) -> ModelCard:
@@ -108,6 +105,7 @@ class ModelCard(BaseModel):
             max_tail=tail if has_tail else None,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             quantization=settings.quantize,
+            warmed_for=_warmed_for(source),
         )
         return cls(
             info=info,
@@ -116,7 +114,6 @@ class ModelCard(BaseModel):
             template=template,
             target_template=target_template(template, model.config),
             tokenizer=tokenizer_fingerprint(tokenizer),
-            warmed_for=_warmed_for(source),
         )
 
     def describes(self, settings: VendorSettings) -> bool:
@@ -330,7 +327,7 @@ class Catalogue:
         return tokenizer
 
 
-def _warmed_for(source: str) -> dict[str, Any] | None:
+def _warmed_for(source: str) -> WarmedFor | None:
     """What a model's folder says that it was warmed up for.
 
     Raises:
@@ -340,7 +337,8 @@ def _warmed_for(source: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_bytes())["warmed_for"])
+        privacy = json.loads(path.read_bytes())["warmed_for"]["privacy"]
+        return WarmedFor(**{name: privacy[name] for name in WarmedFor.model_fields if name in privacy})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"{path} does not say what the model was warmed up for.",

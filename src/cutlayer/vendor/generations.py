@@ -29,7 +29,7 @@ from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes
-from cutlayer.wire.messages import GenerationInfo, GenerationSpec
+from cutlayer.wire.generation import GenerationInfo, GenerationSpec
 
 
 @dataclass

@@ -45,10 +45,10 @@ Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0
 """A version or the name of a family: a vendor's, and shown to people."""
 Moment = Annotated[str, StringConstraints(pattern=r"^[0-9T:.+Z -]{1,40}$")]
 """A date and time as ISO 8601 writes it."""
-_LARGEST_COUNT = 2**53
+LARGEST_COUNT = 2**53
 """Every whole number up to here is a float, too, for those who read JSON so."""
 
-StepNumber = Annotated[int, Ge(1), Le(_LARGEST_COUNT)]
+StepNumber = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 ShardNumber = Annotated[int, Ge(0), Le(10**8 - 1)]
 
 
@@ -73,7 +73,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-Count = Annotated[int, Ge(0), Le(_LARGEST_COUNT)]
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 
 
 class Form(StrEnum):
@@ -110,8 +110,18 @@ class ServiceInfo(Message):
     protocol: Count = PROTOCOL
     default_model: ModelName
     max_body_bytes: Count
-    max_rows_per_step: int = Field(ge=1, le=_LARGEST_COUNT)
+    max_rows_per_step: int = Field(ge=1, le=LARGEST_COUNT)
     threads: Count
+
+
+class WarmedFor(Message):
+    """Releases of public text that a model was warmed up to read: their mechanism's settings, by customers' names."""
+
+    mechanism: Word
+    eta: float = Field(gt=0, allow_inf_nan=False)
+    words: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
+    candidates: Word | None = None
+    draw: Word | None = None
 
 
 class ModelInfo(Message):
@@ -133,6 +143,7 @@ class ModelInfo(Message):
     parameters: Count
     quantization: Literal["nf4"] | None = None
     """The type that linear maps of the vendor's blocks are kept in; null for the checkpoint's own numbers."""
+    warmed_for: WarmedFor | None = None
 
 
 class ModelList(Message):
@@ -214,8 +225,8 @@ class RecordSetInfo(Message):
 class SealRequest(Message):
     """Closes a record set: the vendor checks that it holds exactly these shards."""
 
-    shards: int = Field(ge=1, le=_LARGEST_COUNT)
-    records: int = Field(ge=1, le=_LARGEST_COUNT)
+    shards: int = Field(ge=1, le=LARGEST_COUNT)
+    records: int = Field(ge=1, le=LARGEST_COUNT)
 
 
 # ---------------------------------------------------------------- jobs
@@ -228,9 +239,9 @@ class OptimiserSpec(Message):
     schedule: Schedule = "linear"
     learning_rate: float = Field(default=3e-4, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
-    warmup_steps: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
-    total_steps: int = Field(ge=1, le=_LARGEST_COUNT)
-    accumulation: int = Field(default=1, ge=1, le=_LARGEST_COUNT)
+    warmup_steps: int = Field(default=0, ge=0, le=LARGEST_COUNT)
+    total_steps: int = Field(ge=1, le=LARGEST_COUNT)
+    accumulation: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Steps whose gradients are added up before an update; the last update takes what there is."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of all gradients together, the vendor's and the customer's. For it each tells the other one
@@ -240,10 +251,10 @@ class OptimiserSpec(Message):
 class StepSize(Message):
     """How large a step becomes at most."""
 
-    texts: int = Field(ge=1, le=_LARGEST_COUNT)
-    positions: int = Field(ge=1, le=_LARGEST_COUNT)
+    texts: int = Field(ge=1, le=LARGEST_COUNT)
+    positions: int = Field(ge=1, le=LARGEST_COUNT)
     """Of the longest text, special tokens included; of an encoder-decoder's source texts."""
-    target_positions: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
+    target_positions: int = Field(default=0, ge=0, le=LARGEST_COUNT)
     """Of an encoder-decoder's longest target text."""
 
 
@@ -297,9 +308,9 @@ class LoopSpec(Message):
 
     orders: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=MAX_EPOCHS_ALONE, repr=False), FailFast()]
     """Of each epoch the key that its order is drawn from; it tells nothing of the customer's secret."""
-    batch_size: int = Field(ge=1, le=_LARGEST_COUNT)
+    batch_size: int = Field(ge=1, le=LARGEST_COUNT)
     group_by_length: bool
-    patience: int = Field(ge=1, le=_LARGEST_COUNT)
+    patience: int = Field(ge=1, le=LARGEST_COUNT)
     """Epochs without a better share of right labels after which training stops."""
 
 
@@ -338,7 +349,7 @@ class JobSpec(Message):
     """bf16 is faster where the vendor's device multiplies bf16 matrices; evaluation and inference stay fp32."""
     seed: int = Field(ge=0, lt=2**63)
     """Initialisation and dropout; never privacy noise."""
-    checkpoint_every: int = Field(default=50, ge=1, le=_LARGEST_COUNT)
+    checkpoint_every: int = Field(default=50, ge=1, le=LARGEST_COUNT)
     largest_steps: Annotated[tuple[StepSize, ...], Field(max_length=8)] = ()
     """One for each set of texts. Told so that a vendor that has no memory for one says so before any text leaves; each
     step is checked all the same."""
@@ -433,7 +444,7 @@ class JobList(Message):
 class SnapshotRequest(Message):
     """Keeps (or, for `finish`, publishes) the adapter as it was after `step` gradients."""
 
-    step: int = Field(ge=0, le=_LARGEST_COUNT)
+    step: int = Field(ge=0, le=LARGEST_COUNT)
 
 
 class AdapterInfo(Message):
@@ -459,33 +470,6 @@ class AdapterList(Message):
     """The adapters of a tenant."""
 
     adapters: Annotated[tuple[AdapterInfo, ...], FailFast()]
-
-
-# ---------------------------------------------------------------- generation
-
-
-class GenerationSpec(Message):
-    """A batch of texts that will grow token by token."""
-
-    adapter: Identifier
-    sequences: int = Field(ge=1, le=65536)
-    """Prompts, or with beam search prompts times beams."""
-    positions: int = Field(ge=1, le=_LARGEST_COUNT)
-    """Most positions of a sequence, its prompt included."""
-    source_positions: int = Field(default=0, ge=0, le=_LARGEST_COUNT)
-    """Most positions of a source text, for encoder-decoders; 0 for models with one stack."""
-
-
-class GenerationInfo(Message):
-    """A session as the vendor holds it.
-
-    Attributes:
-        step: The last frame that was taken; 0 before the first.
-    """
-
-    generation: Identifier
-    spec: GenerationSpec
-    step: Count
 
 
 class Problem(BaseModel):

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from cutlayer.wire import messages as m
+from cutlayer.wire.generation import GenerationInfo, GenerationSpec
 
 
 class Category(StrEnum):
@@ -248,7 +249,7 @@ ADAPTER_GENERATE = Route(
 )
 
 GENERATION_PUT = Route(
-    "generation.put", "PUT", "/v1/generations/{generation}", control=m.GenerationSpec, reply=m.GenerationInfo
+    "generation.put", "PUT", "/v1/generations/{generation}", control=GenerationSpec, reply=GenerationInfo
 )
 GENERATION_STEP = Route(
     "generation.step",

@@ -19,7 +19,8 @@ from cutlayer.core import Cut, Ragged, Tokens, VendorError
 from cutlayer.models import Head, Inputs, Top, cache_bytes, load_model, own_bytes, split
 from cutlayer.vendor.generations import Generations
 from cutlayer.wire import Form, Frame, WireType, pack, routes
-from cutlayer.wire.messages import GenerationInfo, GenerationSpec, RecordSetSpec, SealRequest, SnapshotRequest
+from cutlayer.wire.generation import GenerationInfo, GenerationSpec
+from cutlayer.wire.messages import RecordSetSpec, SealRequest, SnapshotRequest
 from cutlayer.wire.transports import LocalTransport
 from cutlayer.wire.transports.local import _exchange
 from tests.service.customer import ask, first_model, some_tokens

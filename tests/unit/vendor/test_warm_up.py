@@ -21,9 +21,11 @@ from cutlayer.models.denoising import Pairs, Pieces, denoising_loss
 from cutlayer.vendor import WarmUpSpec
 from cutlayer.vendor.catalogue import read_card
 from cutlayer.vendor.warm_up import UNFINISHED
+from cutlayer.wire.messages import WarmedFor
 from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
 from tests.service.tiny import write_tiny_gpt2
 
+PRIVACY = {"mechanism": "words", "eta": 30.0, "words": ["noun"], "candidates": "category", "space": "/somewhere"}
 SPEC = WarmUpSpec(steps=8, batch_size=4, learning_rate=1e-2, checkpoint_steps=3)
 
 
@@ -34,7 +36,7 @@ class Planned:
         self.asked = 0
         rng = random.Random(seed)
         clear = [[rng.randrange(40, 290) for _ in range(rng.randrange(4, 9))] for _ in range(texts)]
-        self.about: Mapping[str, Any] = {"mechanism": "planned", "seed": seed, "texts": texts}
+        self.about: Mapping[str, Any] = {"privacy": PRIVACY, "seed": seed, "texts": texts}
         released = [[each + (place % 3 == 0) for place, each in enumerate(text)] for text in clear]
         self._pairs = Pairs(*(Pieces(Ragged.from_lists(own), _places(own)) for own in (clear, released)))
 
@@ -131,8 +133,8 @@ def test_a_vendor_offers_it_under_a_name_of_its_own_and_its_card_says_for_what(
 ) -> None:
     settings = vendor.init(tmp_path / "data", models=[f"cold={tiny_model}", f"warm={warmed}"])
     cold, warm = (read_card(settings, name) for name in ("cold", "warm"))
-    assert warm.warmed_for == Planned().about
-    assert cold.warmed_for is None
+    assert warm.info.warmed_for == WarmedFor(mechanism="words", eta=30.0, words=("noun",), candidates="category")
+    assert cold.info.warmed_for is None
     assert warm.info.fingerprint != cold.info.fingerprint
     assert warm.tokenizer == cold.tokenizer
 
