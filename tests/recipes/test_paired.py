@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from cutlayer.recipes.paired import Answers, gained, standard_error
+from cutlayer.recipes.long_table import Number
+from cutlayer.recipes.paired import Answers, Gains, gained, standard_error
 
 DRAWS = 2000
 
@@ -30,6 +31,19 @@ def test_texts_that_both_find_hard_make_no_difference_less_certain():
     assert (value, texts) == (float((better & ~hard).double().mean()), 400)
     alone = math.sqrt(2 * 0.25 / 400)
     assert 0 < error < alone / 2
+
+
+@pytest.mark.parametrize(("gain", "held"), [(0.03, True), (-0.03, False), (0.01, None), (None, None)])
+def test_a_gain_holds_where_its_interval_lies_above_nothing_and_fails_below(gain, held):
+    class Told:
+        def number(self, metric, **where):
+            assert where == {"replaced": 0.4, "arm": "b", "over": "a"}
+            return Number(gain, 0.01)
+
+    gains = Gains([("a", "b"), ("a", "c")], [{"replaced": 0.4}])
+    (claim,) = gains.claims({("a", "b"): "Table III"}, {"a": "A", "b": "B"}, ["40 % replaced"])
+    (verdict,) = claim(Told())
+    assert (verdict.claim, verdict.held) == ("40 % replaced: B is more accurate than A (Table III).", held)
 
 
 @pytest.mark.parametrize(

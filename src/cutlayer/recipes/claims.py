@@ -44,8 +44,13 @@ def _bounded(claim: str, metric: str, where: Where, holds: Callable[[float], boo
     return judge
 
 
-def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: str = "") -> Claim:
-    """The interval of a difference must lie above 0, and the difference be at least `least`."""
+def above(
+    claim: str, metric: str, where: Where, *, least: float = 0.0, stated: str = "", refuted_below: bool = False
+) -> Claim:
+    """The interval of a difference must lie above 0, and the difference be at least `least`.
+
+    With `refuted_below`, for what somebody found elsewhere, an interval around 0 decides nothing: one below it refutes.
+    """
 
     def judge(results: Results) -> Iterable[Verdict]:
         number = results.number(metric, **where)
@@ -56,7 +61,10 @@ def above(claim: str, metric: str, where: Where, *, least: float = 0.0, stated: 
             yield Verdict(claim=claim, here=number.note or "no number", held=None, stated=stated)
             return
         here = f"{100 * number.value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}] points"
-        yield Verdict(claim=claim, here=here, held=low > 0 and number.value >= least, stated=stated)
+        held: bool | None = low > 0 and number.value >= least
+        if refuted_below and not held and high >= 0:
+            held = None
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 

@@ -106,7 +106,7 @@ class Gains:
         return [
             above(
                 f"{about}: {titles[after]} is more accurate than {titles[before]} ({source}).", GAINED,
-                {**place, "arm": after, "over": before},
+                {**place, "arm": after, "over": before}, refuted_below=True,
             )
             for place, about in zip(self.places, said, strict=True)
             for (before, after), source in by.items()
