@@ -81,7 +81,9 @@ EVERY = [
         for bottom in (None, 0, 1)
         for labels in (ONE_TOKEN, SEVERAL)
         # what has no place in PEFT's whole model; what would break a tie
-        if tuning.method != "prefix" and not (bottom == 1 and tuning.method in ("prompt", "full"))
+        if tuning.method != "prefix"
+        and not (bottom == 1 and tuning.method == "prompt")
+        and not (bottom is not None and tuning.method == "full")
     ),
 ]  # fmt: skip
 
