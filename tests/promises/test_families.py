@@ -88,15 +88,12 @@ def each(*settings: Any) -> list[Any]:
     """Every family with every setting, of which the first is quick."""
     return [
         pytest.param(
-            name, setting, id=f"{name}-{setting}", marks=() if quick(name, setting == settings[0]) else pytest.mark.slow
+            name, setting, id=f"{name}-{setting}",
+            marks=() if name in QUICK or (not number and name not in VARIANTS) else pytest.mark.slow,
         )
         for name in FAMILIES
-        for setting in settings
-    ]
-
-
-def quick(name: str, first: bool) -> bool:
-    return name in QUICK or (first and name not in VARIANTS)
+        for number, setting in enumerate(settings)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "bottom"), each(0, 2))
