@@ -86,10 +86,12 @@ def test_figure_4_has_every_arm_with_its_promise_and_its_cost(tmp_path, monkeypa
     write_split(tmp_path, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
     asked = SHIPPED.comparison
     changes = {
-        "task": asked.task.model_copy(update={"topics": None}), "ours": ("rapt",), "replaced": (0.4,),
+        "ours": ("rapt",), "replaced": (0.4,),
         "replaced_tokens": (0.5,), "epsilons": (5,),
     }  # fmt: skip
-    config = SHIPPED.model_copy(update={"comparison": asked.model_copy(update=changes)})
+    tasks = {asked.task: SHIPPED.utility.tasks[asked.task].model_copy(update={"topics": None})}
+    utility = SHIPPED.utility.model_copy(update={"tasks": tasks})
+    config = SHIPPED.model_copy(update={"comparison": asked.model_copy(update=changes), "utility": utility})
     report = RECIPE.using(config).run(options(tmp_path, tmp_path / "out", "figure-4"), Silent())
     assert not report.failures
     frame = pandas.DataFrame(report.content["table"])

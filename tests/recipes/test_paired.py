@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+import pandas
 import pytest
 import torch
 
+from cutlayer.core import Proportion
 from cutlayer.recipes.long_table import Number
-from cutlayer.recipes.paired import Answers, Gains, gained, standard_error
+from cutlayer.recipes.paired import ACCURACY, EQUAL, Answers, EqualReading, Gains, gained, standard_error
+from cutlayer.recipes.study import Results, Scenario
+from cutlayer.recipes.word_training import READ, WordsAnswered
 
 DRAWS = 2000
+
+
+class Cell(NamedTuple):
+    number: int
+    seed: int = 0
+
+
+def pretended(trainings):
+    """Results of trainings: where each stands, what was read, and how many of ten texts it labels right."""
+    scenarios, cells, rows = [], {}, []
+    for number, (axes, read, right) in enumerate(trainings):
+        labelled = tuple(text < right for text in range(10))
+        accuracy = Proportion(value=right / 10, n=10, standard_error=0.1)
+        cells[Cell(number)] = WordsAnswered(ua=accuracy, rows=(1, 1, 10), epochs=1, seconds=1.0, right=labelled)
+        scenarios.append(Scenario(Cell(number), axes))
+        rows.append({**axes, "metric": READ, "value": read, "attack": "any", "seed": 0, "source": "here", "note": ""})
+    return Results(pandas.DataFrame(rows), cells, scenarios)
 
 
 def answers(*runs):
@@ -75,3 +97,23 @@ def test_accuracies_are_compared_where_as_much_is_read():
     assert gained(before, [point(0.9, 7), point(0.95, 9)], None, {}).value is None
     assert gained(before, after, 0.5, {}).value == pytest.approx(0.70 - 0.65)
     assert gained(before, after, 0.45, {}).value is None
+
+
+def test_each_arm_is_told_where_a_share_is_read_and_only_there():
+    """Planted: another task stands beside, and its trainings do not count."""
+    found = []
+    for task, arm, share, read, right in (
+        ("one", "a", 0.2, 0.8, 8), ("one", "a", 0.5, 0.4, 6), ("one", "b", 0.2, 0.7, 9), ("one", "b", 0.5, 0.5, 7),
+        ("two", "a", 0.2, 0.9, 1), ("two", "a", 0.5, 0.3, 1),
+    ):  # fmt: skip
+        found.append(({"task": task, "arm": arm, "replaced": share, "method": "lora"}, read, right))
+    measured = list(EqualReading([("a", "b")], [{"task": "one"}], at=(0.45, 0.6))(pretended(found)))
+    told = {(each.metric, each.axes["arm"], each.axes["read"]): each.value for each in measured}
+    assert told == {
+        (ACCURACY, "a", 0.45): pytest.approx(0.625),
+        (ACCURACY, "a", 0.6): pytest.approx(0.7),
+        (ACCURACY, "b", 0.6): pytest.approx(0.8),
+        (EQUAL, "b", 0.45): None,
+        (EQUAL, "b", 0.6): pytest.approx(0.1),
+    }
+    assert all(each.axes["task"] == "one" for each in measured)

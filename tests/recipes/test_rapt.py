@@ -50,8 +50,11 @@ def sentences(count, seed):
 def write_texts(folder):
     """Labelled sentences to train and test on, and what an attacker reads beforehand."""
     labelled = [(text, str(number % 2)) for number, (text, _) in enumerate(sentences(60, 3))]
+    pairs = [(text, other, label) for (text, label), (other, _) in zip(labelled, sentences(60, 5), strict=True)]
     for part in ("train_sentences", "dev"):
         write_split(folder, "sst2", part, labelled, ("text", "label"))
+    for part in ("train", "test"):
+        write_split(folder, "qqp", part, pairs, ("text_a", "text_b", "label"))
     write_split(folder, "classic_books", "train_part1", sentences(40, 4), ("text", "label"))
 
 
@@ -270,10 +273,16 @@ def trained(tmp_path_factory):
     write_texts(folder)
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
-    changes = {"arms": arms, "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]}}
+    changes = {
+        "tasks": {name: utility.tasks[name] for name in ("sst2", "qqp")}, "elsewhere": ("clear", "pct2t"), "arms": arms,
+        "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]},
+    }  # fmt: skip
     attacks = ("nearest-neighbour",)  # those that fit a channel take most of the time, and have tests of their own
     tiny = SHIPPED.sizes[Size.TINY].model_copy(update={"attacks": attacks})
-    beyond = {"replaced": (0.4,), "read": (0.3, 0.4), "attacks": attacks, "attacked_words": None}
+    beyond = {
+        "tasks": ("sst2",), "replaced": (0.4,), "read": (0.3, 0.4), "attacks": attacks, "attacked_words": None,
+        "aim": SHIPPED.beyond.aim.model_copy(update={"read": 0.3}),
+    }  # fmt: skip
     config = SHIPPED.model_copy(
         update={
             "utility": utility.model_copy(update={**changes, "replaced": (0.4,)}),
@@ -289,13 +298,17 @@ def test_each_arm_is_trained_and_attacked_at_its_share(trained):
     assert not trained.failures
     frame = pandas.DataFrame(trained.content["table"])
     replaced = frame[(frame["metric"] == "replaced") & (frame["part"] == "table-3")]
-    found = {(row.arm, row.replaced): row.value for row in replaced.itertuples()}
+    places = {(row.task, row.arm, row.replaced): row.value for row in replaced.itertuples()}
+    assert {place[:2] for place in places if place[0] == "qqp"} == {("qqp", "clear"), ("qqp", "pct2t")}
+    assert abs(places["qqp", "pct2t", 0.4] - 0.4) < 0.1
+    found = {(arm, share): value for (task, arm, share), value in places.items() if task == "sst2"}
     assert set(found) == {("clear", 0.0), ("pct2t", 0.4), ("rapt", 0.4)}
     for (arm, asked), share in found.items():
         assert arm == "clear" or abs(share - asked) < 0.1
     # public words before texts change nothing of what texts become
     assert found["pct2t", 0.4] == found["rapt", 0.4]
-    accuracies = {row.arm: row.value for row in frame[frame["metric"] == "UA"].itertuples() if row.part == "table-3"}
+    own = frame[(frame["metric"] == "UA") & (frame["part"] == "table-3") & (frame["task"] == "sst2")]
+    accuracies = dict(own[["arm", "value"]].itertuples(index=False))
     (gain,) = frame[frame["metric"] == GAINED].itertuples()
     assert (gain.over, gain.arm, gain.n) == ("pct2t", "rapt", 24)
     assert gain.value == pytest.approx(accuracies["rapt"] - accuracies["pct2t"])
@@ -312,7 +325,7 @@ def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(t
     assert list(compared["arm"]) == ["exponential", "exponential", "components", "components"]
     assert list(compared["read"]) == [0.3, 0.4, 0.3, 0.4]
     assert set(compared["note"]) == {"fewer than two shares"}
-    assert [each["held"] for each in trained.content["parts"]["beyond"]["claims"]] == [None, None]
+    assert [each["held"] for each in trained.content["parts"]["beyond"]["claims"]] == [None, None, None]
 
 
 def test_words_in_clear_count_as_read(trained):
@@ -345,6 +358,7 @@ def test_a_warmed_model_gets_the_releases_that_any_model_gets(tmp_path):
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "warm")}
     changes = {
+        "tasks": {"sst2": utility.tasks["sst2"]},
         "arms": arms,
         "order": ("clear", "pct2t"),
         "methods": {"lora": utility.methods["lora"]},

@@ -39,7 +39,7 @@ _BESIDE_ROWS = "labels, the map that is trained with the encoder, what other tex
 class ComparisonSpec(Spec):
     """What Figure 4 compares; the settings' file says what each field is for."""
 
-    task: Task
+    task: str
     attacker: AttackerSpec
     ours: tuple[str, ...] = Field(min_length=1)
     replaced: tuple[float, ...] = Field(min_length=1)
@@ -60,8 +60,10 @@ class ComparisonScale(Spec):
 
 
 class Protected(Protocol):
-    """Ways to protect words: what part `table-3` has of them."""
+    """Ways to protect words, and of which tasks: what part `table-3` has of them."""
 
+    @property
+    def tasks(self) -> Mapping[str, Task]: ...
     @property
     def arms(self) -> Mapping[str, Arm]: ...
     @property
@@ -129,7 +131,8 @@ class Compared:
     def _shared(self, tuning: TuningSpec) -> dict[str, Any]:
         asked, scale = self.asked, self.scale
         return {
-            "task": asked.task, "limits": scale.limits, "model": self._lab.model().fingerprint, "tuning": tuning,
+            "task": self._words.tasks[asked.task], "limits": scale.limits, "tuning": tuning,
+            "model": self._lab.model().fingerprint,
             "training": settled(Objective.CLASSIFICATION, tuning, {**asked.training, **scale.training}),
             "attacker": asked.attacker,
         }  # fmt: skip

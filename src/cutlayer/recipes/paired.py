@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Final, Self, TypeAlias
 
@@ -24,6 +24,7 @@ from cutlayer.recipes.word_training import READ, WordsAnswered, most_read
 
 GAINED: Final = "UA gained"
 EQUAL: Final = "UA gained at equal reading"
+ACCURACY: Final = "UA at equal reading"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Answers:
             if isinstance(result, WordsAnswered) and all(scenario.axes.get(each) == at for each, at in axes.items()):
                 found[scenario.cell.seed] = torch.tensor(result.right, dtype=torch.float64)
         return cls(found)
+
+    @property
+    def accuracy(self) -> tuple[float, float, int]:
+        """The share of texts that are labelled right, with the standard error, and of how many texts."""
+        right = torch.stack(list(self.by_seed.values()))
+        return float(right.mean()), standard_error(right), right.shape[1]
 
     def towards(self, other: Answers, part: float) -> Answers:
         """A part of the way to another place, along a straight line."""
@@ -123,28 +130,34 @@ class EqualReading:
 
     Attributes:
         pairs: Of arms: the one that is compared with, and the other.
-        attacked: Where attacks were run: a release is the same under every method of tuning.
+        places: Where pairs are compared, on axes of the scenarios.
+        attacked: Where attacks were run instead: a release is the same under every method of tuning.
         metric: What counts as read.
-        at: How much is read; by default the middle of what both reach.
+        at: How much is read, where each arm's accuracy is told, too; by default the middle of what both reach.
     """
 
     pairs: Sequence[tuple[str, str]]
-    attacked: Mapping[str, Level]
+    places: Sequence[Mapping[str, Level]]
+    attacked: Mapping[str, Level] = field(default_factory=dict)
     metric: str = READ
     at: tuple[float, ...] = ()
 
     def __call__(self, results: Results) -> Iterator[Measure]:
-        for method, (before, after) in product(results.levels("method"), self.pairs):
-            first, second = (self._line(results, arm, method) for arm in (before, after))
-            for place in self.at or (None,):
-                axes: dict[str, Level] = {"method": method, "arm": after}
-                yield gained(first, second, place, {**axes, **({} if place is None else {"read": place})})
+        for place in self.places:
+            arms = dict.fromkeys(arm for pair in self.pairs for arm in pair)
+            lines = {arm: self._line(results, {**place, "arm": arm}) for arm in arms}
+            for (arm, line), read in product(lines.items(), self.at):
+                if (right := _at(line, read)) is not None:
+                    yield Measure(ACCURACY, *right.accuracy, axes={**place, "arm": arm, "read": read})
+            for (before, after), share in product(self.pairs, self.at or (None,)):
+                axes: dict[str, Level] = {**place, "arm": after, **({} if share is None else {"read": share})}
+                yield gained(lines[before], lines[after], share, axes)
 
-    def _line(self, results: Results, arm: str, method: Level) -> Line:
+    def _line(self, results: Results, place: Mapping[str, Level]) -> Line:
         found = []
-        for share in results.levels("replaced", arm=arm):
-            read = most_read(results, self.metric, **{**self.attacked, "arm": arm, "replaced": share})
-            answers = Answers.at(results, arm=arm, method=method, replaced=share)
+        for share in results.levels("replaced", **place):
+            here = {**place, "replaced": share}
+            read, answers = most_read(results, self.metric, **{**here, **self.attacked}), Answers.at(results, **here)
             if read.value is not None and answers.by_seed:
                 found.append((read.value, answers))
         return sorted(found, key=lambda each: each[0])
@@ -165,16 +178,17 @@ def gained(before: Line, after: Line, read: float | None, axes: Mapping[str, Lev
     place = (low + high) / 2 if read is None else read
     if low >= high or not low <= place <= high:
         return Measure(EQUAL, None, note="no reading that both reach", axes=axes)
-    found = _at(before, place).gained_by(_at(after, place))
+    first, second = _at(before, place), _at(after, place)
+    found = None if first is None or second is None else first.gained_by(second)
     return _measured(EQUAL, found, axes, note=f"at {100 * place:.0f} % read")
 
 
-def _at(line: Line, place: float) -> Answers:
-    """The answers at a place between two points."""
+def _at(line: Line, place: float) -> Answers | None:
+    """The answers at a place between two points; none outside."""
     for (left, lower), (right, upper) in pairwise(line):
         if left <= place <= right:
             return lower.towards(upper, (place - left) / (right - left))
-    raise ValueError("the place lies outside")
+    return None
 
 
 def _measured(

@@ -208,7 +208,7 @@ def _utility(c: RaptConfig, lab: Lab) -> Utility:
 
 
 def _varied(c: RaptConfig, lab: Lab) -> Varied:
-    return Varied(c.intrinsic, _utility(c, lab).trainings, c.utility.arms, c.utility.methods[c.intrinsic.method])
+    return Varied(c.intrinsic, _utility(c, lab).trainings(), c.utility.arms, c.utility.methods[c.intrinsic.method])
 
 
 def _declared(part: Callable[[_Of], Part], of: Callable[[RaptConfig, Lab], _Of]) -> Declared[RaptConfig]:
@@ -247,7 +247,7 @@ for name, of_varied in _OF_VARIED.items():
 def _(c: RaptConfig, lab: Lab) -> Part:
     asked, (clear, *_) = c.utility, c.utility.arms.values()
     tuning, attacks = asked.methods[c.categories.method], c.at(lab.options.size).attacks
-    return figure_6(_categories(c, lab), _utility(c, lab).trainings, tuning, clear, attacks=attacks)
+    return figure_6(_categories(c, lab), _utility(c, lab).trainings(), tuning, clear, attacks=attacks)
 
 
 @RECIPE.part("figure-7")

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, pairwise, product
 
 from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
-from cutlayer.recipes.claims import above, alike, both
+from cutlayer.recipes.claims import above, alike, at_least, both
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Setting, read_yaml
-from cutlayer.recipes.paired import EQUAL, EqualReading, Gains
+from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
-from cutlayer.recipes.study import Part, Scenario, Stated
+from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.word_training import READ, Arm, Trainings, WordTrainingCell
+from cutlayer.reports import percent
 from cutlayer.vendor.settings import WarmUpSpec
 
 PAPER = read_yaml("papers", "rapt")
@@ -31,10 +31,11 @@ METHODS = LAYOUT.axis("method").text
 
 
 class UtilityScale(Spec):
-    """What `--size` changes: rows and training; what reads releases, and of how many words; the warm-up."""
+    """What `--size` changes: rows and training, of a task too; what reads releases, of how many words; the warm-up."""
 
     limits: Limits = Limits()
     training: Mapping[str, Setting] = {}
+    task_training: Mapping[str, Mapping[str, Setting]] = {}
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
     warm_up: Mapping[str, Setting] = {}
@@ -44,7 +45,8 @@ class UtilitySpec(Spec):
     """What part `table-3` trains, and what reads its releases.
 
     Attributes:
-        task: The data set.
+        tasks: Data sets, by name. Every arm is trained on the first, which other parts of the recipe take, too.
+        elsewhere: The arms that are trained on the others.
         arms: Ways to protect its texts, by name; the first leaves them as they are.
         order: Of the arms, those of which the paper finds that each gains over the one before it.
         controls: Pairs of arms that differ in one thing; what either lacks is left out.
@@ -56,7 +58,8 @@ class UtilitySpec(Spec):
         public: What the attacker reads beforehand.
     """
 
-    task: Task
+    tasks: Mapping[str, Task] = Field(min_length=1)
+    elsewhere: tuple[str, ...] = ()
     arms: Mapping[str, Arm]
     order: tuple[str, ...]
     controls: tuple[tuple[str, str], ...] = ()
@@ -67,23 +70,44 @@ class UtilitySpec(Spec):
     attacked: str
     public: TextFile
 
+    @property
+    def task(self) -> str:
+        """The first one's name."""
+        return next(iter(self.tasks))
+
+    def trained_on(self, task: str) -> Mapping[str, Arm]:
+        """The arms of a task."""
+        return self.arms if task == self.task else {name: self.arms[name] for name in self.elsewhere}
+
+
+class Aim(Spec):
+    """How accurate which arm shall be where the strongest attack reads a share of the drawn words."""
+
+    arm: str
+    read: float
+    accuracy: float
+
 
 class BeyondSpec(Spec):
     """What part `beyond` trains and attacks.
 
     Attributes:
-        arms: Ways to replace the words of Table III's task, by name; the others are compared with the first.
+        tasks: Of Table III's.
+        arms: Ways to replace their words, by name; the others are compared with the first.
         method: Of tuning, of Table III's.
         replaced: Shares of all words that the etas shall replace.
         read: Shares of the words that are drawn, read by the strongest attack, at which accuracies are compared.
+        aim: What a privatization shall reach; its share is among `read`.
         attacks: What reads them.
         attacked_words: On how many words those are measured that take long.
     """
 
+    tasks: tuple[str, ...] = Field(min_length=1)
     arms: Mapping[str, Arm]
     method: str
     replaced: tuple[float, ...] = Field(min_length=1)
     read: tuple[float, ...] = Field(min_length=1)
+    aim: Aim
     attacks: tuple[str, ...]
     attacked_words: int | None
 
@@ -138,43 +162,49 @@ class Utility:
     scale: UtilityScale
     lab: Lab
 
-    @cached_property
-    def trainings(self) -> Trainings:
-        """What they have in common."""
+    def trainings(self, task: str = "") -> Trainings:
+        """What those of a task have in common, of the first by default."""
         asked, scale, shown = self.asked, self.scale, self.geometry
+        name = task or asked.task
+        said = {**asked.training, **scale.training, **scale.task_training.get(name, {})}
         read = [
             (arm, tuning, shown.replaced if arm.words else None)
-            for (method, tuning), (name, arm) in product(asked.methods.items(), asked.arms.items())
-            if method == shown.method and name in shown.arms
+            for (method, tuning), (arm_name, arm) in product(asked.methods.items(), asked.arms.items())
+            if name == asked.task and method == shown.method and arm_name in shown.arms
         ]
         return Trainings(
-            self.lab, asked.task, scale.limits, {**asked.training, **scale.training}, asked.space, asked.public,
-            scale.attacked_words, read,
-        )  # fmt: skip
+            self.lab, asked.tasks[name], scale.limits, said, asked.space, asked.public, scale.attacked_words, read
+        )
 
-    def cell(self, method: str, name: str, share: float | None) -> WordTrainingCell:
+    def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:
         """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
         arm = self._at_size(self.asked.arms[name])
         attacks = self.scale.attacks if arm.words and method == self.asked.attacked else ()
-        return self.trainings.cell(arm, self.asked.methods[method], share, attacks=attacks)
+        return self.trainings(task).cell(arm, self.asked.methods[method], share, attacks=attacks)
 
     def trained(
         self,
         methods: Iterable[str],
         arms: Mapping[str, Arm],
         replaced: Iterable[float],
-        cell: Callable[[str, str, float | None], WordTrainingCell] | None = None,
+        cell: Callable[[str, str, float | None, str], WordTrainingCell] | None = None,
+        task: str = "",
     ) -> list[Scenario]:
         """Trainings of some arms by some methods, at each share; those of `table-3` by default."""
-        seeds, made = self.lab.options.seeds, cell or self.cell
+        seeds, made, on = self.lab.options.seeds, cell or self.cell, task or self.asked.task
         return [
             scenario
             for method, (name, arm) in product(methods, arms.items())
             for share in (replaced if arm.words else (None,))
             for scenario in Scenario.each(
-                seeds, made(method, name, share), arm=name, method=method, replaced=share or 0.0
+                seeds, made(method, name, share, on), task=on, arm=name, method=method, replaced=share or 0.0
             )
         ]
+
+    @property
+    def tasks(self) -> Axis:
+        """Data sets as readers see them."""
+        return Axis("task", "data set", {name: task.title for name, task in self.asked.tasks.items()})
 
     def _at_size(self, arm: Arm) -> Arm:
         if arm.warm_up is None:
@@ -184,26 +214,37 @@ class Utility:
 
 
 def table_3(of: Utility) -> Part:
-    """Accuracy by arm and method of tuning, at shares of words replaced, and where attackers read as much."""
-    asked, (clear, *_) = of.asked, of.asked.arms
-    titles = {name: arm.title for name, arm in asked.arms.items()}
+    """Accuracy by task, arm and method of tuning, at shares of words replaced, and where attackers read as much."""
+    asked, titles = of.asked, {name: arm.title for name, arm in of.asked.arms.items()}
     warm = [name for name, arm in asked.arms.items() if arm.warm_up is not None]
-    told = dict.fromkeys(pairwise(asked.order), "Table III") | dict.fromkeys(product(asked.order[-2:], warm), "ours")
-    controls = [pair for pair in asked.controls if pair not in told and set(pair) <= asked.arms.keys()]
-    places: list[dict[str, Level]] = []
-    said = []
-    for method, share in product(asked.methods, asked.replaced):
-        places.append({"method": method, "replaced": share})
-        said.append(f"{METHODS(method)}, {100 * share:g} % replaced")
-    gains, equal = Gains([*told, *controls], places), EqualReading(list(told), {"method": asked.attacked})
-    shown = {"arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles)}
+    ours = [pair for pair in product(asked.order[-2:], warm) if len(set(pair)) == 2]
+    told = dict.fromkeys(ours, "ours") | dict.fromkeys(pairwise(asked.order), "Table III")
+    scenarios: list[Scenario] = []
+    claims: list[Claim] = []
+    derived: list[Derived] = []
+    for task, about in asked.tasks.items():
+        arms = asked.trained_on(task)
+        here = {pair: source for pair, source in told.items() if set(pair) <= arms.keys()}
+        controls = [pair for pair in asked.controls if pair not in told and set(pair) <= arms.keys()]
+        places: list[dict[str, Level]] = []
+        said = []
+        for method, share in product(asked.methods, asked.replaced):
+            places.append({"task": task, "method": method, "replaced": share})
+            said.append(f"{about.title}, {METHODS(method)}, {100 * share:g} % replaced")
+        gains = Gains([*here, *controls], places)
+        lines = [{"task": task, "method": method} for method in asked.methods]
+        scenarios += of.trained(asked.methods, arms, asked.replaced, task=task)
+        claims += gains.claims(here, titles, said)
+        derived += [gains, EqualReading(list(here), lines, {"method": asked.attacked})]
+    shown = {"arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles), "tasks": of.tasks}
     return LAYOUT.part(
-        "table-3", of.trained(asked.methods, asked.arms, asked.replaced), shown,
-        claims=gains.claims(told, titles, said), derived=lambda results: chain(gains(results), equal(results)),
-        details={"clear": clear},
+        "table-3", scenarios, shown, claims=claims,
+        derived=lambda results: chain.from_iterable(each(results) for each in derived),
+        details={"clear": next(iter(asked.arms))},
         stated=[
             each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
-            if each.axes["method"] in asked.methods and each.axes["replaced"] in (0.0, *asked.replaced)
+            if each.axes["task"] in asked.tasks and each.axes["method"] in asked.methods
+            and each.axes["replaced"] in (0.0, *asked.replaced)
         ],
     )  # fmt: skip
 
@@ -229,22 +270,35 @@ def beyond(of: Utility) -> Part:
     """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
     asked, (first, *others) = of.beyond, of.beyond.arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
-    trainings, tuning = replace(of.trainings, attacked_words=asked.attacked_words), of.asked.methods[asked.method]
+    tuning = of.asked.methods[asked.method]
 
-    def cell(_: str, name: str, share: float | None) -> WordTrainingCell:
+    def cell(_: str, name: str, share: float | None, task: str) -> WordTrainingCell:
+        trainings = replace(of.trainings(task), attacked_words=asked.attacked_words)
         return trainings.cell(asked.arms[name], tuning, share, attacks=asked.attacks)
 
-    scenarios = of.trained([asked.method], asked.arms, asked.replaced, cell)
-    claims = [
-        both(
-            f"{titles[name]}: more accurate than {titles[first]} where as many of the drawn words are read, at two "
-            "places of three.", *(above("", EQUAL, {"arm": name, "read": read}) for read in asked.read), least=2,
-        )
-        for name in others
-    ]  # fmt: skip
-    pairs = [(first, name) for name in others]
-    compared = EqualReading(pairs, {"method": asked.method}, metric="success", at=asked.read)
-    said = {"arms": Axis("arm", "arm", titles), "first": titles[first]}
+    scenarios: list[Scenario] = []
+    claims: list[Claim] = []
+    for task in asked.tasks:
+        about = of.asked.tasks[task].title
+        scenarios += of.trained([asked.method], asked.arms, asked.replaced, cell, task)
+        claims += [
+            both(
+                f"{about}, {titles[name]}: more accurate than {titles[first]} where as many of the drawn words are "
+                "read, at two places of three.",
+                *(above("", EQUAL, {"task": task, "arm": name, "read": read}) for read in asked.read), least=2,
+            )
+            for name in others
+        ]  # fmt: skip
+        claims.append(
+            at_least(
+                f"{about}, {titles[asked.aim.arm]}: at least {percent(asked.aim.accuracy, 0)} % accurate where "
+                f"{percent(asked.aim.read, 0)} % of the drawn words are read.", ACCURACY, asked.aim.accuracy,
+                {"task": task, "arm": asked.aim.arm, "read": asked.aim.read},
+            )
+        )  # fmt: skip
+    lines = [{"task": task, "method": asked.method} for task in asked.tasks]
+    compared = EqualReading([(first, name) for name in others], lines, metric="success", at=asked.read)
+    said = {"arms": Axis("arm", "arm", titles), "first": titles[first], "tasks": of.tasks}
     return LAYOUT.part("beyond", scenarios, said, claims=claims, derived=compared)
 
 
@@ -260,8 +314,8 @@ def table_4(of: Utility) -> Part:
     titles = {name: arm.title for name, arm in arms.items()}
     larger = {"source": asked.model, "model": lab.model(asked.model).fingerprint, "attacks": (), "kept": False}
 
-    def cell(method: str, name: str, share: float | None) -> WordTrainingCell:
-        return of.cell(method, name, share).model_copy(update=larger)
+    def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:
+        return of.cell(method, name, share, task).model_copy(update=larger)
 
     scenarios = of.trained([asked.method], arms, of.asked.replaced, cell)
     told = dict.fromkeys(pairwise(asked.arms[1:]), "Table IV")

@@ -81,6 +81,8 @@ class Verdict(Spec):
 
 Claim: TypeAlias = "Callable[[Results], Iterable[Verdict]]"
 """Judges results; it may say nothing where the results lack what it is about."""
+Derived: TypeAlias = "Callable[[Results], Iterable[Measure]]"
+"""Makes numbers of those of several cells."""
 Told: TypeAlias = "Callable[[Results], Iterable[Table]]"
 """Tables made of results: a `tables.Pivot`, or a named function for what is no pivot."""
 
@@ -116,7 +118,7 @@ class Part:
     title: str
     scenarios: Sequence[Scenario] = ()
     stated: Sequence[Stated] = ()
-    derived: Callable[[Results], Iterable[Measure]] = lambda _: ()
+    derived: Derived = lambda _: ()
     tables: Sequence[Told] = ()
     figures: Sequence[Picture] = ()
     claims: Sequence[Claim] = ()
