@@ -239,7 +239,7 @@ def test_a_gain_is_of_the_same_rows_and_none_of_the_same_texts():
 
 @pytest.mark.slow
 def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_path):
-    arms = SHIPPED.larger.model_copy(update={"arms": ("clear", "pct2t")})
+    arms = SHIPPED.larger.model_copy(update={"arms": ("clear", "pct2t"), "quantize": "nf4"})
     utility = SHIPPED.utility.model_copy(update={"replaced": (0.4,)})
     config = SHIPPED.model_copy(update={"larger": arms, "utility": utility})
     report = RECIPE.using(config).run(options(data, tmp_path, only=("table-4",)), Silent())
@@ -251,6 +251,7 @@ def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_pa
     for each in report.content["cells"]:
         assert each["cell"]["source"] == "starter-decoder"
         assert each["cell"]["space"]["name"] == "starter"
+        assert each["cell"]["quantize"] == "nf4"
         assert each["cell"]["model"] != report.content["model"]["fingerprint"]
     (replaced,) = frame[(frame["metric"] == "replaced") & (frame["arm"] == "pct2t")]["value"]
     assert replaced == pytest.approx(0.4, abs=0.1)

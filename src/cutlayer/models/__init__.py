@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
     from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
     from cutlayer.models.optimiser import Optimiser
-    from cutlayer.models.quantization import is_quantized, quantized, unpacked_bytes
+    from cutlayer.models.quantization import Quantization, is_quantized, quantized, unpacked_bytes
     from cutlayer.models.reconstruction import ReconstructionHead, last_states
     from cutlayer.models.seq2seq import (
         Seq2SeqBottom,
@@ -97,6 +97,7 @@ __all__ = [
     "Optimiser",
     "Part",
     "Parts",
+    "Quantization",
     "ReconstructionHead",
     "Seq2SeqBottom",
     "Seq2SeqParts",

@@ -33,6 +33,7 @@ from cutlayer.models import (
     Bottom,
     Family,
     Head,
+    Quantization,
     Template,
     block_list,
     candidate_tokens,
@@ -254,7 +255,13 @@ class Lab:
         return Home(self.options.out / "customers" / name)
 
     def client(
-        self, customer: str, *, source: str | None = None, max_bottom: int | None = None, max_tail: int | None = None
+        self,
+        customer: str,
+        *,
+        source: str | None = None,
+        max_bottom: int | None = None,
+        max_tail: int | None = None,
+        quantize: Quantization | None = None,
     ) -> Client:
         """A customer of a vendor in another process of this machine, which is started when the first one asks.
 
@@ -263,14 +270,15 @@ class Lab:
             source: The model; the lab's by default.
             max_bottom: The deepest cut for which the vendor hands out bottoms; half of the blocks by default.
             max_tail: The deepest tail that it hands out; see `vendor.init`.
+            quantize: How it keeps the weights of its blocks, where not in fp32.
         """
-        key = (source or self.options.model, max_bottom, max_tail)
+        key = (source or self.options.model, max_bottom, max_tail, quantize)
         if key not in self._vendors:
             self.progress.update("start vendor", 0, 1)
             folder = self._vendor_folder(key)
             # as many threads as here: a baseline in this process and a split run then round alike
             vendor.init(
-                folder, models=[f"model={key[0]}"], max_bottom=max_bottom, max_tail=max_tail,
+                folder, models=[f"model={key[0]}"], max_bottom=max_bottom, max_tail=max_tail, quantize=quantize,
                 threads=torch.get_num_threads(),
             )  # fmt: skip
             # a new key for the same tenant opens the same namespace, so none has to be kept

@@ -30,7 +30,7 @@ from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.recorded_steps import JOB, Attacked, OptionCell, Recorded, Steps, step_of
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.tasks import data_file
-from cutlayer.recipes.training import Trained, TrainingCell, client_of, discard, split_run
+from cutlayer.recipes.training import Trained, TrainingCell, discard, split_run
 
 _SHORTEST = 4
 """Tokens of a text that there is something to predict in."""
@@ -74,7 +74,7 @@ class RunCell(ClassifierCell):
             return self.attacked(recorded, option)
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, self.name), lab)
+        discard(self, self.client(lab, self.name), lab)
 
 
 class HeadCell(ClassifierCell):

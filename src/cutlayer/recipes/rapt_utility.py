@@ -10,6 +10,7 @@ from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
+from cutlayer.models import Quantization
 from cutlayer.recipes.claims import above, alike, at_least, both
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
@@ -135,11 +136,13 @@ class LargerSpec(Spec):
 
     Attributes:
         model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
+        quantize: How the vendor keeps the weights of its blocks, where not in fp32; the paper does in NF4 (QLoRA).
         method: Of tuning.
         arms: Of Table III, the unprotected one first.
     """
 
     model: str
+    quantize: Quantization | None = None
     method: str
     arms: tuple[str, ...] = Field(min_length=2)
 
@@ -312,7 +315,10 @@ def table_4(of: Utility) -> Part:
     """Accuracy of a larger model that learns from words drawn by a small one's vectors."""
     asked, arms, lab = of.larger, {name: of.asked.arms[name] for name in of.larger.arms}, of.lab
     titles = {name: arm.title for name, arm in arms.items()}
-    larger = {"source": asked.model, "model": lab.model(asked.model).fingerprint, "attacks": (), "kept": False}
+    larger = {
+        "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantize, "attacks": (),
+        "kept": False,
+    }  # fmt: skip
 
     def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:
         return of.cell(method, name, share, task).model_copy(update=larger)
@@ -322,8 +328,8 @@ def table_4(of: Utility) -> Part:
     gains = Gains(list(told), [{"replaced": share} for share in of.asked.replaced])
     claims = gains.claims(told, titles, [f"{asked.model}, {100 * share:g} % replaced" for share in of.asked.replaced])
     said = {
-        "arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles), "model": asked.model,
-        "space": of.asked.space,
+        "arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles),
+        "model": f"{asked.model} in {(asked.quantize or 'fp32').upper()}", "space": of.asked.space,
     }  # fmt: skip
     printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
     stated = Stated.lines(printed, percent=("UA",))

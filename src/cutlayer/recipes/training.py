@@ -43,7 +43,7 @@ from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset, tokenise
 from cutlayer.data.bins import bin_columns
-from cutlayer.models import Kind
+from cutlayer.models import Kind, Quantization
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
@@ -135,19 +135,6 @@ def binned(texts: Dataset, attacker: AttackerSpec) -> Dataset:
     return texts if attacker.bins is None else bin_columns(texts, attacker.secret, attacker.bins)
 
 
-def client_of(lab: Lab, customer: str, source: str | None = None) -> Client:
-    """A customer of a vendor that hands out bottoms of every depth which leaves it a block, and no tail.
-
-    Args:
-        lab: Where vendors are.
-        customer: Whose folder and secret.
-        source: The vendor's model; the lab's by default.
-    """
-    model = lab.model(source)
-    tail = 0 if model.family.kind is Kind.DECODER else None  # others have none to hand out
-    return lab.client(customer, source=source, max_bottom=model.blocks - 1, max_tail=tail)
-
-
 @contextmanager
 def split_run(
     cell: TrainingCell,
@@ -163,13 +150,12 @@ def split_run(
     """
     data = splits(lab, cell.task, cell.limits)
     tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
-    source = cell.vendor_model(lab)
-    with closing(client_of(lab, customer, source)) as client:
+    with closing(cell.client(lab, customer)) as client:
         result = client.finetune(
             data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
             out=lab.scratch(cell), progress=lab.progress, **settings,
         )  # fmt: skip
-        yield SplitRun(result, client, data, source)
+        yield SplitRun(result, client, data, cell.vendor_model(lab))
 
 
 def discard(cell: Cell, client: Client, lab: Lab) -> None:
@@ -241,12 +227,14 @@ class TrainingCell(Cell):
 
     Attributes:
         source: Where the model comes from, where it is another than the recipe's.
+        quantize: How the vendor keeps the weights of its blocks, where not in fp32.
     """
 
     task: Task
     limits: Limits
     model: str
     source: str | None = Field(default=None, exclude_if=lambda source: source is None)
+    quantize: Quantization | None = Field(default=None, exclude_if=lambda kind: kind is None)
     training: TrainSpec
     tuning: TuningSpec = Lora()
 
@@ -257,6 +245,15 @@ class TrainingCell(Cell):
     def vendor_model(self, lab: Lab) -> str | None:
         """What the vendor serves; the recipe's model by default."""
         return self.source
+
+    def client(self, lab: Lab, customer: str) -> Client:
+        """A customer, of a folder and secret, of a vendor that hands out bottoms which leave it a block, and no tail."""
+        source = self.vendor_model(lab)
+        model = lab.model(source)
+        tail = 0 if model.family.kind is Kind.DECODER else None  # others have none to hand out
+        return lab.client(
+            customer, source=source, max_bottom=model.blocks - 1, max_tail=tail, quantize=self.quantize
+        )  # fmt: skip
 
     def reference(self, lab: Lab, customer: str) -> ReferenceRun:
         """The same training in one process, in the order of a customer's runs without privacy."""
@@ -339,7 +336,7 @@ class SplitCell(TrainingCell):
 
     def clear(self, lab: Lab) -> None:
         """The transcript of a trainable bottom is as large as its epochs' releases."""
-        discard(self, client_of(lab, str(self.seed)), lab)
+        discard(self, self.client(lab, str(self.seed)), lab)
 
     def measures(self, result: Trained) -> Iterator[Measure]:
         """With privacy: of the run's own attack without a name, of the others by theirs."""

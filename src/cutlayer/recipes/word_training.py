@@ -30,7 +30,6 @@ from cutlayer.recipes.training import (
     Trained,
     TrainingCell,
     View,
-    client_of,
     discard,
     examined,
     settled,
@@ -141,7 +140,7 @@ class WordTrainingCell(TrainingCell):
             return WordsAnswered(**{**dict(Trained.of(run.result)), "right": labelled_right(run), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
-        discard(self, client_of(lab, str(self.seed), self.vendor_model(lab)), lab)
+        discard(self, self.client(lab, str(self.seed)), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
