@@ -239,6 +239,7 @@ def test_a_gain_is_of_the_same_rows_and_none_of_the_same_texts():
 
 @pytest.mark.slow
 def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_path):
+    pytest.importorskip("bitsandbytes", reason="extra `qlora` is not installed")
     arms = SHIPPED.larger.model_copy(update={"arms": ("clear", "pct2t"), "quantize": "nf4"})
     utility = SHIPPED.utility.model_copy(update={"replaced": (0.4,)})
     config = SHIPPED.model_copy(update={"larger": arms, "utility": utility})

@@ -247,7 +247,12 @@ class TrainingCell(Cell):
         return self.source
 
     def client(self, lab: Lab, customer: str) -> Client:
-        """A customer, of a folder and secret, of a vendor that hands out bottoms which leave it a block, and no tail."""
+        """A customer of a vendor that hands out bottoms of every depth which leaves it a block, and no tail.
+
+        Args:
+            lab: Where vendors are.
+            customer: Whose folder and secret.
+        """
         source = self.vendor_model(lab)
         model = lab.model(source)
         tail = 0 if model.family.kind is Kind.DECODER else None  # others have none to hand out
