@@ -206,6 +206,8 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bytes(ids.tolist()).decode() for ids in shape.segments[0].split()] == found
     monkeypatch.setattr(parts, "_written", None)  # what was drawn for its shape is not drawn again
     assert read(parts.tokens(given_names, labels=None)) == found
+    again = parts.shape(names(parts, *texts[::-1])).segments[0]
+    assert [bytes(ids.tolist()).decode() for ids in again.split()] == found[::-1]
 
 
 _IN_A_PROCESS = """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cutlayer.privacy.privatizers.naming import Named
 
 _KEPT_IDS = 2**24
-"""Token ids of texts whose length was asked for, and which are about to leave: they are drawn once."""
+"""Token ids of texts whose length was asked for, which are about to leave and are then audited: drawn once."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ _Told = tuple[Tensor, Tensor]
 
 
 class Kept:
-    """Texts that were drawn for their length, until they leave."""
+    """Texts that were drawn for their length, for when they leave, and are measured."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[bytes, tuple[tuple[Tensor, ...], int, _Told | None]] = OrderedDict()

@@ -222,7 +222,7 @@ class WordsPrivatizer(Privatizer):
         drawn = []
         for number in block.unique().tolist():
             named = self._name(tokens.select((block == number).nonzero()[:, 0]), None, None, None)
-            drawn.append(self._kept.written(named, self._written(named)))
+            drawn.append(self._kept.found(named) or self._kept.written(named, self._written(named)))
         if not drawn:
             return tokens
         whole = Tokens.concatenate([each.payload for each in drawn])
