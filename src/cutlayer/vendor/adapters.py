@@ -134,8 +134,8 @@ class Adapters:
         def run(piece: Payload) -> torch.Tensor:
             return infer(part, card.templates, piece, device)
 
-        threads = self._settings.compute_threads
-        output = yield from in_pieces(payload, limits.positions_per_piece, threads=threads, run=run)
+        most, threads = limits.positions_per_piece, self._settings.compute_threads
+        output = yield from in_pieces(payload, most, threads=threads, of_texts=info.cut.tail is None, run=run)
         bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
         return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
 

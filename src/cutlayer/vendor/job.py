@@ -348,8 +348,10 @@ class LiveJob:
             payload = read_query(self._card, self.spec, tensors, limit=self._limits.max_rows_per_step)
         self.busy = True
         try:
-            most = self._limits.positions_per_piece
-            output = yield from in_pieces(payload, most, threads=self.threads, run=self._trainer.infer)
+            most, of_texts = self._limits.positions_per_piece, self.spec.cut.tail is None
+            output = yield from in_pieces(
+                payload, most, threads=self.threads, of_texts=of_texts, run=self._trainer.infer
+            )
         finally:
             self.busy = False
         return encode_tensors({"output": self._finite(output).to(self._output_type)})

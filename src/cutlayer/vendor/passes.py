@@ -181,22 +181,31 @@ def infer(part: Part, templates: Sequence[Template], payload: Payload, device: t
     return decode(part, templates[1], encoded, targets[0], device) if targets else encoded.rows
 
 
-def in_pieces(payload: Payload, most: int, *, threads: int, run: Callable[[Payload], Tensor]) -> Pieces[Tensor]:
+def in_pieces(
+    payload: Payload, most: int, *, threads: int, of_texts: bool, run: Callable[[Payload], Tensor]
+) -> Pieces[Tensor]:
     """The answer to a query, others being served between its pieces.
 
     Args:
         payload: `n` texts.
         most: Positions of a piece.
         threads: Compute threads to use.
+        of_texts: Whether each text has one line of the answer. Then texts of about one length share a piece, of which
+            little is padding.
         run: Answers a piece.
 
     Returns:
-        The pieces' answers, one after the other: logits `[n, labels]`, or rows `[rows, width]`.
+        The texts' answers, one after the other: logits `[n, labels]`, or rows `[rows, width]`.
     """
     outputs: list[Tensor] = []
+    lengths, order = text_lengths(payload), None
+    if of_texts and len(payload) * int(lengths.max()) > most:
+        order = lengths.argsort(stable=True)
+        payload = payload.select(order)
     for piece in divided(payload, most):
         if outputs:
             yield
         use_threads(threads)
         outputs.append(run(piece))
-    return torch.cat(outputs)
+    output = torch.cat(outputs)
+    return output if order is None else output[order.argsort().to(output.device)]

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import Rows, VendorError
+from cutlayer.core import Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.passes import divided
+from cutlayer.vendor.passes import divided, in_pieces
 from cutlayer.wire import Frame, routes
 from cutlayer.wire.messages import AdapterList, RecordSetInfo
 from cutlayer.wire.transports import LocalTransport
@@ -126,6 +127,25 @@ def test_a_release_is_divided_by_positions_and_nothing_is_lost() -> None:
     assert next(divided(rows, 10_000)) is rows, "as it is where it is small"
 
 
+@pytest.mark.parametrize("of_texts", [False, True])
+def test_texts_of_about_one_length_share_a_piece_and_answers_keep_their_order(of_texts: bool) -> None:
+    lengths = torch.tensor([1, 9] * 20)
+    payload = Tokens((Ragged(torch.arange(200), lengths),))
+    computed: list[int] = []
+
+    def first_ids(piece: Payload) -> Tensor:
+        assert isinstance(piece, Tokens)
+        computed.append(len(piece) * int(piece.segments[0].lengths.max()))
+        return torch.stack([ids[:1] for ids in piece.segments[0].split()])
+
+    def work() -> Iterator[None]:
+        answer = yield from in_pieces(payload, 36, threads=1, of_texts=of_texts, run=first_ids)
+        assert torch.equal(answer[:, 0], lengths.cumsum(0) - lengths)
+
+    assert len(list(work())) == len(computed) - 1
+    assert (sum(computed) == 200) == of_texts, "no padding is computed"
+
+
 def test_an_inference_is_divided_and_others_are_served_meanwhile(
     open_vendor: Open, data_dir: Path, change_settings: Callable[..., None]
 ) -> None:
@@ -138,7 +158,7 @@ def test_an_inference_is_divided_and_others_are_served_meanwhile(
     customer.run()
     published = query(customer)
     customer.transport.close()
-    change_settings(data_dir, limits={"positions_per_piece": 24})
+    change_settings(data_dir, limits={"positions_per_piece": 12})
     customer.transport = open_vendor()
     again = Customer(customer.transport, job="a" * 32)
     again.upload()
