@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
-from cutlayer.core import Cut, DataError, Spec
+from cutlayer.core import Cut, DataError, Spec, Tokens
 from cutlayer.customer import Objective, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
@@ -135,8 +135,7 @@ class WordTrainingCell(TrainingCell):
                 lab.keep_adapter(self, run.result.adapter_id)
             found: dict[str, Any] = {}
             if eta is not None:
-                evidence = self._granted(run.evidence(lab), lab)
-                found = {"clear": share_in_clear(evidence.tokens), "attacks": tuple(self._attacked(evidence, lab))}
+                found = {"clear": self._clear(lab), "attacks": tuple(self._attacked(run, lab))}
             return WordsAnswered(**{**dict(Trained.of(run.result)), "right": labelled_right(run), "eta": eta, **found})
 
     def clear(self, lab: Lab) -> None:
@@ -161,17 +160,29 @@ class WordTrainingCell(TrainingCell):
             return self.source
         return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share), lab), self.arm.warm_up)
 
+    def _words(self, lab: Lab) -> Tokens:
+        """Those of the training texts, by name."""
+        reading, train = self.replacement.reading(lab), splits(lab, self.task, self.limits).train
+        most = self.training.max_length or lab.model(self.source).template.max_content(1)
+        return reading.read(train, max_content=most)
+
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""
 
         def found() -> float:
-            reading, train = self.replacement.reading(lab), splits(lab, self.task, self.limits).train
-            tokens = reading.read(
-                train, max_content=self.training.max_length or lab.model(self.source).template.max_content(1)
-            )
-            return self.replacement.eta(lab, tokens, share)
+            return self.replacement.eta(lab, self._words(lab), share)
 
         return lab.once((type(self), self.replacement, self.task, self.limits, share), found)
+
+    def _clear(self, lab: Lab) -> float:
+        """The share of the training texts' words that leave as they are, whatever the eta; the same for all seeds."""
+
+        def found() -> float:
+            words = self._words(lab)
+            clear = self.replacement.privatizer(lab, 1.0, seed=0).clear(words)
+            return sum(clear.values()) / max(1, words.total)
+
+        return lab.once((type(self), self.replacement, self.task, self.limits, "clear"), found)
 
     def _granted(self, evidence: Evidence, lab: Lab) -> Evidence:
         """The run, to an attacker that has public text and the vendor's model."""
@@ -185,7 +196,11 @@ class WordTrainingCell(TrainingCell):
 
         return evidence.granted(lab.once((type(self), self.public, self.source), read), model.whole)
 
-    def _attacked(self, evidence: Evidence, lab: Lab) -> Iterator[Outcome]:
+    def _attacked(self, run: SplitRun, lab: Lab) -> Iterator[Outcome]:
+        if not self.attacks:
+            return  # words are drawn once more for what attacks are compared with
+        evidence = self._granted(run.evidence(lab), lab)
+
         def view(attack: Attack) -> View:
             if attack.costly and self.attacked_words is not None:
                 attack = replace(attack, tokens=self.attacked_words)
@@ -196,7 +211,7 @@ class WordTrainingCell(TrainingCell):
             same = (self.model, self.replacement, self.share, self.attacked_words, self.public)
             return View(attack, evidence.seen_by(attack), evidence.known_to(attack), truth, same)
 
-        return examined(self.attacks, lab, view)
+        yield from examined(self.attacks, lab, view)
 
 
 @dataclass(frozen=True)
