@@ -11,6 +11,7 @@ import pandas
 import pytest
 import torch
 
+from cutlayer.attacks import Measured
 from cutlayer.core import Proportion
 from cutlayer.customer import Silent
 from cutlayer.recipes import inference, word_cells
@@ -26,6 +27,7 @@ from cutlayer.recipes.replacement import Replacement, Source
 from cutlayer.recipes.word_cells import Spread, spread
 from cutlayer.recipes.word_training import WordsAnswered, WordTrainingCell
 from tests.recipes.test_rapt import sentences, write_texts
+from tests.recipes.worlds import write_split
 
 pytestmark = pytest.mark.usefixtures("needs_words")
 SHIPPED = RECIPE.config
@@ -166,6 +168,44 @@ def varied(data, tmp_path_factory):
         patch.setattr(WordTrainingCell, "run", lambda cell, lab: made)
         patch.setattr(WordTrainingCell, "clear", lambda cell, lab: None)
         return RECIPE.using(config).run(options(data, out, *only), Silent()), out
+
+
+def test_all_that_is_shipped_of_words_and_accuracy_is_told(data, tmp_path, monkeypatch):
+    """Tables and claims of every arm, task, method and share, of numbers of no training."""
+
+    def made(cell, lab):
+        right = int(20 - 10 * (cell.share or 0)) + (cell.arm.components is not None)
+        read = Proportion.of(round(1000 * (1 - (cell.share or 0))), 1000)
+        attacks = (
+            Measured(attack=name, success=read, interval=(0, 1), chance=0.01, p_value=0.0, looks=1, controls=())
+            for name in cell.attacks
+        )
+        return WordsAnswered(
+            ua=Proportion.of(right, 24), right=(True,) * right + (False,) * (24 - right), rows=(40, 16, 24), epochs=1,
+            seconds=1.0, replaced=cell.share, eta=40.0, clear=0.5, attacks=tuple(attacks),
+        )  # fmt: skip
+
+    for part in ("train", "test"):
+        rows = [(text, label, "male", 20, number) for number, (text, label) in enumerate(sentences(60, 6))]
+        columns = ("text", "label", "gender", "age", "author_id")
+        write_split(data, "blog_authorship", part, rows, columns)
+    monkeypatch.setattr(WordTrainingCell, "run", made)
+    monkeypatch.setattr(WordTrainingCell, "clear", lambda cell, lab: None)
+    tasks = dict(SHIPPED.utility.tasks)
+    tasks["blog"] = tasks["blog"].model_copy(update={"topics": None})
+    config = SHIPPED.model_copy(update={"utility": SHIPPED.utility.model_copy(update={"tasks": tasks})})
+    parts = ("table-3", "figure-3", "beyond", "figure-9", "table-4")
+    report = RECIPE.using(config).run(options(data, tmp_path, *parts), Silent())
+    assert not report.failures
+    claims = {each["claim"]: each["held"] for part in parts for each in report.content["parts"][part]["claims"]}
+    assert {claim.partition(",")[0] for claim in claims if "(Table III)" in claim} == {"SST", "QQP", "Blog"}
+    won = "16 principal components: more accurate than PCT2T where as many of the drawn words are read"
+    assert [held for claim, held in claims.items() if won in claim] == [None] * 3
+    (third,) = (each for each in report.tables if each.title == "Where the strongest attack reads as many of all words")
+    arms, methods = SHIPPED.utility.arms, SHIPPED.utility.methods
+    compared = {row[1:4] for row in third.rows if row[0] == "SST"}
+    assert len(compared) == len(methods) * (2 + 2), "the paper's two steps, and warm-up over both of their ends"
+    assert {row[3] for row in third.rows if row[2] == arms["warm"].title} == {arms["pct2t"].title, arms["rapt"].title}
 
 
 def test_what_is_one_of_table_iiis_trainings_is_computed_once(varied):

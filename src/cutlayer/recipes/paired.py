@@ -150,8 +150,9 @@ class EqualReading:
                 if (right := _at(line, read)) is not None:
                     yield Measure(ACCURACY, *right.accuracy, axes={**place, "arm": arm, "read": read})
             for (before, after), share in product(self.pairs, self.at or (None,)):
-                axes: dict[str, Level] = {**place, "arm": after, **({} if share is None else {"read": share})}
-                yield gained(lines[before], lines[after], share, axes)
+                axes: dict[str, Level] = {**place, "arm": after, "over": before}
+                at = axes if share is None else {**axes, "read": share}
+                yield gained(lines[before], lines[after], share, at)
 
     def _line(self, results: Results, place: Mapping[str, Level]) -> Line:
         found = []
