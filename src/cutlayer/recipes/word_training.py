@@ -161,10 +161,13 @@ class WordTrainingCell(TrainingCell):
         return warmed_model(lab, self.replacement.privacy(self._eta(lab, self.share), lab), self.arm.warm_up)
 
     def _words(self, lab: Lab) -> Tokens:
-        """Those of the training texts, by name."""
-        reading, train = self.replacement.reading(lab), splits(lab, self.task, self.limits).train
+        """Those of the training texts, by name; read once for all shares and seeds."""
         most = self.training.max_length or lab.model(self.source).template.max_content(1)
-        return reading.read(train, max_content=most)
+
+        def read() -> Tokens:
+            return self.replacement.reading(lab).read(splits(lab, self.task, self.limits).train, max_content=most)
+
+        return lab.once((type(self), self.replacement, self.task, self.limits, most), read)
 
     def _eta(self, lab: Lab, share: float) -> float:
         """That of the share, for the training texts; the same for all seeds."""
