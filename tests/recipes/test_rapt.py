@@ -274,7 +274,7 @@ def trained(tmp_path_factory):
     utility = SHIPPED.utility
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
     changes = {
-        "tasks": {name: utility.tasks[name] for name in ("sst2", "qqp")}, "elsewhere": ("pct2t",), "arms": arms,
+        "tasks": {name: utility.tasks[name] for name in ("sst2", "qqp")}, "core": ("pct2t",), "arms": arms,
         "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]},
     }  # fmt: skip
     attacks = ("nearest-neighbour",)  # those that fit a channel take most of the time, and have tests of their own
@@ -341,6 +341,29 @@ def test_words_in_clear_count_as_read(trained):
         assert found["read, all words"] == pytest.approx(clear + (1 - clear) * found["success"])
         # the nearest word of what was released is what was released
         assert found["read, all words"] == pytest.approx(1 - found["replaced"], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("part", "setting", "value", "said"),
+    [
+        ("table-3", "utility.order", "[t2t, pct3t]", "no arm named 'pct3t'.*Did you mean 'pct2t'"),
+        ("table-3", "utility.core", "[clear, t2]", "no arm named 't2'"),
+        ("figure-3", "utility.attacked", "lara", "no method of tuning named 'lara'.*Did you mean 'lora'"),
+        ("beyond", "beyond.tasks", "[sst]", "no task named 'sst'.*Did you mean 'sst2'"),
+        ("figure-4", "comparison.ours", "[rapt, pct]", "no arm named 'pct'"),
+        ("figure-9", "utility.order", "[t2t, none]", "no arm named 'none'"),
+        ("table-4", "larger.arms", "[clear, t3t]", "no arm named 't3t'"),
+        ("table-5", "writing.order", "[t2t, rapt]", "no arm named 'rapt'"),
+        ("table-7", "intrinsic.without", "plane", "no arm named 'plane'"),
+        ("figure-6", "categories.method", "prefixes", "no method of tuning named 'prefixes'"),
+        ("figure-8", "geometry.closer", "rapd", "no arm named 'rapd'"),
+    ],
+)
+def test_names_of_other_settings_that_are_none_are_refused(tmp_path, part, setting, value, said):
+    asked = options(tmp_path, tmp_path / "out", only=(part,))
+    with pytest.raises(ConfigError, match=said):
+        RECIPE.run(asked.model_copy(update={"settings": {setting: value}}), Silent())
+    assert not (tmp_path / "out" / "cells").exists()
 
 
 # ---------------------------------------------------------------- warm-up

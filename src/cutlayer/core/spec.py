@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -143,6 +143,14 @@ def allowed(fault: ErrorDetails) -> str:
     return f"is no setting here, but of {' and '.join(sorted(kinds))}" if kinds else "is no setting here"
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """What to raise where nothing of a kind has a name, with the nearest name that something has."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
+    return ConfigError(f"There is no {kind} named {name!r}.", remedy=hint)
+
+
 class Registry(Generic[T]):
     """Names for the parts of one kind.
 
@@ -206,9 +214,7 @@ class Registry(Generic[T]):
             if name not in self._loaded:
                 self._loaded[name] = self._checked(_load(entries[name], self.kind), entries[name])
             return self._loaded[name]
-        close = difflib.get_close_matches(name, list(self), n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(self)}."
-        raise ConfigError(f"There is no {self.kind} named {name!r}.", remedy=hint)
+        raise unknown(self.kind, name, self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._parts, *self._entries()}))

@@ -67,7 +67,7 @@ class Protected(Protocol):
     @property
     def arms(self) -> Mapping[str, Arm]: ...
     @property
-    def order(self) -> tuple[str, ...]: ...
+    def ordered(self) -> Mapping[str, Arm]: ...
     @property
     def methods(self) -> Mapping[str, TuningSpec]: ...
     @property
@@ -200,7 +200,7 @@ def compare_words(
 
     Args:
         scenarios: Trainings of all arms, attacked.
-        words: The arms; each of `order` is compared with the first of it.
+        words: The arms; each of `ordered` is compared with the first of it.
         attacks: What reads words.
         paper: What it says.
     """
@@ -208,7 +208,7 @@ def compare_words(
     arms, replaced = Axis("arm", "arm", titles), Axis("replaced", "", lambda share: f"{percent(share, 0)} %")
     plane = Plane(arms, replaced, READ, read=True)
     places = {LAYOUT.axis("attack").text(attack): {"attack": attack} for attack in (*attacks, STRONGEST)}
-    first, *others = words.order
+    first, *others = words.ordered
     claims = [
         plane.ahead(
             f"{about}: {titles[own]} is more accurate than {titles[first]} where as little is read (Figure 9).",

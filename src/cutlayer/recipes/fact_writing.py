@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise, product
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import torch
 from pydantic import BaseModel, Field
@@ -21,7 +21,7 @@ from cutlayer.privacy import NoPrivacy, PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.bleu import Counts, bleu_counts, bleu_gain, corpus_bleu
-from cutlayer.recipes.options import Setting
+from cutlayer.recipes.options import Setting, named
 from cutlayer.recipes.replacement import Candidates, Replacement, Source
 from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.tasks import SPLIT_SEED, data_file
@@ -273,13 +273,18 @@ class WritingSpec(Spec):
     files: FactFiles
     model: str
     space: str
-    arms: Mapping[str, EntityArm]
+    arms: Annotated[Mapping[str, EntityArm], named("arm")]
     order: tuple[str, ...]
     methods: Mapping[str, TuningSpec]
     training: Mapping[str, Mapping[str, Setting]]
     replaced: float = Field(gt=0, lt=1)
     num_beams: int = Field(ge=2)
     max_new_tokens: int = Field(ge=1)
+
+    @property
+    def ordered(self) -> Mapping[str, EntityArm]:
+        """The arms of `order`."""
+        return {name: self.arms[name] for name in self.order}
 
     def scenarios(self, lab: Lab, limits: FactLimits, said: Mapping[str, Mapping[str, Setting]]) -> Iterator[Scenario]:
         """All arms by all methods.
@@ -300,18 +305,18 @@ class WritingSpec(Spec):
             yield from Scenario.each(lab.options.seeds, cell, arm=name, method=method)
 
 
-def gains(results: Results, order: Sequence[str], arms: Mapping[str, EntityArm]) -> Iterator[Measure]:
-    """By how much each arm's BLEU is above that of the arm before it, by method and test file, over all seeds."""
+def gains(results: Results, arms: Mapping[str, EntityArm]) -> Iterator[Measure]:
+    """By how much each arm's BLEU is above that of the one before it, by method and test file, over all seeds."""
     found = results.of(FactCell)
     for method in dict.fromkeys(cell.tuning.method for cell, _ in found):
         own = [(cell, wrote) for cell, wrote in found if cell.tuning.method == method]
-        for first, second in pairwise(order):
-            pair = [[wrote for cell, wrote in own if cell.arm == arms[name]] for name in (first, second)]
+        for before, (name, arm) in pairwise(arms.items()):
+            pair = [[wrote for cell, wrote in own if cell.arm == each] for each in (before[1], arm)]
             if not all(pair) or len(pair[0]) != len(pair[1]):
                 continue
             for place in (SEEN, UNSEEN, ALL):
                 value, low, high = bleu_gain(*(_over_seeds(runs, place) for runs in pair))
-                axes: dict[str, Level] = {"method": method, "arm": second, "of": place}
+                axes: dict[str, Level] = {"method": method, "arm": name, "of": place}
                 n = len(pair[0][0].of(place))
                 yield Measure(GAINED, value, n=n, lower=low, upper=high, axes=axes)
 

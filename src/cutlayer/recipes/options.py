@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cutlayer.core import ConfigError, Deviation, Fault, Spec
-from cutlayer.core.spec import checked
+from cutlayer.core.spec import checked, unknown
 
 S = TypeVar("S", bound=Spec)
+V = TypeVar("V")
 C = TypeVar("C", bound="RecipeConfig[Any]")
 Setting = float | int | str | bool | None
 
@@ -78,6 +79,27 @@ class RecipeConfig(Spec, Generic[S]):
         if size not in self.sizes:
             raise ConfigError([Fault("size", size.value, f"must be one of this recipe's: {', '.join(self.sizes)}")])
         return self.sizes[size]
+
+
+class Named(dict[str, V]):
+    """Settings by name, of which other settings name some: an unknown name is a user's error.
+
+    Args:
+        kind: What they are, for messages.
+        items: Them.
+    """
+
+    def __init__(self, kind: str, items: Mapping[str, V]) -> None:
+        super().__init__(items)
+        self._kind = kind
+
+    def __missing__(self, name: str) -> V:
+        raise unknown(self._kind, name, self)
+
+
+def named(kind: str) -> AfterValidator:
+    """Makes `Named` of a field that is a mapping."""
+    return AfterValidator(lambda items: Named(kind, items))
 
 
 def read_yaml(folder: str, name: str) -> dict[str, Any]:

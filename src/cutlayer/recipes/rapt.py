@@ -132,11 +132,11 @@ def table_5(c: RaptConfig, lab: Lab) -> Part:
             f"{METHODS(method)}: {titles[second]} writes better than {titles[first]} (Table V).", BLEU_GAINED,
             {"method": method, "arm": second, "of": BOTH}, stated=PAPER["table_5"]["gained"].get(second, ""),
         )
-        for method, (first, second) in product(asked.methods, pairwise(asked.order))
+        for method, (first, second) in product(asked.methods, pairwise(asked.ordered))
     ]  # fmt: skip
     return LAYOUT.part(
         "table-5", list(asked.scenarios(lab, scale.facts, scale.writing)), {"arms": Axis("arm", "entities", titles)},
-        stated=stated, claims=claims, derived=lambda results: gains(results, asked.order, asked.arms),
+        stated=stated, claims=claims, derived=lambda results: gains(results, asked.ordered),
         further=[examples],
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,7 +17,7 @@ from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
-from cutlayer.recipes.options import Setting, read_yaml
+from cutlayer.recipes.options import Setting, named, read_yaml
 from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
@@ -32,8 +33,13 @@ METHODS = LAYOUT.axis("method").text
 
 
 class UtilityScale(Spec):
-    """What `--size` changes: rows and training, of a task too; what reads releases, of how many words; the warm-up."""
+    """What `--size` changes: rows and training, of a task too; what reads releases, of how many words; the warm-up.
 
+    Attributes:
+        reduced: Methods of tuning that train only `core` arms, on the first task, at the last share.
+    """
+
+    reduced: tuple[str, ...] = ()
     limits: Limits = Limits()
     training: Mapping[str, Setting] = {}
     task_training: Mapping[str, Mapping[str, Setting]] = {}
@@ -47,7 +53,7 @@ class UtilitySpec(Spec):
 
     Attributes:
         tasks: Data sets, by name. Every arm is trained on the first, which other parts of the recipe take, too.
-        elsewhere: The arms that are trained on the others.
+        core: The arms that are trained on the others, too, and by every method at every size.
         arms: Ways to protect its texts, by name; the first leaves them as they are.
         order: Of the arms, those of which the paper finds that each gains over the one before it.
         controls: Pairs of arms that differ in one thing; what either lacks is left out.
@@ -59,12 +65,12 @@ class UtilitySpec(Spec):
         public: What the attacker reads beforehand.
     """
 
-    tasks: Mapping[str, Task] = Field(min_length=1)
-    elsewhere: tuple[str, ...] = ()
-    arms: Mapping[str, Arm]
+    tasks: Annotated[Mapping[str, Task], named("task")] = Field(min_length=1)
+    core: tuple[str, ...] = ()
+    arms: Annotated[Mapping[str, Arm], named("arm")]
     order: tuple[str, ...]
     controls: tuple[tuple[str, str], ...] = ()
-    methods: Mapping[str, TuningSpec]
+    methods: Annotated[Mapping[str, TuningSpec], named("method of tuning")]
     training: Mapping[str, Setting]
     replaced: tuple[float, ...] = Field(min_length=1)
     space: str
@@ -76,9 +82,10 @@ class UtilitySpec(Spec):
         """The first one's name."""
         return next(iter(self.tasks))
 
-    def trained_on(self, task: str) -> Mapping[str, Arm]:
-        """The arms of a task."""
-        return self.arms if task == self.task else {name: self.arms[name] for name in self.elsewhere}
+    @property
+    def ordered(self) -> Mapping[str, Arm]:
+        """The arms of `order`."""
+        return {name: self.arms[name] for name in self.order}
 
 
 class Aim(Spec):
@@ -104,7 +111,7 @@ class BeyondSpec(Spec):
     """
 
     tasks: tuple[str, ...] = Field(min_length=1)
-    arms: Mapping[str, Arm]
+    arms: Annotated[Mapping[str, Arm], named("arm")]
     method: str
     replaced: tuple[float, ...] = Field(min_length=1)
     read: tuple[float, ...] = Field(min_length=1)
@@ -204,6 +211,15 @@ class Utility:
             )
         ]
 
+    def asked_of(self, task: str, method: str) -> tuple[Mapping[str, Arm], tuple[float, ...]]:
+        """The arms and shares that part `table-3` trains on a task by a method; no share where it trains none."""
+        asked, reduced = self.asked, method in self.scale.reduced
+        if reduced and task != asked.task:
+            return {}, ()
+        whole = task == asked.task and not reduced
+        arms = asked.arms if whole else {name: asked.arms[name] for name in asked.core}
+        return arms, asked.replaced[-1:] if reduced else asked.replaced
+
     @property
     def tasks(self) -> Axis:
         """Data sets as readers see them."""
@@ -220,25 +236,22 @@ def table_3(of: Utility) -> Part:
     """Accuracy by task, arm and method of tuning, at shares of words replaced, and where attackers read as much."""
     asked, titles = of.asked, {name: arm.title for name, arm in of.asked.arms.items()}
     warm = [name for name, arm in asked.arms.items() if arm.warm_up is not None]
-    ours = [pair for pair in product(asked.order[-2:], warm) if len(set(pair)) == 2]
-    told = dict.fromkeys(ours, "ours") | dict.fromkeys(pairwise(asked.order), "Table III")
+    order = list(asked.ordered)
+    ours = [pair for pair in product(order[-2:], warm) if len(set(pair)) == 2]
+    told = dict.fromkeys(ours, "ours") | dict.fromkeys(pairwise(order), "Table III")
     scenarios: list[Scenario] = []
     claims: list[Claim] = []
     derived: list[Derived] = []
-    for task, about in asked.tasks.items():
-        arms = asked.trained_on(task)
+    for (task, about), method in product(asked.tasks.items(), asked.methods):
+        arms, shares = of.asked_of(task, method)
         here = {pair: source for pair, source in told.items() if set(pair) <= arms.keys()}
         controls = [pair for pair in asked.controls if pair not in told and set(pair) <= arms.keys()]
-        places: list[dict[str, Level]] = []
-        said = []
-        for method, share in product(asked.methods, asked.replaced):
-            places.append({"task": task, "method": method, "replaced": share})
-            said.append(f"{about.title}, {METHODS(method)}, {100 * share:g} % replaced")
-        gains = Gains([*here, *controls], places)
-        lines = [{"task": task, "method": method} for method in asked.methods]
-        scenarios += of.trained(asked.methods, arms, asked.replaced, task=task)
+        line: dict[str, Level] = {"task": task, "method": method}
+        gains = Gains([*here, *controls], [{**line, "replaced": share} for share in shares])
+        scenarios += of.trained([method], arms, shares, task=task)
+        said = [f"{about.title}, {METHODS(method)}, {100 * share:g} % replaced" for share in shares]
         claims += gains.claims(here, titles, said)
-        derived += [gains, EqualReading(list(here), lines, {"method": asked.attacked})]
+        derived += [gains, EqualReading(list(here), [line], {"method": asked.attacked})]
     shown = {"arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles), "tasks": of.tasks}
     return LAYOUT.part(
         "table-3", scenarios, shown, claims=claims,
@@ -246,8 +259,7 @@ def table_3(of: Utility) -> Part:
         details={"clear": next(iter(asked.arms))},
         stated=[
             each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
-            if each.axes["task"] in asked.tasks and each.axes["method"] in asked.methods
-            and each.axes["replaced"] in (0.0, *asked.replaced)
+            if any(each.axes.items() <= scenario.axes.items() for scenario in scenarios)
         ],
     )  # fmt: skip
 
@@ -263,7 +275,7 @@ def figure_3(of: Utility) -> Part:
             (titles[first], {"arm": first, "replaced": share, "attack": attack}),
             (titles[second], {"arm": second, "replaced": share, "attack": attack}),
         )
-        for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.order))
+        for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.ordered))
     ]  # fmt: skip
     scenarios = of.trained([asked.attacked], protected, asked.replaced)
     return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
@@ -347,12 +359,12 @@ def figure_8(of: Utility) -> Part:
         },
         texts=asked.texts,
     )  # fmt: skip
-    claims = []
+    claims, closer = [], arms[asked.closer].title
     for space in (PLANE, WHOLE):
         place = {"space": space, "weights": OWN}
         claims.append(
             above(
-                f"{titles[asked.closer]}: closer to the unprotected run at the last block than at the first ({space}).",
+                f"{closer}: closer to the unprotected run at the last block than at the first ({space}).",
                 CLOSER, {**place, "arm": asked.closer}, stated=PAPER["figure_8"]["closer"],
             )
         )  # fmt: skip
