@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import product
 from unittest.mock import Mock
 
 import pandas
@@ -20,7 +21,8 @@ from cutlayer.recipes.lab import Lab, Model
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.paired import EQUAL, GAINED
-from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale
+from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale, _utility
+from cutlayer.recipes.stated import _settings
 from cutlayer.recipes.word_training import Arm
 from tests.recipes.worlds import write_split
 
@@ -275,7 +277,7 @@ def trained(tmp_path_factory):
     arms = {name: utility.arms[name] for name in ("clear", "pct2t", "rapt")}
     changes = {
         "tasks": {name: utility.tasks[name] for name in ("sst2", "qqp")}, "core": ("pct2t",), "arms": arms,
-        "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]},
+        "order": ("pct2t", "rapt"), "methods": {"lora": utility.methods["lora"]}, "rates": {"lora": (0.002,)},
     }  # fmt: skip
     attacks = ("nearest-neighbour",)  # those that fit a channel take most of the time, and have tests of their own
     tiny = SHIPPED.sizes[Size.TINY].model_copy(update={"attacks": attacks})
@@ -290,7 +292,7 @@ def trained(tmp_path_factory):
             "sizes": {Size.TINY: tiny},
         }
     )
-    only = ("table-3", "figure-3", "beyond")
+    only = ("rates", "table-3", "figure-3", "beyond")
     return RECIPE.using(config).run(options(folder, out, only=only), Silent())
 
 
@@ -326,6 +328,35 @@ def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(t
     assert list(compared["read"]) == [0.3, 0.4, 0.3, 0.4]
     assert set(compared["note"]) == {"fewer than two shares"}
     assert [each["held"] for each in trained.content["parts"]["beyond"]["claims"]] == [None, None, None]
+
+
+def test_rates_are_tried_on_dev_of_unprotected_text_and_by_default_fit_the_models_width(trained):
+    frame = pandas.DataFrame(trained.content["table"])
+    (tried,) = frame[(frame["part"] == "rates") & (frame["metric"] == "UA")].itertuples()
+    assert (tried.method, tried.rate, tried.n) == ("lora", 0.002, 6), "a tenth of 60 texts"
+    cells = [each["cell"] for each in trained.content["cells"]]
+    rates = {cell["training"]["learning_rate"] for cell in cells if "arm" in cell}
+    assert rates == {8e-4}, "3e-4 at a width of 1024, and MiniLM has 384"
+
+
+def test_at_full_the_papers_training_is_that_of_every_arm(tmp_path):
+    asked = options(tmp_path, tmp_path / "out", size=Size.FULL)
+    with Lab(asked) as lab:
+        of = _utility(SHIPPED, lab)
+        for method, (task, train) in product(SHIPPED.utility.methods, {"sst2": "train", "qqp": "train"}.items()):
+            cell = of.cell(method, "pct2t", 0.15, task)
+            told = dict(_settings(cell.training, cell.tuning))
+            assert (cell.task.train, cell.limits.train) == (train, None)
+            for setting in (
+                "optimiser",
+                "schedule of the learning rate",
+                "learning rate",
+                "batch size",
+                "tokens per text",
+            ):
+                assert told[setting] == PAPER["training"][setting]["same"]
+            assert cell.training.epochs == cell.training.patience == 4
+            assert "warm-up of the learning rate" not in told
 
 
 def test_words_in_clear_count_as_read(trained):

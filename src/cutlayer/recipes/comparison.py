@@ -133,7 +133,9 @@ class Compared:
         return {
             "task": self._words.tasks[asked.task], "limits": scale.limits, "tuning": tuning,
             "model": self._lab.model().fingerprint,
-            "training": settled(Objective.CLASSIFICATION, tuning, {**asked.training, **scale.training}),
+            "training": settled(
+                Objective.CLASSIFICATION, tuning, {**asked.training, **scale.training}, self._lab.model().learner
+            ),
             "attacker": asked.attacker,
         }  # fmt: skip
 

@@ -7,7 +7,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,7 @@ from cutlayer.attacks import PublicText
 from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, StorageError, Tokens
 from cutlayer.core.executors import Executor, executor
 from cutlayer.customer import Client, Home, Progress, Silent
+from cutlayer.customer.defaults import PAPERS, Learner
 from cutlayer.customer.handout import local_archive
 from cutlayer.data import tokenise
 from cutlayer.models import (
@@ -33,6 +34,7 @@ from cutlayer.models import (
     Bottom,
     Family,
     Head,
+    Kind,
     Quantization,
     Template,
     block_list,
@@ -166,6 +168,12 @@ class Model:
     @cached_property
     def template(self) -> Template:
         return Template.from_tokenizer(self.tokenizer, max_length=self.limit)
+
+    @cached_property
+    def learner(self) -> Learner:
+        """What a classifier's default schedule depends on; as many texts as of SAP's, so that epochs are not more."""
+        drops_out = self.family.kind is not Kind.ENCODER_DECODER
+        return replace(PAPERS, width=self.whole.config.hidden_size, drops_out=drops_out)
 
     @cached_property
     def search(self) -> NeighbourSearch:

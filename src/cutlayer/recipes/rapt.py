@@ -39,6 +39,7 @@ from cutlayer.recipes.rapt_utility import (
     figure_3,
     figure_8,
     figure_9,
+    rates,
     table_3,
     table_4,
 )
@@ -231,8 +232,8 @@ def _(c: RaptConfig, lab: Lab) -> Part:
 
 
 _OF_UTILITY: Mapping[str, Callable[[Utility], Part]] = {
-    "table-3": table_3, "figure-3": figure_3, "beyond": beyond, "figure-9": figure_9, "table-4": table_4,
-    "figure-8": figure_8,
+    "rates": rates, "table-3": table_3, "figure-3": figure_3, "beyond": beyond, "figure-9": figure_9,
+    "table-4": table_4, "figure-8": figure_8,
 }  # fmt: skip
 _OF_VARIED: Mapping[str, Callable[[Varied], Part]] = {
     "table-6": table_6, "table-7": table_7, "table-8": table_8, "figure-5": figure_5,

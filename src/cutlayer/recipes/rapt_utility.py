@@ -36,10 +36,14 @@ class UtilityScale(Spec):
     """What `--size` changes: rows and training, of a task too; what reads releases, of how many words; the warm-up.
 
     Attributes:
+        files: The file that a task trains on, where it is another.
         reduced: Methods of tuning that train only `core` arms, on the first task, at the last share.
+        rates: The learning rate of methods that do not take their default.
     """
 
+    files: Mapping[str, str] = {}
     reduced: tuple[str, ...] = ()
+    rates: Mapping[str, float] = {}
     limits: Limits = Limits()
     training: Mapping[str, Setting] = {}
     task_training: Mapping[str, Mapping[str, Setting]] = {}
@@ -58,6 +62,7 @@ class UtilitySpec(Spec):
         order: Of the arms, those of which the paper finds that each gains over the one before it.
         controls: Pairs of arms that differ in one thing; what either lacks is left out.
         methods: Of tuning, by name.
+        rates: Learning rates that part `rates` tries of each.
         training: How all are trained.
         replaced: Shares of all words that the etas shall replace.
         space: As of part `grammar`.
@@ -71,6 +76,7 @@ class UtilitySpec(Spec):
     order: tuple[str, ...]
     controls: tuple[tuple[str, str], ...] = ()
     methods: Annotated[Mapping[str, TuningSpec], named("method of tuning")]
+    rates: Mapping[str, tuple[float, ...]] = {}
     training: Mapping[str, Setting]
     replaced: tuple[float, ...] = Field(min_length=1)
     space: str
@@ -176,6 +182,8 @@ class Utility:
         """What those of a task have in common, of the first by default."""
         asked, scale, shown = self.asked, self.scale, self.geometry
         name = task or asked.task
+        about = asked.tasks[name]
+        about = about.model_copy(update={"train": scale.files.get(name, about.train)})
         said = {**asked.training, **scale.training, **scale.task_training.get(name, {})}
         read = [
             (arm, tuning, shown.replaced if arm.words else None)
@@ -183,8 +191,9 @@ class Utility:
             if name == asked.task and method == shown.method and arm_name in shown.arms
         ]
         return Trainings(
-            self.lab, asked.tasks[name], scale.limits, said, asked.space, asked.public, scale.attacked_words, read
-        )
+            self.lab, about, scale.limits, said, asked.space, asked.public, scale.attacked_words, read,
+            scale.rates,
+        )  # fmt: skip
 
     def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:
         """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
@@ -230,6 +239,21 @@ class Utility:
             return arm
         training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.scale.warm_up})
         return arm.model_copy(update={"warm_up": arm.warm_up.model_copy(update={"training": training})})
+
+
+def rates(of: Utility) -> Part:
+    """Accuracy on dev of unprotected text by learning rate, from which Table III's rates are chosen."""
+    asked, trainings = of.asked, of.trainings()
+    scenarios = [
+        scenario
+        for method, tried in asked.rates.items() for rate in tried
+        for scenario in Scenario.each(
+            of.lab.options.seeds, trainings.unprotected(asked.methods[method], rate), method=method, rate=rate
+        )
+    ]  # fmt: skip
+    taken = {method: trainings.training(tuning).learning_rate for method, tuning in asked.methods.items()}
+    told = ", ".join(f"{METHODS(method)} {rate:g}" for method, rate in taken.items())
+    return LAYOUT.part("rates", scenarios, {"taken": told, "title": asked.tasks[asked.task].title})
 
 
 def table_3(of: Utility) -> Part:
@@ -329,7 +353,7 @@ def table_4(of: Utility) -> Part:
     titles = {name: arm.title for name, arm in arms.items()}
     larger = {
         "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantize, "attacks": (),
-        "kept": False,
+        "kept": False, "training": of.trainings().training(of.asked.methods[asked.method], asked.model),
     }  # fmt: skip
 
     def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:

@@ -38,7 +38,7 @@ from cutlayer.customer import (
 )
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora
-from cutlayer.customer.defaults import settle_training
+from cutlayer.customer.defaults import PAPERS, Learner, settle_training
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.run import Run
 from cutlayer.data import Dataset, tokenise
@@ -103,9 +103,9 @@ def calibrated(
     return lab.etas(tokens, shares, about=about, model=model)
 
 
-def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any]) -> TrainSpec:
-    """How a recipe trains: settings of `Training` that it says, and the defaults of what it does not say."""
-    return settle_training(Training(**said), objective, tuning)
+def settled(objective: Objective, tuning: TuningSpec, said: Mapping[str, Any], learner: Learner = PAPERS) -> TrainSpec:
+    """How a recipe trains: settings of `Training` that it says, and a learner's defaults of what it does not say."""
+    return settle_training(Training(**said), objective, tuning, learner)
 
 
 # ---------------------------------------------------------------- over the road
@@ -142,18 +142,27 @@ def split_run(
     customer: str,
     *,
     train_bottom: TrainBottom = TrainBottom.FROZEN,
+    on_dev: bool = False,
     **settings: Any,
 ) -> Iterator[SplitRun]:
     """Trains a classifier over the road, with further settings of `Client.finetune`.
 
     The run stays in the cell's folder until `discard` removes it.
+
+    Args:
+        cell: What is trained.
+        lab: Where.
+        customer: Whose folder and secret.
+        train_bottom: Whether and how blocks at the customer are trained.
+        on_dev: Whether accuracy is that on dev, and the test texts stay unseen.
+        settings: Of `Client.finetune`.
     """
     data = splits(lab, cell.task, cell.limits)
     tuning = cell.tuning.model_copy(update={"train_bottom": train_bottom})
     with closing(cell.client(lab, customer)) as client:
         result = client.finetune(
-            data.train, dev=data.dev, test=data.test, tuning=tuning, training=cell.training, seed=cell.seed,
-            out=lab.scratch(cell), progress=lab.progress, **settings,
+            data.train, dev=data.dev, test=None if on_dev else data.test, tuning=tuning, training=cell.training,
+            seed=cell.seed, out=lab.scratch(cell), progress=lab.progress, **settings,
         )  # fmt: skip
         yield SplitRun(result, client, data, cell.vendor_model(lab))
 
@@ -289,8 +298,16 @@ class CentralisedCell(TrainingCell):
         return Trained(ua=run.accuracy, rows=rows, epochs=epochs, seconds=run.seconds)
 
 
-class SplitCell(TrainingCell):
-    """The same over the road; each seed is a customer with a secret of its own.
+class RoadCell(TrainingCell):
+    """The same over the road; each seed is a customer with a secret of its own."""
+
+    def clear(self, lab: Lab) -> None:
+        """The transcript of a trainable bottom is as large as its epochs' releases."""
+        discard(self, self.client(lab, str(self.seed)), lab)
+
+
+class SplitCell(RoadCell):
+    """A classifier whose tokens or rows are noisy.
 
     Attributes:
         eta: Privacy parameter; eta0 under CTI; infinite for no privacy.
@@ -338,10 +355,6 @@ class SplitCell(TrainingCell):
         if self.place is Place.ACTIVATIONS:
             return Vector(eta=self.eta, place=self.place, cti=cti)
         return TextToText(eta=self.eta, cti=cti)
-
-    def clear(self, lab: Lab) -> None:
-        """The transcript of a trainable bottom is as large as its epochs' releases."""
-        discard(self, self.client(lab, str(self.seed)), lab)
 
     def measures(self, result: Trained) -> Iterator[Measure]:
         """With privacy: of the run's own attack without a name, of the others by theirs."""

@@ -8,14 +8,14 @@ their number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
 from cutlayer.core import Cut, DataError, Spec, Tokens
-from cutlayer.customer import Objective, TuningSpec
+from cutlayer.customer import Objective, TrainSpec, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy import NoPrivacy
@@ -26,11 +26,10 @@ from cutlayer.recipes.replacement import Candidates, Draw, Replacement, Source
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import (
+    RoadCell,
     SplitRun,
     Trained,
-    TrainingCell,
     View,
-    discard,
     examined,
     settled,
     split_run,
@@ -93,7 +92,7 @@ class WordsAnswered(WordsTrained):
     right: tuple[bool, ...]
 
 
-class WordTrainingCell(TrainingCell):
+class WordTrainingCell(RoadCell):
     """A classifier of one arm.
 
     Attributes:
@@ -137,9 +136,6 @@ class WordTrainingCell(TrainingCell):
             if eta is not None:
                 found = {"clear": self._clear(lab), "attacks": tuple(self._attacked(run, lab))}
             return WordsAnswered(**{**dict(Trained.of(run.result)), "right": labelled_right(run), "eta": eta, **found})
-
-    def clear(self, lab: Lab) -> None:
-        discard(self, self.client(lab, str(self.seed)), lab)
 
     def measures(self, result: Any) -> Iterator[Measure]:
         yield from super().measures(result)
@@ -217,6 +213,18 @@ class WordTrainingCell(TrainingCell):
         yield from examined(self.attacks, lab, view)
 
 
+class RateCell(RoadCell):
+    """Unprotected text, measured on dev: what a learning rate is chosen by."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-{self.tuning.method}-rate{self.training.learning_rate:g}-s{self.seed}"
+
+    def run(self, lab: Lab) -> Trained:
+        with split_run(self, lab, str(self.seed), cut=Cut(bottom=None), privacy=NoPrivacy(), on_dev=True) as run:
+            return Trained.of(run.result)
+
+
 @dataclass(frozen=True)
 class Trainings:
     """What trainings of one recipe at one size have in common.
@@ -226,6 +234,7 @@ class Trainings:
         task: The data set.
         limits: Its rows, at most.
         said: Settings of training, beside the defaults.
+        rates: The learning rate of each method of tuning that does not take its default.
         space: Gives words their vectors.
         public: What attackers read beforehand.
         attacked_words: As of `WordTrainingCell`.
@@ -240,6 +249,7 @@ class Trainings:
     public: TextFile
     attacked_words: int | None = None
     kept: Sequence[tuple[Arm, TuningSpec, float | None]] = ()
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def cell(
         self, arm: Arm, tuning: TuningSpec, share: float | None, *, space: str = "", attacks: tuple[str, ...] = ()
@@ -247,10 +257,23 @@ class Trainings:
         """One of them; without a share where text leaves as it is."""
         return WordTrainingCell(
             task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
-            training=settled(Objective.CLASSIFICATION, tuning, self.said), arm=arm, share=share,
+            training=self.training(tuning), arm=arm, share=share,
             space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
             public=self.public, kept=space in ("", self.space) and (arm, tuning, share) in self.kept,
         )  # fmt: skip
+
+    def unprotected(self, tuning: TuningSpec, rate: float) -> RateCell:
+        """A rate that is tried on text as it is."""
+        said = {**self.said, "learning_rate": rate}
+        return RateCell(
+            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
+            training=settled(Objective.CLASSIFICATION, tuning, said, self.lab.model().learner),
+        )  # fmt: skip
+
+    def training(self, tuning: TuningSpec, source: str | None = None) -> TrainSpec:
+        """How a method trains a model, the recipe's by default."""
+        rate = {"learning_rate": self.rates[tuning.method]} if tuning.method in self.rates else {}
+        return settled(Objective.CLASSIFICATION, tuning, {**self.said, **rate}, self.lab.model(source).learner)
 
 
 def labelled_right(run: SplitRun) -> tuple[bool, ...]:
