@@ -95,9 +95,9 @@ class UtilitySpec(Spec):
 
 
 class Aim(Spec):
-    """How accurate which arm shall be where the strongest attack reads a share of the drawn words."""
+    """How accurate which arms shall be where the strongest attack reads a share of the drawn words."""
 
-    arm: str
+    arms: tuple[str, ...] = Field(min_length=1)
     read: float
     accuracy: float
 
@@ -110,6 +110,7 @@ class BeyondSpec(Spec):
         arms: Ways to replace their words, by name; the others are compared with the first.
         method: Of tuning, of Table III's.
         replaced: Shares of all words that the etas shall replace.
+        dear: Arms that are run at some of these shares alone, as each takes a warm-up.
         read: Shares of the words that are drawn, read by the strongest attack, at which accuracies are compared.
         aim: What a privatization shall reach; its share is among `read`.
         attacks: What reads them.
@@ -120,6 +121,7 @@ class BeyondSpec(Spec):
     arms: Annotated[Mapping[str, Arm], named("arm")]
     method: str
     replaced: tuple[float, ...] = Field(min_length=1)
+    dear: Mapping[str, tuple[float, ...]] = {}
     read: tuple[float, ...] = Field(min_length=1)
     aim: Aim
     attacks: tuple[str, ...]
@@ -197,7 +199,7 @@ class Utility:
 
     def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:
         """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
-        arm = self._at_size(self.asked.arms[name])
+        arm = self.at_size(self.asked.arms[name])
         attacks = self.scale.attacks if arm.words and method == self.asked.attacked else ()
         return self.trainings(task).cell(arm, self.asked.methods[method], share, attacks=attacks)
 
@@ -234,7 +236,8 @@ class Utility:
         """Data sets as readers see them."""
         return Axis("task", "data set", {name: task.title for name, task in self.asked.tasks.items()})
 
-    def _at_size(self, arm: Arm) -> Arm:
+    def at_size(self, arm: Arm) -> Arm:
+        """An arm with the warm-up that the size has."""
         if arm.warm_up is None:
             return arm
         training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.scale.warm_up})
@@ -313,13 +316,15 @@ def beyond(of: Utility) -> Part:
 
     def cell(_: str, name: str, share: float | None, task: str) -> WordTrainingCell:
         trainings = replace(of.trainings(task), attacked_words=asked.attacked_words)
-        return trainings.cell(asked.arms[name], tuning, share, attacks=asked.attacks)
+        return trainings.cell(of.at_size(asked.arms[name]), tuning, share, attacks=asked.attacks)
 
     scenarios: list[Scenario] = []
     claims: list[Claim] = []
     for task in asked.tasks:
         about = of.asked.tasks[task].title
-        scenarios += of.trained([asked.method], asked.arms, asked.replaced, cell, task)
+        for name, arm in asked.arms.items():
+            shares = asked.dear.get(name, asked.replaced)
+            scenarios += of.trained([asked.method], {name: arm}, shares, cell, task)
         claims += [
             both(
                 f"{about}, {titles[name]}: more accurate than {titles[first]} where as many of the drawn words are "
@@ -328,13 +333,14 @@ def beyond(of: Utility) -> Part:
             )
             for name in others
         ]  # fmt: skip
-        claims.append(
+        claims += [
             at_least(
-                f"{about}, {titles[asked.aim.arm]}: at least {percent(asked.aim.accuracy, 0)} % accurate where "
+                f"{about}, {asked.arms[name].title}: at least {percent(asked.aim.accuracy, 0)} % accurate where "
                 f"{percent(asked.aim.read, 0)} % of the drawn words are read.", ACCURACY, asked.aim.accuracy,
-                {"task": task, "arm": asked.aim.arm, "read": asked.aim.read},
+                {"task": task, "arm": name, "read": asked.aim.read},
             )
-        )  # fmt: skip
+            for name in asked.aim.arms
+        ]  # fmt: skip
     lines = [{"task": task, "method": asked.method} for task in asked.tasks]
     compared = EqualReading([(first, name) for name in others], lines, metric="success", at=asked.read)
     said = {"arms": Axis("arm", "arm", titles), "first": titles[first], "tasks": of.tasks}
