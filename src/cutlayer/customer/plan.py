@@ -31,7 +31,15 @@ from cutlayer.privacy import Spellings, build_privatizer
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, Words
 from cutlayer.privacy.words import IDENTIFYING
 from cutlayer.wire import Form
-from cutlayer.wire.messages import JobSpec, LoopSpec, ModelInfo, OptimiserSpec, ReconstructionSpec, RecordSetSpec
+from cutlayer.wire.messages import (
+    JobSpec,
+    LoopSpec,
+    ModelInfo,
+    OptimiserSpec,
+    ReconstructionSpec,
+    RecordSetSpec,
+    WarmedFor,
+)
 
 
 @dataclass(frozen=True)
@@ -270,7 +278,7 @@ def warn_of_another_warm_up(privacy: PrivacySpec, model: ModelInfo) -> None:
     """Tells, before anything leaves, of a model that learnt to read other releases than this run's."""
     if model.warmed_for is None:
         return
-    own = privacy.model_dump(mode="json")
+    own = WarmedFor.told(privacy.model_dump(mode="json"))
     warmed = model.warmed_for.model_dump(mode="json", exclude_none=True)
     differ = [f"{name} = {warmed[name]} (yours: {own.get(name)})" for name in warmed if own.get(name) != warmed[name]]
     if differ:

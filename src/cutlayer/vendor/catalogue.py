@@ -338,7 +338,7 @@ def _warmed_for(source: str) -> WarmedFor | None:
         return None
     try:
         privacy = json.loads(path.read_bytes())["warmed_for"]["privacy"]
-        return WarmedFor(**{name: privacy[name] for name in WarmedFor.model_fields if name in privacy})
+        return WarmedFor(**WarmedFor.told(privacy))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"{path} does not say what the model was warmed up for.",

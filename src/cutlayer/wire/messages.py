@@ -6,8 +6,11 @@ of a vendor's model. There is no free text, no label name, no column name and no
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints, model_validator
@@ -37,6 +40,7 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Space = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(:[0-9]{1,6})?$")]
 CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-d[0-9]{1,4})?(-t[0-9]{1,4})?$")]
 FileName = ModelName
 """No path, and nothing that is hidden: it has the form of a model's name."""
@@ -122,6 +126,16 @@ class WarmedFor(Message):
     words: Annotated[tuple[Word, ...], Field(max_length=32)] = ()
     candidates: Word | None = None
     draw: Word | None = None
+    space: Space | None = None
+    """Whose token embeddings, without where these lie, and of how many principal components."""
+
+    @classmethod
+    def told(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
+        """What is told of a mechanism's settings, by name: where a space lies is left out."""
+        known = {name: privacy[name] for name in cls.model_fields if privacy.get(name) is not None}
+        if "space" in known:
+            known["space"] = re.sub("[^A-Za-z0-9._:-]", "-", PurePath(known["space"]).name).lstrip("._:-")
+        return known
 
 
 class ModelInfo(Message):

@@ -22,7 +22,9 @@ OWN = Words(eta=30.0, words=("noun", "verb"))
 INFO = ModelInfo(
     name="warm", family="bert", fingerprint="0" * 64, blocks=4, width=32, vocab_size=100, max_length=64, max_bottom=2,
     max_tail=None, parameters=1000,
-    warmed_for=WarmedFor(mechanism="words", eta=30.0, words=("noun", "verb"), candidates="category"),
+    warmed_for=WarmedFor(
+        mechanism="words", eta=30.0, words=("noun", "verb"), candidates="category", space="starter"
+    ),
 )  # fmt: skip
 
 
@@ -42,7 +44,9 @@ def test_a_run_over_the_road_is_warned_before_a_text_leaves(tiny_model: Path, tm
     ("privacy", "differ"),
     [
         (OWN, ""),
-        (OWN.model_copy(update={"space": "another", "noise_window": 9}), ""),
+        (OWN.model_copy(update={"space": "models/starter", "noise_window": 9}), ""),
+        (OWN.model_copy(update={"space": "starter:16"}), "space = starter (yours: starter:16)."),
+        (OWN.model_copy(update={"space": "models/my words"}), "space = starter (yours: my-words)."),
         (OWN.model_copy(update={"eta": 31.0}), "eta = 30.0 (yours: 31.0)."),
         (OWN.model_copy(update={"words": ("all",)}), "words = ['noun', 'verb'] (yours: ['all'])."),
         (OWN.model_copy(update={"candidates": "all"}), "candidates = category (yours: all)."),

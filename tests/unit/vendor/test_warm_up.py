@@ -133,7 +133,8 @@ def test_a_vendor_offers_it_under_a_name_of_its_own_and_its_card_says_for_what(
 ) -> None:
     settings = vendor.init(tmp_path / "data", models=[f"cold={tiny_model}", f"warm={warmed}"])
     cold, warm = (read_card(settings, name) for name in ("cold", "warm"))
-    assert warm.info.warmed_for == WarmedFor(mechanism="words", eta=30.0, words=("noun",), candidates="category")
+    own = WarmedFor(mechanism="words", eta=30.0, words=("noun",), candidates="category", space="somewhere")
+    assert warm.info.warmed_for == own
     assert cold.info.warmed_for is None
     assert warm.info.fingerprint != cold.info.fingerprint
     assert warm.tokenizer == cold.tokenizer
