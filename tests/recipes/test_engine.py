@@ -193,6 +193,14 @@ def test_every_part_has_a_layout_and_no_layout_is_left_over(name):
     assert set(read_yaml("layouts", name)) - {"axes", "shared"} == set(RECIPES[name].parts)
 
 
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_tables_over_all_parts_stand_a_part_that_has_none_of_their_cells(name):
+    """As of a recipe of which one part was run, or no cell was finished."""
+    nothing = Results(long_table({}, Outcomes({})), {}, [])
+    titles = [table.title for told in RECIPES[name]._closing for table in told(nothing) if table.rows]
+    assert titles == (["Where the paper's parts disagree"] if name == "unsplit" else []), "what needs no cell"
+
+
 # ---------------------------------------------------------------- a recipe that is run
 
 

@@ -10,6 +10,7 @@ from sacrebleu.metrics import BLEU
 from cutlayer.core import Cut, Ragged, StorageError
 from cutlayer.customer import Client, Silent
 from cutlayer.models import load_adapter, split
+from cutlayer.recipes import fact_writing
 from cutlayer.recipes.fact_writing import FactCell
 from cutlayer.recipes.lab import Lab, Model
 from cutlayer.recipes.measures.bleu import bleu_counts, bleu_gain, corpus_bleu
@@ -194,8 +195,8 @@ def test_what_leaves_of_facts_and_texts_has_no_entity(written, facts, tmp_path):
         train, *_ = cell._facts(lab)
         client = Client("http://127.0.0.1:1", "key", home=tmp_path / "home")
         rows = [(each.source, *each.references) for each in train]
-        left, made = cell._protected(client, rows, train, eta=10.0)
-        plain, nothing = cell._protected(client, rows, train, eta=None)
+        left, made = fact_writing._protected(client, rows, train, cell._replacement().privacy(10.0, lab))
+        plain, nothing = fact_writing._protected(client, rows, train, None)
     told = str(left).casefold()
     assert not any(word in told for word in ("aarhus", "lovelace", "london", "bakso", "indonesia", "noodle", "almond"))
     for source, *references in left:

@@ -86,15 +86,11 @@ class InferenceConfig(RecipeConfig[Scale]):
 
 def _attacks(results: Results) -> Iterable[Table]:
     """Every attack once, where nothing is hidden and where most is: chance, controls, seconds."""
-    etas, rows = sorted(results.levels("eta")), {}
-    most = max(results.levels("labelled"))
-    for scenario in results.scenarios:
-        cell = scenario.cell
-        if not isinstance(cell, InferenceCell) or cell.seed or cell not in results.cells:
+    cells, rows = dict(results.of(InferenceCell)), {}
+    least, most = min((cell.eta for cell in cells), default=math.inf), max((cell.labelled for cell in cells), default=0)
+    for cell, found in cells.items():
+        if cell.seed or cell.eta not in (least, math.inf) or (cell.column and cell.labelled != most):
             continue
-        if cell.eta not in (etas[0], math.inf) or (cell.column and cell.labelled != most):
-            continue
-        found = results.cells[cell]
         eta = "∞" if math.isinf(cell.eta) else f"{cell.eta:g}"
         rows[cell] = (cell.attack, cell.column, eta, *outcome_texts(found.outcome), f"{found.seconds:.0f}")
     yield Table(
