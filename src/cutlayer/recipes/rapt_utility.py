@@ -193,8 +193,8 @@ class Utility:
             if name == asked.task and method == shown.method and arm_name in shown.arms
         ]
         return Trainings(
-            self.lab, about, scale.limits, said, asked.space, asked.public, scale.attacked_words, read,
-            scale.rates,
+            self.lab, about, scale.limits, said, asked.space, asked.public, scale.attacked_words, kept=read,
+            rates=scale.rates,
         )  # fmt: skip
 
     def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:

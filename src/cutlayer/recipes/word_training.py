@@ -271,8 +271,9 @@ class Trainings:
         )  # fmt: skip
 
     def training(self, tuning: TuningSpec, source: str | None = None) -> TrainSpec:
-        """How a method trains a model, the recipe's by default."""
-        rate = {"learning_rate": self.rates[tuning.method]} if tuning.method in self.rates else {}
+        """How a method trains a model, the recipe's by default; rates that were chosen are of that one."""
+        chosen = source is None and tuning.method in self.rates
+        rate = {"learning_rate": self.rates[tuning.method]} if chosen else {}
         return settled(Objective.CLASSIFICATION, tuning, {**self.said, **rate}, self.lab.model(source).learner)
 
 
