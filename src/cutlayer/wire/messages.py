@@ -40,7 +40,7 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A random 128-bit name, minted by the customer so that a repeated request is the same request."""
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Space = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(:[0-9]{1,6})?$")]
+Space = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 CutSlug = Annotated[str, StringConstraints(pattern=r"^(text|[0-9]{1,4})(-d[0-9]{1,4})?(-t[0-9]{1,4})?$")]
 FileName = ModelName
 """No path, and nothing that is hidden: it has the form of a model's name."""
@@ -131,10 +131,11 @@ class WarmedFor(Message):
 
     @classmethod
     def told(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        """What is told of a mechanism's settings, by name: where a space lies is left out."""
+        """What is told of a mechanism's settings, by name; not where a space lies, nor a name that has no such letter."""
         known = {name: privacy[name] for name in cls.model_fields if privacy.get(name) is not None}
         if "space" in known:
-            known["space"] = re.sub("[^A-Za-z0-9._:-]", "-", PurePath(known["space"]).name).lstrip("._:-")
+            space = re.sub("[^A-Za-z0-9._:-]", "-", PurePath(known.pop("space")).name).lstrip("._:-")[-128:]
+            known |= {"space": space.lstrip("._:-")} if space else {}
         return known
 
 

@@ -61,6 +61,23 @@ def test_it_is_said_which_settings_are_others(privacy: PrivacySpec, differ: str)
     assert [differ in str(each.message) for each in told] == [True] * bool(differ)
 
 
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ("starter", "starter"),
+        ("org/model:16", "model:16"),
+        ("/srv/my:words of 2026", "my:words-of-2026"),
+        ("слова", None),
+        ("слова:16", "16"),
+        ("/", None),
+        ("-" + 300 * "x", 128 * "x"),
+    ],
+)
+def test_a_space_of_any_name_can_be_told_or_left_out(space: str, told: str | None) -> None:
+    privacy = OWN.model_copy(update={"space": space}).model_dump(mode="json")
+    assert WarmedFor(**WarmedFor.told(privacy)).space == told
+
+
 def test_a_folder_that_does_not_say_what_for_is_refused(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
     source = Path(shutil.copytree(tiny_model, tmp_path / "warm"))
     for told in ("{}", '{"warmed_for": {"privacy": {"mechanism": "words"}}}', "no JSON"):
