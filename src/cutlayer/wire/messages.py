@@ -131,7 +131,7 @@ class WarmedFor(Message):
 
     @classmethod
     def told(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        """What is told of a mechanism's settings, by name; not where a space lies, nor a name that has no such letter."""
+        """What is told of a mechanism's settings, by name; not where a space lies, nor a name without such letters."""
         known = {name: privacy[name] for name in cls.model_fields if privacy.get(name) is not None}
         if "space" in known:
             space = re.sub("[^A-Za-z0-9._:-]", "-", PurePath(known.pop("space")).name).lstrip("._:-")[-128:]
