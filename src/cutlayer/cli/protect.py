@@ -12,7 +12,7 @@ from cutlayer.cli.options import AsJson, Connection, TableFiles
 from cutlayer.cli.output import Output, fields
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.customer.columns import JOB, TEXTS, DataSpec
+from cutlayer.customer.columns import JOB, ROW, TEXTS, DataSpec
 from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.privacy.spec import Words
 
@@ -38,7 +38,9 @@ class EntityColumns(SettingsSpec):
 @settings_command
 def protect(
     files: TableFiles,
-    columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
+    columns: Annotated[
+        dict[str, Any], Part(DataSpec, ("text_column", "text_pair_column", "target_column", "label_column"))
+    ],
     entities: EntityColumns,
     draw: Annotated[dict[str, Any], Part(Words, DRAW)],
     settings: Annotated[dict[str, Any], Part(FinetuneSpec, ("privacy_budget", "unsafe_noise_seed"))],
@@ -47,7 +49,8 @@ def protect(
 ) -> None:
     """Put drawn words in the places of entities, once for all of these texts, and keep what puts them back.
 
-    Nothing is sent. The words of entities are charged in the ledger; all other words are written as they are.
+    Nothing is sent. The words of entities are charged in the ledger; all other words are written as they are. Second
+    and target texts, and labels, are written where their columns are named; no other column is.
     """
     check_kind(files.output)
     check_not_input(files.input, files.output)
@@ -56,7 +59,7 @@ def protect(
     from cutlayer.data.read import rows_with
 
     output = Output(as_json=as_json)
-    column = DataSpec(**columns).text_column
+    texts, label = _kept(columns)
     client, privacy = Client(**folder), Words(**draw, words=("all",))
     with rows_file(files.output) as write:
         if entities.webnlg:
@@ -67,14 +70,20 @@ def protect(
                 privacy=privacy,
                 **settings,
             )
-            lines = ((row[0], row[1:], each.category, made.job) for row, each in zip(rows, facts, strict=True))
-            write(("source", "references", "category", JOB), lines)
+            stated = enumerate(zip(rows, facts, strict=True))
+            lines = ((row[0], row[1:], each.category, made.job, place) for place, (row, each) in stated)
+            write(("source", "references", "category", JOB, ROW), lines)
         else:
             own = entities.entities_column
-            given = list(rows_with(files.input, [column, *([own] if own else [])]))
+            given = list(rows_with(files.input, [*texts, *label, *([own] if own else [])]))
             named = [_listed(row[own]) for row in given] if own else None
-            texts, made = client.protect([str(row[column]) for row in given], named, privacy=privacy, **settings)
-            write((column, JOB), ((text, made.job) for text in texts))
+            rows, made = client.protect(
+                [tuple(str(row[each]) for each in texts) for row in given], named, privacy=privacy, **settings
+            )
+            kept = ([row[each] for each in label] for row in given)
+            together = enumerate(zip(rows, kept, strict=True))
+            lines = ((*row, *labels, made.job, place) for place, (row, labels) in together)
+            write((*texts, *label, JOB, ROW), lines)
     output.show(
         f"{made.replaced} of {made.drawn} words of entities became another word at eta {privacy.eta:g}; they stand in "
         f"{made.mentions} places of {files.output}"
@@ -83,8 +92,18 @@ def protect(
     shares = ", ".join(f"{kind} {count / total:.1%}" for kind, count in made.clear.items())
     output.show(f"- {made.clear_share:.1%} of {total} words stand outside entities, and are as they were: {shares}")
     output.show(f"- Job {made.job}: `cutlayer restore` puts entities back into answers")
-    told = {name: value for name, value in fields(made).items() if name != "words"}  # which is the map
+    told = {name: value for name, value in fields(made).items() if name not in ("words", "own")}  # which are the map
     output.result({"output": str(files.output), "eta": privacy.eta, **told})
+
+
+def _kept(columns: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Columns of texts, and of labels, that are written: those that were named, and the text's."""
+    second = [columns[name] for name in ("text_pair_column", "target_column") if columns.get(name)]
+    texts, label = [DataSpec(**columns).text_column, *second], [*filter(None, [columns.get("label_column")])]
+    names = [*texts, *label, JOB, ROW]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise typer.BadParameter(f"{', '.join(twice)} would be written twice", param_hint="--text-column")
+    return texts, label
 
 
 def _listed(entities: Any) -> list[str]:
@@ -110,7 +129,11 @@ def restore(
     folder: Annotated[dict[str, Any], Part(Connection, ("home",))],
     as_json: AsJson = False,
 ) -> None:
-    """Put the entities back into answers to texts that `protect` wrote. Nothing is sent."""
+    """Put the entities back into answers to texts that `protect` wrote. Nothing is sent.
+
+    With column `row` beside the answers, as `protect` writes it, entities are written as in the text that is answered;
+    without it, as in the first text that has them.
+    """
     check_kind(files.output)
     check_not_input(files.input, files.output)
     from cutlayer.core import DataError
@@ -120,6 +143,7 @@ def restore(
     output = Output(as_json=as_json)
     column = DataSpec(**columns).text_column
     rows = list(rows_with(files.input, [column, *([] if answers.job else [JOB])]))
+    numbers = [_number(row.get(ROW), files.input) for row in rows]
     jobs = sorted({str(row[JOB]) for row in rows if JOB in row} | ({answers.job} if answers.job else set()))
     if len(jobs) != 1:
         raise DataError(
@@ -128,9 +152,24 @@ def restore(
         )
     found = Client(**folder).entity_map(jobs[0])
     with rows_file(files.output) as write:
-        write((column,), ((found.restore(str(row[column])),) for row in rows))
+        restored = (found.restore(str(row[column]), row=number) for row, number in zip(rows, numbers, strict=True))
+        write((column,), ((text,) for text in restored))
     output.show(f"{len(rows)} answers with the entities of job {found.job}: {files.output}")
     output.result({"output": str(files.output), "answers": len(rows), "job": found.job})
+
+
+def _number(row: Any, source: object) -> int | None:
+    """Which of the job's texts is answered, by what stands in its column; `None` where that is missing or empty."""
+    from cutlayer.core import DataError
+
+    if row is None or row == "":
+        return None
+    if not str(row).isdecimal():
+        raise DataError(
+            f"Column {ROW!r} of {source} holds something else than numbers from 0 on.",
+            remedy="Keep that column as `protect` wrote it, or leave it out.",
+        )
+    return int(row)
 
 
 def register(app: typer.Typer) -> None:

@@ -209,7 +209,9 @@ def _restored(
             remedy="Name one that was trained on protected texts with --eta inf, or give the prompts as they are.",
         )
     found = continue_texts(connection, profile, texts, sampling=sampling, on_text=None, progress=progress)
-    answers = [each.model_copy(update={"text": protected.map.restore(each.text)}) for each in found]
+    answers = [
+        each.model_copy(update={"text": protected.map.restore(each.text, row=row)}) for row, each in enumerate(found)
+    ]
     for number, answer in enumerate(answers):
         if on_text is not None:
             on_text(number, answer.text)

@@ -25,7 +25,8 @@ from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import of_pairs, settle
-from cutlayer.customer.entities import Entities, EntityMap, Protected, Protection, protect
+from cutlayer.customer.entities import Entities, Protected, Protection, protect
+from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.finetune import finetune
 from cutlayer.customer.generate import OnText
 from cutlayer.customer.handout import local_archive_folder

@@ -12,6 +12,8 @@ TEXTS: Final = "Texts"
 """The topic of these settings."""
 JOB: Final = "job"
 """The column of texts that `protect` wrote: by which map their entities are put back."""
+ROW: Final = "row"
+"""The column beside it: which of the job's texts it is, from 0 on, as `EntityMap.restore` takes it."""
 
 
 class DataSpec(SettingsSpec):
@@ -40,8 +42,9 @@ class DataSpec(SettingsSpec):
     )
     facts: bool = setting(
         False,
-        help="Rows are facts and texts that state them, as WebNLG's: columns triples, references and category. Each "
-        "reference is learnt as the target text of all facts.",
+        help="Rows are facts and texts that state them, as WebNLG's: columns triples, references and category; or "
+        "source and references, as `protect --webnlg` writes them. Each reference is learnt as the target text of all "
+        "facts.",
         shown=Shown(TEXTS),
     )
     many_labels: bool = setting(

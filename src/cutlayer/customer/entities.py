@@ -19,11 +19,12 @@ from typing import Final, NamedTuple, Self, cast
 import torch
 
 from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, Ragged, Tokens
+from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.home import Home, write_bytes
+from cutlayer.customer.home import Home
 from cutlayer.customer.reading import WordReading, reading_of
 from cutlayer.customer.shards import A_FILE
-from cutlayer.customer.stand_ins import stand_ins, words_behind
+from cutlayer.customer.stand_ins import spelled, stand_ins, words_behind
 from cutlayer.data import TaggedTexts
 from cutlayer.data.dataset import check_characters
 from cutlayer.data.mentions import (
@@ -32,16 +33,13 @@ from cutlayer.data.mentions import (
     entity_words,
     find_mentions,
     pieces_between,
-    put_back,
     written,
 )
 from cutlayer.privacy import (
-    BrokenSeal,
     CustomerSecret,
     NewFrame,
     PrivacySpec,
     Release,
-    Seal,
     Word,
     Words,
     build_privatizer,
@@ -99,84 +97,6 @@ class Protection:
         return cls(chosen, budget, seed)
 
 
-@dataclass(frozen=True)
-class EntityMap:
-    """What stands for the words of a job's entities: private, and kept in the customer's folder.
-
-    Attributes:
-        job: Names the texts that were protected together.
-        words: The word of an entity, as it is put back, by what stands for it.
-        drawn: How many words of entities were drawn; singular and plural are one.
-        replaced: How many of them became another word.
-        numbered: How many have a number, since two were drawn alike or the texts have the drawn word anyway.
-        mentions: How many words of the texts others stand for.
-        clear: By kind, how many words stand outside entities and left as they are.
-    """
-
-    job: str
-    words: Mapping[str, str] = field(repr=False)
-    drawn: int
-    replaced: int
-    numbered: int
-    mentions: int
-    clear: Mapping[str, int]
-
-    def restore(self, answer: str, *, job: str | None = None) -> str:
-        """An answer with the entities' own words in it.
-
-        What an answer copies is put back, whatever stands around it. A word that the model writes by itself and that
-        stands for an entity's is put back, too.
-
-        Args:
-            answer: What was generated from protected texts.
-            job: The job of these texts, where it is known.
-
-        Raises:
-            DataError: It is another job than this map's.
-        """
-        if job is not None and job != self.job:
-            raise DataError(
-                f"This is the map of job {self.job}, and the answer is to texts of job {job}.",
-                remedy="Load the map of that job: `Client.entity_map(job)`, or `cutlayer restore`.",
-            )
-        return put_back(answer, self.words.get)
-
-    @property
-    def clear_share(self) -> float:
-        """Share of all words that left as they are."""
-        clear = sum(self.clear.values())
-        return clear / max(1, clear + self.mentions)
-
-    def save(self, home: Home) -> None:
-        """Saves it encrypted in the customer's folder, readable by its owner only."""
-        told = {name: value for name, value in vars(self).items() if name != "job"}
-        sealed = _seal(home.secret).close(json.dumps(told, ensure_ascii=False).encode(), name=self.job.encode())
-        write_bytes(home.entities(self.job), sealed)
-
-    @classmethod
-    def load(cls, home: Home, job: str) -> Self:
-        """The map of a job.
-
-        Raises:
-            ConfigError: This is no job's name.
-            DataError: There is none of this job here, or the file is another one's.
-        """
-        path = home.entities(job)
-        if not path.exists():
-            raise DataError(
-                f"There is no map of job {job} in {home.path}.",
-                remedy="Name the folder (--home, CUTLAYER_HOME) in which the texts were protected, and their job.",
-            )
-        try:
-            told = json.loads(_seal(home.secret).open(path.read_bytes(), name=job.encode()))
-        except BrokenSeal:
-            raise DataError(
-                f"{path} is the map of another job, or was changed.",
-                remedy="Restore it from a backup, or protect anew.",
-            ) from None
-        return cls(job=job, **told)
-
-
 class Protected(NamedTuple):
     """Texts whose entities left, and what they were.
 
@@ -194,12 +114,19 @@ class _Found:
     """Entities of a row.
 
     Attributes:
+        names: How they are written.
         entities: Of each its words.
         cuts: Where spans begin and end in its first text.
     """
 
+    names: list[str] = field(repr=False)
     entities: list[list[Mention]] = field(repr=False)
     cuts: tuple[int, ...] = ()
+
+    @property
+    def keys(self) -> set[str]:
+        """Of all their words."""
+        return {word.key for entity in self.entities for word in entity}
 
 
 def protect(
@@ -265,14 +192,16 @@ def protect(
     number_of = {key: number for number, key in enumerate(families)}
     numbers = [Counter(number_of[each.key] for each in own) or {len(names): 0} for own in mentions]
     release = _release(named, released, numbers, clear, secret)
+    words, own = spelled(words_behind(families, codes), codes, [_spellings(each) for each in found])
     made = EntityMap(
         job=_job(home.secret, released, codes),
-        words=words_behind(families, codes),
+        words=words,
         drawn=len(families),
         replaced=int(drawn.changed.sum()),
         numbered=len({key for (key, _), code in codes.items() if "_" in code}),
         mentions=sum(map(len, mentions)),
         clear=dict(sorted(sum(clear, Counter[str]()).items())),
+        own=own,
     )
     _warn(made)
     frame = NewFrame(
@@ -296,12 +225,18 @@ def _for_all(entities: Entities) -> bool:
     return all(isinstance(each, str) for each in entities)
 
 
+def _spellings(found: _Found) -> list[tuple[str, list[Mention]]]:
+    """Of each entity of a row how it is written, and where in it words stand that leave as others."""
+    keys = found.keys
+    return [(name, find_mentions(name, keys)) for name in found.names]
+
+
 def _mentions(rows: Sequence[Row], found: Sequence[_Found]) -> list[list[Mention]]:
     """Of each text the words in it that a row's entities have; spans are of its first text."""
     return [
         find_mentions(text, keys, own.cuts if first else ())
         for row, own in zip(rows, found, strict=True)
-        for keys in [{word.key for entity in own.entities for word in entity}]
+        for keys in [own.keys]
         for first, text in zip([True] + [False] * len(row), row, strict=False)
     ]
 
@@ -320,6 +255,7 @@ def _named(rows: Sequence[Row], entities: Entities) -> list[_Found]:
         )
     found = []
     for number, (row, own) in enumerate(zip(rows, given, strict=True), start=1):
+        names: list[str] = []
         listed: list[list[Mention]] = []
         cuts: list[int] = []
         for place, each in enumerate(own, start=1):
@@ -342,8 +278,9 @@ def _named(rows: Sequence[Row], entities: Entities) -> list[_Found]:
                     f"Entity {place} of text {number} is empty: it has no letter and no digit.",
                     remedy="Leave it out, or give the entity's name.",
                 )
+            names.append(entity)
             listed.append(words)
-        found.append(_Found(listed, tuple(cuts)))
+        found.append(_Found(names, listed, tuple(cuts)))
     return found
 
 
@@ -355,7 +292,8 @@ def _tagged(flat: Sequence[str], rows: Sequence[Row], tagged: TaggedTexts) -> li
         [word for row_text in row for word, tag in (next(spans) for _ in range(next(lengths))) if tag in FOUND]
         for row in rows
     ]
-    return [_Found([words for word in each if (words := entity_words(word))]) for each in own]
+    words = [{word: of for word in each if (of := entity_words(word))} for each in own]
+    return [_Found([*each], [*each.values()]) for each in words]
 
 
 def _check_found(
@@ -463,10 +401,6 @@ def _release(
 def _job(secret: CustomerSecret, texts: Sequence[str], codes: Mapping[tuple[str, str], str]) -> str:
     told = json.dumps([list(texts), [[*key, code] for key, code in codes.items()]]).encode()
     return hashlib.blake2b(told, key=secret.derive("entity jobs"), digest_size=16).hexdigest()
-
-
-def _seal(secret: CustomerSecret) -> Seal:
-    return Seal(secret.derive("entity maps"))
 
 
 def _warn(made: EntityMap) -> None:

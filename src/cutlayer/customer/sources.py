@@ -8,7 +8,7 @@ from typing import cast
 
 from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.settings import Objective
-from cutlayer.data import Dataset, Table, fact_pairs, is_table, read_dataset, read_webnlg
+from cutlayer.data import Dataset, Table, is_table, read_dataset, read_fact_pairs
 
 Source = str | Path | Dataset | Table
 """Where texts come from: a file, a hub data set (`hub:OWNER/NAME:SPLIT`), a `Dataset`, or a table in memory.
@@ -36,7 +36,7 @@ def read_source(
     if isinstance(source, Dataset):
         return source
     if data.facts:
-        return fact_pairs(read_webnlg(source))
+        return read_fact_pairs(source)
     classifies = objective is Objective.CLASSIFICATION
     return read_dataset(
         source,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cutlayer.data.tagger import UNIVERSAL_TAGS, TaggedTexts, Tagger, load_tagger
     from cutlayer.data.tokenise import UNCUT, tokenise
     from cutlayer.data.vocabulary import WordCounts, load_word_counts
-    from cutlayer.data.webnlg import Facts, fact_pairs, read_webnlg
+    from cutlayer.data.webnlg import Facts, fact_pairs, read_fact_pairs, read_webnlg
     from cutlayer.data.words import NO_TAG, tokenise_words
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "load_tagger",
     "load_word_counts",
     "read_dataset",
+    "read_fact_pairs",
     "read_webnlg",
     "sample_path",
     "tokenise",

@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -215,36 +215,20 @@ def pieces_between(text: str, mentions: Sequence[Mention]) -> list[str]:
         if number > 0:
             rest = piece.lstrip("_")
             piece = " " * (len(piece) - len(rest)) + rest
-            piece = f" {piece}" if _joins(piece[:1]) or (not piece and number < len(mentions)) else piece
+            piece = f" {piece}" if joins(piece[:1]) or (not piece and number < len(mentions)) else piece
         if number < len(mentions):
             rest = piece.rstrip("_")
             piece = rest + " " * (len(piece) - len(rest))
-            piece = f"{piece} " if _joins(piece[-1:]) else piece
+            piece = f"{piece} " if joins(piece[-1:]) else piece
         found.append(piece)
     return found
 
 
-def _joins(character: str) -> bool:
+def joins(character: str) -> bool:
+    """Whether a word that stands beside this character would run into it."""
     return character.isalnum() or unicodedata.category(character or " ").startswith("M")
 
 
 def written(pieces: Sequence[str], words: Sequence[str]) -> str:
     """The text that `m + 1` pieces and `m` words between them make."""
     return "".join(map(str.__add__, pieces, [*words, ""]))
-
-
-def put_back(text: str, word_of: Callable[[str], str | None]) -> str:
-    """A text with words in the place of what stood for them.
-
-    Args:
-        text: Any text.
-        word_of: The word that a code stands for; `None` where it stands for none.
-    """
-
-    def back(found: re.Match[str]) -> str:
-        word = word_of(found[0].casefold())
-        if word is None:
-            return found[0]
-        return f"{word[:1].upper()}{word[1:]}" if found[0][:1].isupper() else word
-
-    return codes_pattern().sub(back, text)

@@ -162,7 +162,9 @@ class FactCell(Cell):
             told = client.generate(
                 result.adapter_id, [row[0] for row in asked.rows], sampling=sampling, progress=lab.progress
             )
-        texts = [each.text.strip() if asked.map is None else asked.map.restore(each.text.strip()) for each in told]
+        texts = [each.text.strip() for each in told]
+        if asked.map is not None:
+            texts = [asked.map.restore(text, row=row) for row, text in enumerate(texts)]
         counts = bleu_counts(texts, [each.references for each in seen + unseen])
         examples = [(each.source, text) for each, text in zip(seen + unseen, texts, strict=True)]
         drawn: dict[str, Any] = {}

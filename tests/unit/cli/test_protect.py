@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from cutlayer.customer import Client
+from cutlayer.customer import Client, DataSpec
+from cutlayer.customer.settings import Objective
+from cutlayer.customer.sources import read_source
 from tests.unit.cli.conftest import Run
 
 TEXTS = ("Jacob Bundgaard leads Aarhus.", "Aarhus lies on the bay.")
@@ -64,10 +66,37 @@ def test_facts_are_protected_with_all_that_states_them(tmp_path: Path, run: Run)
     ran = run("protect", "--input", facts, "--output", safe, "--webnlg", "--eta", 20, "--json")
     assert ran.code == 0, ran.err
     (row,) = read(safe)
-    assert set(row) == {"source", "references", "category", "job"}
+    assert set(row) == {"source", "references", "category", "job", "row"}
     assert "Aarhus" not in safe.read_text()
     found = Client().entity_map(row["job"])
     assert [found.restore(each) for each in row["references"]] == FACTS["references"]
+
+
+@pytest.mark.usefixtures("words_read_once")
+def test_pairs_and_labels_are_kept_to_train_on_and_nothing_else_is(tmp_path: Path, run: Run) -> None:
+    safe, back = tmp_path / "safe.jsonl", tmp_path / "back.jsonl"
+    rows = [
+        {"text": text, "names": names, "target": f"{names[-1]}!", "label": 3, "note": names[0]}
+        for text, names in zip(TEXTS, NAMES, strict=True)
+    ]
+    rows.append({**rows[1], "text": "AARHUS, again.", "names": ["AARHUS"], "target": "AARHUS"})
+    asked = ("protect", "--input", write(tmp_path / "in.jsonl", *rows), "--output", safe, "--entities-column", "names")
+    named = ("--target-column", "target", "--label-column", "label")
+    assert run(*asked, *named, "--eta", 20).code == 0
+    written = read(safe)
+    assert [set(row) for row in written] == [{"text", "target", "label", "job", "row"}] * 3
+    assert [(row["label"], row["row"]) for row in written] == [(3, 0), (3, 1), (3, 2)]
+    assert not any(name in safe.read_text() for name in PRIVATE)
+    pairs = read_source(safe, DataSpec(target_column="target"), Objective.SEQ2SEQ)
+    assert pairs.texts == tuple((row["text"], row["target"]) for row in written)
+    restored = run("restore", "--input", safe, "--text-column", "target", "--output", back)
+    assert restored.code == 0, restored.err
+    assert [row["target"] for row in read(back)] == ["Aarhus!", "Aarhus!", "AARHUS"]
+    write(safe, *({**row, "row": "x"} for row in written))
+    refused = run("restore", "--input", safe, "--output", tmp_path / "no.jsonl")
+    assert (refused.code, (tmp_path / "no.jsonl").exists()) == (4, False)
+    for twice in (("--text-column", "job"), ("--text-column", "text", "--label-column", "text")):
+        assert run(*asked, *twice, "--eta", 20).code == 2
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,16 @@ def test_each_reference_is_a_pair_with_all_facts():
     assert pairs.texts == tuple((read_webnlg([ROW])[0].source, reference) for reference in ROW["references"])
 
 
+def test_facts_that_are_a_text_already_are_read_as_they_are():
+    """As `protect --webnlg` writes them."""
+    row = {"source": " | sea : lies in : stone", "references": ["The sea is stone.", "Stone it is."], "category": "A"}
+    pairs = read_source([row], DataSpec(facts=True), Objective.SEQ2SEQ)
+    assert pairs.texts == tuple((row["source"], reference) for reference in row["references"])
+    for change in ({"source": 3}, {"references": []}, {"source": "\ud800"}):
+        with pytest.raises(DataError, match="row 2"):
+            read_source([row, row | change], DataSpec(facts=True), Objective.LM)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
