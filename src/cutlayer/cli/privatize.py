@@ -122,6 +122,10 @@ def privatize(
     output.show(
         f"{shown.replaced:.1%} of {shown.tokens} {units} replaced at eta {privacy.eta:g}; all texts: {files.output}"
     )
+    if shown.clear:
+        clear = sum(shown.clear.values())
+        shares = ", ".join(f"{kind} {count / shown.tokens:.1%}" for kind, count in sorted(shown.clear.items()))
+        output.show(f"- {clear / shown.tokens:.1%} of the words leave as they are: {shares}")
     output.show(f"- Texts cut, because the model or --max-length takes no more: {shown.cut_texts} of {len(shown)}")
     if shown.largest_distance is not None:
         from cutlayer.privacy import WorstCase
@@ -134,6 +138,7 @@ def privatize(
             "tokens": shown.tokens,
             "replaced": shown.replaced,
             "cut_texts": shown.cut_texts,
+            "clear": dict(shown.clear),
             "eta": privacy.eta,
             "charged": charging.charge,
             "noise": privacy.noise,

@@ -10,6 +10,7 @@ import torch
 
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
+from cutlayer.customer.clear_words import warn_of_clear_words
 from cutlayer.customer.closing import Closing
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.derived import noise_secret, prompt_reading, run_privatizing
@@ -87,8 +88,14 @@ class Query:
         secret = noise_secret(self.connection.home, self.profile.spec.unsafe_noise_seed)
         return Order(secret, f"{self.purpose}/{self.profile.adapter}").of(texts)
 
-    def check_budget(self, tokens: Tokens) -> None:
-        """Refuses, before any leaves, texts that would be charged beyond the adapter's budget."""
+    def check(self, tokens: Tokens) -> None:
+        """Refuses, before any leaves, texts that would be charged beyond the adapter's budget or were its vocabulary.
+
+        It tells of words that identify and would leave as they are.
+        """
+        self.session.reading.check_vocabulary(tokens)
+        clear = self.session.privatizer.clear(tokens)
+        warn_of_clear_words(clear, tokens.total, of="these texts" if self.purpose == "predict" else "these prompts")
         budget = self.profile.spec.privacy_budget
         if budget is None:
             return
@@ -124,7 +131,7 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
     session.eval()
     order = query.order(dataset.texts)
     tokens = session.reading.read(dataset, max_content=profile.max_content).select(torch.tensor(order))
-    query.check_budget(tokens)
+    query.check(tokens)
     most = min(query.offer.positions, EVALUATION_POSITIONS)
     predictions: list[Prediction] = []
     with torch.no_grad():
@@ -177,7 +184,7 @@ def continue_texts(
     told: OnText = (lambda number, piece: on_text(order[number], piece)) if on_text else (lambda number, piece: None)
     there = profile.spec.objective is Objective.LM and (sampling.num_beams > 1 or query.session.reading.dictionary)
     if there or profile.spec.sends_pairs:
-        query.check_budget(tokens)
+        query.check(tokens)
         positions = query.offer.positions
         found = written_there(
             query.session, query.gate, profile.adapter, tokens, sampling, limit=limit, positions=positions, on_text=told
@@ -265,7 +272,7 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
     tokens, order = tokens.select(held.nonzero()[:, 0]), order[held]
     if not len(tokens):
         raise DataError("No text has a token.", remedy="Name the column of the text.")
-    query.check_budget(tokens)
+    query.check(tokens)
     sent, returned = [], []
     for indices in padded_batches(
         template.segment_lengths(tokens).sum(1), min(query.offer.positions, LANGUAGE_POSITIONS)

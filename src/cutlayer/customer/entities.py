@@ -173,8 +173,7 @@ def protect(
     lexicon = reading.dictionary.lexicon
     names = lexicon.names(Word("", min(family, key=_shortest), _tag(tags[key])) for key, family in families.items())
     tokens = Tokens((Ragged.from_lists([[name] for name in names]),))
-    if privacy.vocabulary is not None:
-        reading.check_vocabulary(tokens)
+    reading.check_vocabulary(tokens)
     drawn = privatizer.drawn(tokens)
     pieces = [pieces_between(text, own) for text, own in zip(flat, mentions, strict=True)]
     codes = stand_ins(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from cutlayer.core import Cut, CutlayerWarning
+from cutlayer.customer.clear_words import warn_of_clear_words
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, dropout_seed, label_response, noise_secret, run_order
 from cutlayer.customer.forecast import Forecast
@@ -18,7 +19,6 @@ from cutlayer.customer.link import AdapterLink, Link
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Prepared, check_batches, largest_step, prepare
 from cutlayer.customer.progress import Progress
-from cutlayer.customer.reading import WordReading
 from cutlayer.customer.run import Run
 from cutlayer.customer.seq2seq import Seq2SeqSession
 from cutlayer.customer.session import Releasing, Session
@@ -28,8 +28,7 @@ from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, build_privatizer
-from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, Words
-from cutlayer.privacy.words import IDENTIFYING
+from cutlayer.privacy.spec import NoPrivacy, PrivacySpec
 from cutlayer.wire import Form
 from cutlayer.wire.messages import (
     JobSpec,
@@ -233,7 +232,8 @@ def plan(
     )
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
-    _warn_of_clear_words(data)
+    privatizer = data.privatizing.privatizer
+    warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
     if data.label_words is not None and len(spec.label_words) < len(data.label_words):
         warnings.warn(
             "The vendor is told what labels are called: this model writes their names. label_words gives other words.",
@@ -246,9 +246,7 @@ def plan(
             CutlayerWarning,
             stacklevel=2,
         )
-    reading = data.privatizing.reading
-    if isinstance(reading, WordReading) and isinstance(spec.privacy, Words) and spec.privacy.vocabulary is not None:
-        reading.check_vocabulary(data.tokens)
+    data.privatizing.reading.check_vocabulary(data.tokens)
     forecast = Forecast(home, spec, data, session, width=offer.model.width)
     forecast.check_noise()
     for examples in (data.train, data.public):
@@ -285,19 +283,6 @@ def warn_of_another_warm_up(privacy: PrivacySpec, model: ModelInfo) -> None:
         warnings.warn(
             f"{model.name} was warmed up to read releases by other settings than yours: {', '.join(differ)}. What it "
             "gains was measured where they are the same.",
-            CutlayerWarning,
-            stacklevel=2,
-        )
-
-
-def _warn_of_clear_words(data: Prepared) -> None:
-    """Tells, before anything leaves, of words that the mechanism's own rule leaves as they are and that identify."""
-    clear = data.privatizing.privatizer.clear(data.tokens)
-    told = [f"{clear[kind]} of the kind {kind}" for kind in IDENTIFYING if clear.get(kind)]
-    if told:
-        warnings.warn(
-            f"Of {data.tokens.total} words of train {sum(clear.values())} leave as they are, {', '.join(told)} among "
-            "them. --words all draws every word; numeral, other and the like add categories.",
             CutlayerWarning,
             stacklevel=2,
         )

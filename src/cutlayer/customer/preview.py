@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,16 +39,18 @@ class Preview:
         largest_distance: No two rows of the table are farther apart; eta times this is the worst case
             of one look. `None` where nothing is promised.
         cut_texts: How many texts were longer than allowed, and lost their end; a pair counts once.
+        clear: By kind, how many words left as they are by the mechanism's own rule.
     """
 
     texts: tuple[PrivatizedText, ...]
     largest_distance: float | None
     cut_texts: int
+    clear: Mapping[str, int]
 
     @classmethod
     def of(cls, stream: PreviewStream) -> Self:
         """All texts of a stream."""
-        return cls(tuple(stream), stream.largest_distance, stream.cut_texts)
+        return cls(tuple(stream), stream.largest_distance, stream.cut_texts, dict(stream.clear))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -80,15 +83,19 @@ class PreviewStream:
     """
 
     def __init__(self, rows: TextRows, drawing: Drawing, work: Work, *, account: ShardAccount | None) -> None:
+        drawer_of.cache_clear()  # a file that it was read from may have been written anew
         self._drawer = drawer_of(drawing)
         self._shards = in_shards(rows, drawing, work, account=account)
         self._texts = self._replaced = 0
         self.tokens = 0
         self.cut_texts = 0
+        self.clear: Counter[str] = Counter()
+        """By kind, how many words left as they are by the mechanism's own rule."""
 
     def __iter__(self) -> Iterator[PrivatizedText]:
         for shard in self._shards:
             self.cut_texts += shard.cut_texts
+            self.clear += Counter(shard.clear)
             for text in shard.texts:
                 self._texts += 1
                 self._replaced += text.replaced

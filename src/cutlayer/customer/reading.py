@@ -25,7 +25,13 @@ from cutlayer.privacy.words import folded
 _FEW_TEXTS = 2
 _TELLING = 20
 """Rare words from which on a share of them tells something."""
-_MADE_OF_TEXTS = 0.8
+_MOST = 0.8
+_MADE_OF_TEXTS = 0.1
+"""Share of a vocabulary's own uncommon words. Public lists of 100,000 words have four fifths of a corpus's rare ones,
+too, but these are a few hundredths of the list."""
+_ALL = 0.99
+_TELLING_OF_ALL = 200
+"""Rare words of which no public list has all."""
 
 
 class Reading(ABC):
@@ -33,9 +39,22 @@ class Reading(ABC):
 
     Attributes:
         dictionary: What words are drawn with; `None` where tokens are drawn.
+        own_vocabulary: Whether their vocabulary is a file of the customer's.
     """
 
     dictionary: Dictionary | None = None
+    own_vocabulary: bool = False
+
+    def check_vocabulary(self, tokens: Tokens) -> None:  # noqa: B027 - tokens are drawn among the vendor's
+        """Refuses a vocabulary of the customer's that was made from the texts: what comes out would show their words.
+
+        Args:
+            tokens: The texts, or the first some of them.
+
+        Raises:
+            PrivacyError: It has almost all of the words that few of the texts have and no common list has, and either
+                consists of them in good part, or has all of very many.
+        """
 
     @abstractmethod
     def read(self, dataset: Dataset, *, max_content: int) -> Tokens:
@@ -72,11 +91,15 @@ class WordReading(Reading):
     Args:
         tagger: Tells parts of speech.
         dictionary: Whose lexicon numbers words.
+        own_vocabulary: Whether its vocabulary is a file of the customer's.
         closing: What closes the texts that drawn words make, where these are a language model's.
     """
 
-    def __init__(self, tagger: Tagger, dictionary: Dictionary, closing: Closing | None = None) -> None:
+    def __init__(
+        self, tagger: Tagger, dictionary: Dictionary, *, own_vocabulary: bool = False, closing: Closing | None = None
+    ) -> None:
         self.tagger = tagger
+        self.own_vocabulary = own_vocabulary
         self.dictionary: Dictionary = dictionary
         self._closing = closing
 
@@ -106,14 +129,9 @@ class WordReading(Reading):
         return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
 
     def check_vocabulary(self, tokens: Tokens) -> None:
-        """Refuses a vocabulary that was made from the texts themselves: what comes out would show their words.
-
-        Args:
-            tokens: The texts.
-
-        Raises:
-            PrivacyError: It has almost all of the words that few of the texts have and no common list has.
-        """
+        """See `Reading.check_vocabulary`."""
+        if not self.own_vocabulary:
+            return
         common = {folded(word) for word in load_word_counts().words}
         given = set(self.dictionary.vocabulary.words.tolist())
         texts = torch.cat([torch.arange(len(side)).repeat_interleave(side.lengths) for side in tokens.segments])
@@ -122,7 +140,8 @@ class WordReading(Reading):
             seen.setdefault(folded(self.dictionary.lexicon.word(name).form), set()).add(text)
         rare = {word for word, of in seen.items() if len(of) <= _FEW_TEXTS and word.isalpha()} - common
         held = len(rare & given)
-        if len(rare) >= _TELLING and held > _MADE_OF_TEXTS * len(rare):
+        most = held > _MOST * len(rare) and held > _MADE_OF_TEXTS * len(given - common)
+        if (len(rare) >= _TELLING and most) or (len(rare) >= _TELLING_OF_ALL and held > _ALL * len(rare)):
             raise PrivacyError(
                 f"The vocabulary has {held} of the {len(rare)} words that few of these texts and no common list have: "
                 "it seems to be made from them, and would show their words.",
@@ -227,11 +246,16 @@ def reading_of(
 
     tagger = load_tagger(privacy.tagger)
     vocabulary = _vocabulary(  # whatever eta is
-        home.path, privacy.source, privacy.vocabulary, privacy.chosen,
+        home.path, privacy.source, privacy.vocabulary, privacy.vocabulary_digest, privacy.chosen,
         constrained=privacy.candidates == "category", tagger=tagger.name,
     )  # fmt: skip
     written_as = f"{archive.tokenizing} {max_length} {positions}{' closed' if closed else ''}{sides or ''}"
-    return WordReading(tagger, Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as), closing)
+    return WordReading(
+        tagger,
+        Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as),
+        own_vocabulary=privacy.vocabulary is not None,
+        closing=closing,
+    )
 
 
 @lru_cache(maxsize=2)
@@ -239,12 +263,16 @@ def _vocabulary(
     home: Path,
     space: tuple[str, int | None],
     file: Path | None,
+    digest: str | None,
     chosen: tuple[str, ...],
     *,
     constrained: bool,
     tagger: str,
 ) -> WordSpace:
-    """Words and their vectors, which take seconds to make and are the same for all runs of some settings."""
+    """Words and their vectors, which take seconds to make and are the same for all runs of some settings.
+
+    The digest is of what the file holds: one that was written anew is read anew.
+    """
     source, components = space
     archive = local_archive(Home(home), source, Cut(bottom=0))
     grouping = Grouping.of(chosen, constrained=constrained)

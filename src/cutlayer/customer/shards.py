@@ -122,6 +122,7 @@ class Drawn(BaseModel):
         texts: One for each text, in order.
         cut_texts: How many of them were longer than allowed; a pair counts once.
         ids: What was drawn.
+        clear: By kind, how many words left as they are by the mechanism's own rule.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -129,6 +130,7 @@ class Drawn(BaseModel):
     texts: tuple[PrivatizedText, ...]
     cut_texts: int
     ids: Ids
+    clear: dict[str, int] = {}
 
 
 class _Shard(BaseModel):
@@ -228,6 +230,7 @@ class Drawer:
             ),
             cut_texts=self._cut_texts(rows, tokens, released),
             ids=tuple(tuple(tuple(ids.tolist()) for ids in segment.split()) for segment in released.segments),
+            clear=dict(self.privatizer.clear(tokens)),
         )
 
     def _side_by_side(self, original: Tokens, released: Tokens, row: int, *, replaced: int) -> PrivatizedText:
@@ -328,6 +331,8 @@ def in_shards(
     """
     drawer = drawer_of(drawing)
     try:
+        if drawer.reading.own_vocabulary and (first := next(shards(rows, SHARD_CHARACTERS), ())):
+            drawer.reading.check_vocabulary(drawer.tokens(first))
         if account is not None and account.budget is not None:
             _check_budget(rows, drawer, account, account.budget, work.progress)
         kept = None if work.kept is None else work.kept / drawer.corpus_name(rows)

@@ -409,13 +409,22 @@ class Words(WordDraw, _Noise):
         Raises:
             DataError: There is no such file.
         """
+        told = self.vocabulary_digest
+        return (self if told is None else self.model_copy(update={"vocabulary": Path(told)})).model_dump_json()
+
+    @property
+    def vocabulary_digest(self) -> str | None:
+        """Of what `vocabulary` holds now; `None` for the one that comes with cutlayer.
+
+        Raises:
+            DataError: There is no such file.
+        """
         if self.vocabulary is None:
-            return self.model_dump_json()
+            return None
         try:
-            content = self.vocabulary.read_bytes()
+            return hashlib.sha256(self.vocabulary.read_bytes()).hexdigest()
         except OSError:
             raise DataError(f"There is no file {str(self.vocabulary)!r}.", remedy="Check the path.") from None
-        return self.model_copy(update={"vocabulary": Path(hashlib.sha256(content).hexdigest())}).model_dump_json()
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:

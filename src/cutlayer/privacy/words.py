@@ -91,7 +91,7 @@ def _number(told: str) -> int:
 
 
 _MARKS: Final = (
-    ("URL", re.compile(r"://|^www\.", re.IGNORECASE)),
+    ("URL", re.compile(r"://|^(?i:www)\.|^[\w-]{2,}(\.[\w-]{2,})*\.[a-z]{2,}(?=[/:?#]|$)")),
     ("e-mail address", re.compile(r".@.")),
     ("number", re.compile(r"\d")),
 )

@@ -152,7 +152,7 @@ def long_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("text",), *[(LONG_LINES,)] * 7])
     shown = (PrivatizedText(original=("unread",), released=("sent " * 1000,), replaced=1, tokens=2),) * 7
-    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, None, cut_texts=3))
+    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, None, cut_texts=3, clear={}))
     return path
 
 

@@ -129,6 +129,7 @@ def test_words_are_privatized_and_charged(notes: Path, run: Run, starter_install
     assert SECRET_WORD not in done.out + done.err
     with notes.with_name("seen.csv").open(newline="") as file:
         released = [row["text_released"] for row in csv.DictReader(file)]
+    assert done.result["clear"]["number"] == 12
     assert all(f"the {n} " in text.lower() for n, text in enumerate(released)), "numbers are not chosen"
     assert not any(SECRET_WORD in text for text in released)
     summary = run("ledger", "show", "--json").result["summary"]
@@ -140,6 +141,41 @@ def test_words_are_privatized_and_charged(notes: Path, run: Run, starter_install
         run, "privatize", notes, *WORDS, "--words", "noun", "--model", "starter", "--charge", "--privacy-budget", 60
     )
     assert other.code == 6, "other categories are another look, of the same unit"
+
+
+def lettered(number: int) -> str:
+    """A word that no list has."""
+    return "qz" + "".join(chr(ord("a") + int(digit)) for digit in f"{number:03}") + "x"
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+def test_a_vocabulary_of_the_texts_own_words_is_refused_before_one_leaves(
+    notes: Path, tmp_path: Path, run: Run, starter_installed: None
+) -> None:
+    texts = [f"The {lettered(n)} saw the {lettered(n + 100)}." for n in range(40)]
+    notes.write_text("text,label\n" + "".join(f"{text},{'ab'[n % 2]}\n" for n, text in enumerate(texts)))
+    file, tags = tmp_path / "own.tsv", ("NOUN", "VERB", "PRON", "ADP")
+    rare = [lettered(n + more) for n in range(40) for more in (0, 100)]
+    file.write_text("".join(f"{word}\t{tag}\t1\n" for word in rare for tag in tags))
+    refused = command(run, "privatize", notes, *WORDS, "--model", "starter", "--vocabulary", file, "--charge")
+    assert refused.code == 6, refused.err
+    assert "has 80 of the 80 words" in refused.result["error"]
+    assert not notes.with_name("seen.csv").exists()
+    assert run("ledger", "show", "--json").result["summary"]["mechanisms"] == []
+    assert "qz" not in refused.out + refused.err
+
+
+def test_a_vocabulary_that_was_written_anew_is_read_anew(
+    notes: Path, tmp_path: Path, run: Run, starter_installed: None
+) -> None:
+    file, seen = tmp_path / "public.tsv", []
+    for words in (("alpha", "beta"), ("gamma", "delta")):
+        file.write_text("".join(f"{word}\t{tag}\t1\n" for word in words for tag in ("NOUN", "VERB", "PRON", "ADP")))
+        assert command(run, "privatize", notes, *WORDS, "--model", "starter", "--vocabulary", file).code == 0
+        with notes.with_name("seen.csv").open(newline="") as written:
+            seen.append(" ".join(row["text_released"] for row in csv.DictReader(written)))
+    assert [name in seen[1] for name in ("alpha", "beta")] == [False, False]
+    assert any(name in seen[1] for name in ("gamma", "delta"))
 
 
 def test_an_audit_with_a_vocabulary_of_ones_own(
