@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -182,6 +183,40 @@ def test_stopped_early_over_restarts_it_stops_at_the_same_epoch(
     assert isinstance(fetched, FinetuneResult)
     check_same(fetched, whole)
     assert fetched.best_epoch == whole.best_epoch
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_that_finds_no_place_waits_for_one(
+    nursery: Vendors, data_dir: Path, api_key: str, tmp_path: Path, change_settings: Callable[..., None]
+) -> None:
+    """Two jobs at once, and place for one adapter: nothing that was trained is lost. A third is refused beforehand."""
+    change_settings(data_dir, limits={"adapters_per_tenant": 1})
+    with (
+        running(nursery, data_dir) as process,
+        closing(Client(process.url, api_key, home=tmp_path / "home")) as client,
+    ):
+        both = Watched(client, client)
+        runs = {
+            begun.job: tmp_path / name
+            for name in ("one", "other")
+            for begun in [both.begin(tmp_path / name)]
+            if isinstance(begun, Detached)
+        }
+        first = both.at(JobState.FINISHED).job
+        (waiting,) = set(runs) - {first}
+        with pytest.raises(VendorError, match="adapters already"):
+            both.begin(tmp_path / "third")
+        told: list[str] = []
+
+        def update(stage: str, done: int, total: int, note: str = "") -> None:
+            told.append(note)
+            if note == "waits: quota" and client.adapters():
+                client.delete_adapter(first)
+
+        client.watch_job(waiting, Mock(update=update))
+        assert "waits: quota" in told
+        assert isinstance(both.begin(runs[waiting]), FinetuneResult)
 
 
 # ---------------------------------------------------------------- turns

@@ -35,6 +35,8 @@ def follow(gate: Gate, job: str, progress: Progress) -> JobProgress:
     while True:
         told = gate.send(routes.JOB_EVENTS, {"job": job, "after": after}).expect(JobProgress)
         note = _dev(told.dev[-1]) if told.dev else told.state
+        if told.problem is not None:
+            note = f"waits: {told.problem.replace('-', ' ')}"
         progress.update("trained by the vendor", told.step, told.total_steps, note)
         if told.state is JobState.FINISHED:
             return told

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.core.files import removed
@@ -21,7 +21,7 @@ from cutlayer.vendor.checks import check_positions, check_room, read_growth, rea
 from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.passes import in_pieces, infer, writes
-from cutlayer.vendor.problems import conflict, not_found, unacceptable
+from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes
@@ -29,6 +29,18 @@ from cutlayer.wire.messages import AdapterInfo, AdapterList
 
 Texts = list[list[int]]
 """Ids of each text."""
+
+
+def check_count(database: Database, tenant: str, *, most: int) -> None:
+    """Checks that a tenant may keep one adapter more.
+
+    Raises:
+        Refusal: It may not.
+    """
+    with database.session() as session:
+        kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
+    if kept >= most:
+        raise Refusal(403, "quota", f"This tenant has {kept} adapters already.", remedy="Delete some of them.")
 
 
 @dataclass

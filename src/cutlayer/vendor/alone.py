@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fastapi import FastAPI, Request
@@ -18,7 +19,7 @@ from cutlayer.vendor.database import Database, Job
 from cutlayer.vendor.description import EVENT_MEDIA_TYPE, at, tenant_of
 from cutlayer.vendor.earlier import read_job_spec
 from cutlayer.vendor.jobs import Jobs
-from cutlayer.vendor.problems import Refusal, conflict, log_without_values
+from cutlayer.vendor.problems import Refusal, conflict, log, log_without_values, refusal_for
 from cutlayer.wire import routes
 from cutlayer.wire.messages import (
     Count,
@@ -35,6 +36,23 @@ from cutlayer.wire.transports.answer import event
 _SECONDS: Final = 15.0
 """Longest time that a watcher waits for an answer: less than what proxies end a silent connection after."""
 _LOOK_SECONDS: Final = 0.2
+_LIFTED: Final = frozenset(("quota", "labels-damaged"))
+"""Refusals that end once the tenant deletes something, or sends it again."""
+_TRIES: Final = 10
+"""Of a step that ends in an error which should not happen, before its job has failed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Why a job does not go on at the moment.
+
+    Attributes:
+        code: The type of a refusal.
+        tries: How often its next step has ended in an error that should not happen.
+    """
+
+    code: str
+    tries: int = 0
 
 
 class Standings:
@@ -81,8 +99,13 @@ class Standings:
             by_vendor=spec.loop is not None,
         )
 
-    def progress(self, tenant: str, name: str) -> JobProgress | None:
+    def progress(self, tenant: str, name: str, held: Held | None = None) -> JobProgress | None:
         """How far a job is that the vendor trains alone; `None` while it is being resumed.
+
+        Args:
+            tenant: Whose it is.
+            name: The job.
+            held: Why it does not go on.
 
         Raises:
             Refusal: There is no such job, or the customer sends its steps.
@@ -94,7 +117,10 @@ class Standings:
                 f"The customer sends the steps of job {name}.",
                 remedy="GET the job to see where it stands.",
             )
-        return None if info is None else info.progress
+        told = None if info is None else info.progress
+        if told is None or held is None or told.state.is_over:
+            return told
+        return told.model_copy(update={"problem": held.code})
 
 
 class Loops:
@@ -115,6 +141,7 @@ class Loops:
         self._compute = compute
         self._lock = threading.Lock()
         self._going: set[tuple[str, str]] = set()
+        self._held: dict[tuple[str, str], Held] = {}
         self._stopped = False
 
     def wake(self) -> None:
@@ -126,6 +153,10 @@ class Loops:
         """Has a job go on that was put, if the vendor is to train it and has what it needs."""
         if info.spec.loop is not None and not info.state.is_over and self._jobs.is_ready(tenant, info.spec):
             self._begin(tenant, job)
+
+    def held(self, tenant: str, job: str) -> Held | None:
+        """Why a job does not go on; `None` where it does, or is over."""
+        return self._held.get((tenant, job))
 
     def stop(self) -> None:
         """Lets the steps that were asked for be the last."""
@@ -142,9 +173,9 @@ class Loops:
         goes_on = False
         try:
             goes_on = (yield from self._jobs.advance(tenant, job)) and not self._stopped
+            self._held.pop((tenant, job), None)
         except Exception as error:
-            # no room for it at the moment: `wake` comes again
-            log_without_values(error)
+            self._hold(tenant, job, error)
         if goes_on:
             self._compute.post(self._step, tenant, job)
         else:
@@ -152,12 +183,32 @@ class Loops:
                 self._going.discard((tenant, job))
             return_memory()
 
+    def _hold(self, tenant: str, job: str, error: Exception) -> None:
+        """Ends a job that cannot go on.
 
-def add_alone(app: FastAPI, jobs: Jobs, standings: Standings, compute: ComputeThread) -> None:
+        One that waits for room, for the database or for what its tenant is to do is taken up by `wake` again; and so
+        is, some times, one whose step ended in an error that should not happen.
+        """
+        refusal, before = refusal_for(error), self._held.get((tenant, job), Held(""))
+        tries = before.tries + 1 if refusal.status == 500 else 0
+        if refusal.status > 500 or refusal.code in _LIFTED or 0 < tries < _TRIES:
+            self._held[tenant, job] = Held(refusal.code, tries)
+            if refusal.code != before.code:
+                log.warning("a job waits: %s", refusal.code)
+            return
+        try:
+            self._jobs.fail(tenant, job, refusal.code)
+            self._held.pop((tenant, job), None)
+        except Exception as another:
+            log_without_values(another)  # the database is away, say: `wake` comes again
+
+
+def add_alone(app: FastAPI, loops: Loops, jobs: Jobs, standings: Standings, compute: ComputeThread) -> None:
     """Adds the routes of jobs that the vendor trains alone, and the list of all.
 
     Args:
         app: The application.
+        loops: Keeps them going.
         jobs: All jobs.
         standings: Where they stand.
         compute: Where they are trained.
@@ -186,7 +237,8 @@ def add_alone(app: FastAPI, jobs: Jobs, standings: Standings, compute: ComputeTh
         """Where a job stands, as soon as it is further than event `after`, or after some seconds."""
         until = time.monotonic() + _SECONDS
         while True:
-            progress = await run_in_threadpool(standings.progress, tenant_of(request), job)
+            held = loops.held(tenant_of(request), job)
+            progress = await run_in_threadpool(standings.progress, tenant_of(request), job, held)
             if progress is None and time.monotonic() > until:
                 raise conflict("resuming", f"Job {job} is being resumed.", remedy="Ask again in a moment.")
             if progress is not None and (progress.event > after or progress.state.is_over or time.monotonic() > until):

@@ -158,7 +158,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     _add_control(app, vendor)
     _add_records(app, vendor)
     _add_jobs(app, vendor)
-    add_alone(app, vendor.jobs, vendor.standings, vendor.compute)
+    add_alone(app, vendor.loops, vendor.jobs, vendor.standings, vendor.compute)
     frames = _add_generations(app, vendor)
     _add_operations(app, vendor)
     app.add_middleware(ShortWay, handlers=frames)

@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from cutlayer.core import StorageError
 from cutlayer.core.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.models import save_adapter, weights_file
+from cutlayer.vendor.adapters import check_count
 from cutlayer.vendor.admission import Admission
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.compute import Pieces, memory, use_threads
@@ -113,6 +114,8 @@ class Jobs:
                     f"This tenant has {running} unfinished jobs already.",
                     remedy="Finish or delete some of them.",
                 )
+            if spec.loop is not None:  # nobody is there when its adapter finds no place
+                check_count(self._database, tenant, most=self._settings.limits.adapters_per_tenant)
             self._admission.check_size(tenant, spec, graph_limit=self._graph_limit)
             remove_folder(job.folder)
             live = None
@@ -249,10 +252,7 @@ class Jobs:
         trainer = live.trainer_at(step)
         spec = live.spec
         folder = self._settings.adapter(tenant, name)
-        with self._database.session() as session:
-            kept = session.scalar(select(func.count()).select_from(Adapter).where(Adapter.tenant == tenant)) or 0
-        if kept >= self._settings.limits.adapters_per_tenant:
-            raise Refusal(403, "quota", f"This tenant has {kept} adapters already.", remedy="Delete some of them.")
+        check_count(self._database, tenant, most=self._settings.limits.adapters_per_tenant)
         # The job's own files go when the adapter is there: where that makes room, a quota is no reason to refuse.
         growth = live.adapter_bytes - bytes_below(self._folder(tenant, name))
         if growth > 0:
@@ -304,25 +304,25 @@ class Jobs:
         row = self._row(tenant, name)
         if row is None or row.final is not None:
             return False  # it was deleted or cancelled meanwhile
-        try:
-            live = yield from self._touch(tenant, name)
-            loop = self._loop(tenant, live)
-            if loop.is_over:
-                self._publish(tenant, name, live, loop.best_step)
-                return False
-            try:
-                yield from loop.advance(live)
-            finally:
-                if live.broken:
-                    self._drop(tenant, name)
-                else:
-                    self._residents.settle(tenant, live)
-        except Refusal as refusal:
-            if refusal.status >= 500:
-                raise  # no room at the moment
-            self._end(tenant, name, JobState.FAILED, problem=refusal.code)
+        live = yield from self._touch(tenant, name)
+        loop = self._loop(tenant, live)
+        if loop.is_over:
+            self._publish(tenant, name, live, loop.best_step)
             return False
+        try:
+            yield from loop.advance(live)
+        finally:
+            if live.broken:
+                self._drop(tenant, name)
+            else:
+                self._residents.settle(tenant, live)
         return True
+
+    def fail(self, tenant: str, name: str, problem: str) -> None:
+        """Ends a job that cannot go on, if it is not over already."""
+        row = self._row(tenant, name)
+        if row is not None and row.final is None:
+            self._end(tenant, name, JobState.FAILED, problem=problem)
 
     def cancel(self, tenant: str, name: str) -> JobInfo:
         """Ends a job without an adapter; one that was cancelled already stays so.

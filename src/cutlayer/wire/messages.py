@@ -400,7 +400,7 @@ class JobProgress(Message):
         total_steps: Steps of its schedule.
         losses: Mean training loss of each epoch that is over; `reconstruction_losses` are those of a second task.
         dev: Share of right labels of the second set after each epoch.
-        problem: Why it failed, as the type of a refusal.
+        problem: Why it failed, or does not go on at the moment, as the type of a refusal.
     """
 
     job: Identifier
