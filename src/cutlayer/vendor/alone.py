@@ -36,6 +36,7 @@ from cutlayer.wire.transports.answer import event
 _SECONDS: Final = 15.0
 """Longest time that a watcher waits for an answer: less than what proxies end a silent connection after."""
 _LOOK_SECONDS: Final = 0.2
+_DIGITS: Final = 20
 _LIFTED: Final = frozenset(("quota", "labels-damaged"))
 """Refusals that end once the tenant deletes something, or sends it again."""
 _TRIES: Final = 10
@@ -234,7 +235,12 @@ def add_alone(app: FastAPI, loops: Loops, jobs: Jobs, standings: Standings, comp
 
     @app.api_route(**at(routes.JOB_EVENTS))
     async def events(request: Request, job: Identifier, after: Count) -> Response:
-        """Where a job stands, as soon as it is further than event `after`, or after some seconds."""
+        """Where a job stands, as soon as it is further than event `after`, or after some seconds.
+
+        One event an answer: a browser that asks again gives the number of the last one that it had in `Last-Event-ID`.
+        """
+        last = request.headers.get("last-event-id", "")
+        after = max(after, int(last)) if last.isascii() and last.isdecimal() and len(last) < _DIGITS else after
         until = time.monotonic() + _SECONDS
         while True:
             held = loops.held(tenant_of(request), job)

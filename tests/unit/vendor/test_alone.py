@@ -8,9 +8,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from cutlayer.core import ModelError
-from cutlayer.vendor.alone import _TRIES, Held, Loops, Standings
+from cutlayer.vendor import alone
+from cutlayer.vendor.alone import _TRIES, Held, Loops, Standings, add_alone
 from cutlayer.vendor.problems import Refusal
 from cutlayer.wire.messages import JobProgress, JobState
 
@@ -110,6 +113,24 @@ def test_what_passes_is_waited_for_however_long_and_told(error: Exception, code:
     loops.wake()
     assert (loops.held("clinic", "a"), job.failed, job.ends) == (None, None, [])
     assert standings.progress("clinic", "a", None) == running
+
+
+def test_who_asks_again_gets_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "tenant_of", lambda _: "clinic")
+    monkeypatch.setattr(alone, "_SECONDS", 0.2)
+    monkeypatch.setattr(alone, "_LOOK_SECONDS", 0.01)
+    running = JobProgress(job="a" * 32, event=4, state=JobState.RUNNING, step=3, total_steps=9)
+    jobs = Mock(**{"info.return_value.progress": running})
+    app = FastAPI()
+    add_alone(app, loops_of(OneJob()), Mock(), Standings(jobs, Mock()), Mock())
+    waited = []
+    with TestClient(app) as client:
+        for last in ("", "3", "4", "-1", "9" * 40, "x"):
+            jobs.info.reset_mock()
+            answer = client.get(f"/v1/jobs/{'a' * 32}/events/0", headers={"Last-Event-ID": last})
+            assert answer.text.startswith("id: 4\ndata: {")
+            waited.append(jobs.info.call_count > 1)
+    assert waited == [False, False, True, False, False, False], "the fourth event, once it was had"
 
 
 def test_an_end_that_cannot_be_written_is_written_later() -> None:
