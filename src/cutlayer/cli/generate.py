@@ -66,7 +66,10 @@ def generate(
         raise typer.BadParameter("go together", param_hint="--entities, --entities-eta")
     output = Output(as_json=as_json)
     client = customer.client()
-    spec = Profile.load(client.home, adapter).spec
+    profile = Profile.load(client.home, adapter)
+    if entities:
+        profile.check_restores()  # before their words are charged
+    spec = profile.spec
     warn_unprotected(output, eta=spec.privacy.eta, noise=spec.privacy.noise, unsafe_noise_seed=spec.unsafe_noise_seed)
     alone = len(prompt) == 1
     written = client.generate(

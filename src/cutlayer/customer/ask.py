@@ -173,8 +173,7 @@ def continue_texts(
     """
     if isinstance(prompts, Protected):
         return _restored(connection, profile, prompts, sampling=sampling, on_text=on_text, progress=progress)
-    if not profile.spec.objective.generates:
-        raise ConfigError(f"Adapter {profile.adapter} is a classifier's: it gives no text.", remedy="Use predict.")
+    profile.check_writes()
     if not prompts:
         raise DataError("There are no prompts.", remedy="Give one at least.")
     query = Query.open(connection, profile, "generate", progress, prompts=True)
@@ -209,12 +208,7 @@ def _restored(
     texts = [text for text in protected.texts if isinstance(text, str)]
     if len(texts) < len(protected.texts):
         raise DataError("Prompts are texts, and these are rows of texts.", remedy="Protect a text for each prompt.")
-    if profile.spec.privacy.mechanism != "none":
-        raise ConfigError(
-            f"Adapter {profile.adapter} draws what leaves ({profile.spec.privacy.mechanism}), and would draw the words "
-            "that stand for entities once more: none would be known again.",
-            remedy="Name one that was trained on protected texts with --eta inf, or give the prompts as they are.",
-        )
+    profile.check_restores()
     found = continue_texts(connection, profile, texts, sampling=sampling, on_text=None, progress=progress)
     answers = [
         each.model_copy(update={"text": protected.map.restore(each.text, row=row)}) for row, each in enumerate(found)

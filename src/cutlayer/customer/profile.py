@@ -52,6 +52,29 @@ class Profile(BaseModel):
             write_bytes(folder / "trained.safetensors", safetensors.torch.save(trained))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
 
+    def check_writes(self) -> None:
+        """Checks that it writes texts.
+
+        Raises:
+            ConfigError: It gives labels.
+        """
+        if not self.spec.objective.generates:
+            raise ConfigError(f"Adapter {self.adapter} is a classifier's: it gives no text.", remedy="Use predict.")
+
+    def check_restores(self) -> None:
+        """Checks that it may be asked with words in the places of entities, and that what it writes may have them back.
+
+        Raises:
+            ConfigError: It gives labels, or draws what leaves, these words too.
+        """
+        self.check_writes()
+        if self.spec.privacy.mechanism != "none":
+            raise ConfigError(
+                f"Adapter {self.adapter} draws what leaves ({self.spec.privacy.mechanism}), and would draw the words "
+                "that stand for entities once more: none would be known again.",
+                remedy="Name one that was trained on protected texts with --eta inf, or give the prompts as they are.",
+            )
+
     @classmethod
     def load(cls, home: Home, adapter: str) -> Profile:
         """Reads an adapter's profile.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from cutlayer.core import DataError
+from cutlayer.core import ConfigError, DataError
 from cutlayer.customer import Client, Generation, Sampling
 from tests.unit.cli.conftest import Run
 
@@ -39,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         spec = SimpleNamespace(
             privacy=SimpleNamespace(eta=calls["eta"], noise="d-chi"), unsafe_noise_seed=calls["seed"]
         )
-        return SimpleNamespace(spec=spec)
+        return SimpleNamespace(spec=spec, check_restores=calls.get("check", lambda: None))
 
     monkeypatch.setattr(Client, "generate", generate)
     monkeypatch.setattr("cutlayer.customer.profile.Profile.load", load)
@@ -90,6 +91,15 @@ def test_entities_are_protected_before_and_put_back_by_the_sdk(
     assert asked["prompts"] == "protected"
     for flags in (("--entities", "Smith"), ("--entities-eta", 40)):
         assert run(*ASK, *flags).code == 2
+
+
+def test_an_adapter_that_cannot_be_asked_so_costs_nothing(
+    asked: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "protect", lambda *_, **__: pytest.fail("it was charged"))
+    asked["check"] = Mock(side_effect=ConfigError("It draws what leaves."))
+    assert run(*ASK, "--entities", "Mr Smith", "--entities-eta", 40).code == 3
+    assert "prompts" not in asked
 
 
 def test_the_text_comes_in_pieces_and_alone(asked: dict[str, Any], run: Run) -> None:

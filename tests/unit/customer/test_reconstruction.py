@@ -261,7 +261,6 @@ def test_an_audit_of_the_run_tells_what_plain_words_taught(
     assert controls.count(">passed<") == len(checks)
 
 
-@pytest.mark.usefixtures("starter_installed")
 def letters(text: str) -> str:
     """What stays of a text by a tokenizer that takes accents off, and puts blanks around hyphens."""
     return "".join(
@@ -269,6 +268,7 @@ def letters(text: str) -> str:
     )
 
 
+@pytest.mark.usefixtures("starter_installed")
 def test_words_of_several_pieces_are_found(tmp_path: Path) -> None:
     """By a real tokenizer: the pieces that are told of a word read as the word; what follows is the text."""
     home = Home(give_secret(tmp_path / "own"))
