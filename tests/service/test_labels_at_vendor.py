@@ -20,12 +20,13 @@ import cutlayer
 from cutlayer import vendor
 from cutlayer.attacks import ATTACKS
 from cutlayer.core import BudgetError, ConfigError, Cut, CutlayerWarning, VendorError
-from cutlayer.customer import Client, Detached, FinetuneResult, Silent
+from cutlayer.customer import Client, Detached, FinetuneResult, Reconstruction, Silent
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.settings import Lora, Prefix
 from cutlayer.data import Dataset
+from cutlayer.privacy import Words
 from cutlayer.wire import Form, Frame, routes
 from cutlayer.wire.messages import JobState, RecordSetSpec
 from cutlayer.wire.transports import HttpTransport
@@ -164,13 +165,24 @@ def test_what_contradicts_labels_at_the_vendor_is_refused_before_anything_leaves
             run(client, tmp_path / "second", labels_at="vendor", label_epsilon=1.2, label_budget=1.5)
 
 
+def drawn_words(model: Path, folder: Path) -> dict[str, Any]:
+    """Settings of a run whose words are drawn, with public ones before each text."""
+    public, tags = folder / "words.tsv", ("NOUN", "VERB", "PRON", "ADP")
+    public.write_text("".join(f"{word}\t{tag}\t1\n" for word in ("house", "tree", "river", "bird") for tag in tags))
+    privacy = Words(eta=6, space=str(model), vocabulary=public)
+    told = Reconstruction(plain_tokens=3, reconstruction_weight=0.001)
+    return {"eta": None, "privacy": privacy, "reconstruction": told, "tuning": Lora(pooling="mean")}
+
+
 @slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
 def test_an_audit_has_releases_to_attack_and_no_gradients(
-    process: VendorProcess, tiny_model: Path, api_key: str, tmp_path: Path
+    process: VendorProcess, tiny_model: Path, api_key: str, tmp_path: Path, words: bool
 ) -> None:
     with closing(client_of(process, api_key, tmp_path / "home")) as client:
-        result = run(client, tmp_path / "run", labels_at="vendor")
+        settings = drawn_words(tiny_model, tmp_path) if words else {}
+        result = run(client, tmp_path / "run", labels_at="vendor", **settings)
         archive = local_archive(client.home, str(tiny_model), result.spec.cut)
         evidence = Evidence.of(result.folder, Corpora(TRAIN, None, None), archive, home=client.home)
     assert result.ep_n > 0  # nearest neighbours, on what was released
@@ -184,10 +196,12 @@ def test_an_audit_has_releases_to_attack_and_no_gradients(
         home=client.home.path,
         model=str(tiny_model),
         public=str(public),
-        only=("nearest-neighbour",),
+        only=("nearest-neighbour", *(("known-pairs",) if words else ())),
         progress=None,
     )
     assert told.report.verdict[0].startswith("The vendor has the labels")
+    measured = {each.name for each in told.report.attacks if each.status == "measured"}
+    assert measured == {"nearest-neighbour", *(("known-pairs",) if words else ())}
 
 
 def test_a_run_with_labels_here_cannot_be_left(process: VendorProcess, api_key: str, tmp_path: Path) -> None:

@@ -234,6 +234,8 @@ def plan(
     data.check()
     privatizer = data.privatizing.privatizer
     warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
+    if data.label_words is None and data.label_names:
+        spec.reconstruction.warn_of_what_labels_lose(spec.tuning.pooling, len(data.label_names))
     if data.label_words is not None and len(spec.label_words) < len(data.label_words):
         warnings.warn(
             "The vendor is told what labels are called: this model writes their names. label_words gives other words.",

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from typing import Final
+
+from cutlayer.core import CutlayerWarning
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.core.tuning import TUNING
+from cutlayer.core.tuning import TUNING, Pooling
 from cutlayer.wire.messages import MAX_PLAIN_SEQUENCES, MAX_PLAIN_TOKENS
+
+_OUTWEIGHS: Final = 5
+"""By which a second task's loss outweighs that of labels: at 4 beside 0.7 LoRA lost ten points."""
 
 
 def _unsaid(value: object) -> bool:
@@ -83,3 +91,33 @@ class Reconstruction(SettingsSpec):
     def weight(self) -> float:
         """What reconstruction counts, where there is any."""
         return 1.0 if self.reconstruction_weight is None else self.reconstruction_weight
+
+    def first_loss(self) -> float:
+        """About where its part of the loss begins, in nats: a sum over all plain words, each guessed at random."""
+        outputs = self.reconstruction_vocabulary or self.plain_tokens * self.plain_sequences
+        return self.weight * self.plain_tokens * math.log(max(2, outputs))
+
+    def warn_of_what_labels_lose(self, pooling: Pooling, labels: int) -> None:
+        """Tells a classifier's owner of settings by which, where it was measured, fewer labels were learnt, or none.
+
+        Args:
+            pooling: What the head reads.
+            labels: How many there are.
+        """
+        told = []
+        if pooling != "mean":
+            told.append(
+                "the head reads plain words, too, by which a prefix lost 7 points, and LoRA all that it had learnt "
+                "(--pooling mean leaves them out)"
+            )
+        if self.first_loss() > _OUTWEIGHS * math.log(max(2, labels)):
+            told.append(
+                f"reconstruction begins at a loss of {self.first_loss():.0f} beside {math.log(max(2, labels)):.1f} of "
+                "labels, where at 4 LoRA lost ten points (--reconstruction-weight 0.001 was measured)"
+            )
+        if self.plain_tokens and told:
+            warnings.warn(
+                f"Plain words before texts: {'; '.join(told)}. See docs/papers/rapt.md, Reconstruction.",
+                CutlayerWarning,
+                stacklevel=3,
+            )

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +20,7 @@ import cutlayer
 from cutlayer.attacks import Check, Measured, measure
 from cutlayer.attacks.inversion.known_pairs import known_pairs
 from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tokens
+from cutlayer.core.tuning import Pooling
 from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.derived import Privatizing, run_privatizing
@@ -266,6 +268,28 @@ def letters(text: str) -> str:
     return "".join(
         each for each in unicodedata.normalize("NFD", text) if not (unicodedata.combining(each) or each == " ")
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "pooling", "said"),
+    [
+        ({"plain_tokens": 40}, "mean", ("begins at a loss of 148 beside 0.7",)),
+        ({"plain_tokens": 40, "reconstruction_vocabulary": 19369}, "mean", ("begins at a loss of 395 beside 0.7",)),
+        ({"plain_tokens": 40, "reconstruction_weight": 0}, "sequence", ("reads plain words, too",)),
+        ({"plain_tokens": 40}, "sequence", ("reads plain words, too", "begins at a loss of 148")),
+        ({"plain_tokens": 40, "reconstruction_weight": 0.001}, "mean", ()),
+        ({"plain_tokens": 40, "reconstruction_weight": 0}, "text", ("reads plain words, too",)),
+        ({}, "sequence", ()),
+    ],
+)
+def test_settings_that_cost_labels_are_told_of(
+    settings: dict[str, Any], pooling: Pooling, said: tuple[str, ...]
+) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        Reconstruction(**settings).warn_of_what_labels_lose(pooling, 2)
+    assert len(told) == bool(said)
+    assert all(each in str(told[0].message) for each in said)
 
 
 @pytest.mark.usefixtures("starter_installed")
