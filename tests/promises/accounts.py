@@ -34,14 +34,15 @@ from cutlayer.customer.settings import LabelsAt
 from cutlayer.customer.tuning import Tuned, tune
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Archive, Seq2SeqBottom, read_archive, seed_dropout
-from cutlayer.privacy import CustomerSecret, FrameEntry, Privatizer, Release
+from cutlayer.privacy import CustomerSecret, FrameEntry, PlainWords, Privatizer, Release
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.wire import Route, encode_tensors, pack, routes, unpack
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import HttpTransport, local
 from tests.promises.runs import CANARIES, SEED, TEST, TRAIN, TRAINING, Sent
 from tests.promises.script import Due, Key, PairedLower, PairedUpper, Script, Upper, keys
 
-RELEASING = {"ids", "rows", "lengths"}
+RELEASING = {"ids", "rows", "lengths", "preceding", "sequences"}
 
 ROUNDING = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (2**-8, 1e-6)}
 """Relative and absolute: last bits, which depend on the batch, and with bf16 one place of its mantissa."""
@@ -152,6 +153,16 @@ class Watched:
             return noised
 
         privatizer.tokens, privatizer.activations = noting_tokens, noting_rows  # type: ignore[assignment, method-assign]
+        if isinstance(privatizer, WordsPrivatizer):
+            precede = privatizer.preceded_by
+
+            def noting_plain_words(plain: PlainWords, *, told: bool) -> Privatizer:
+                other = precede(plain, told=told)
+                for name in ("tokens", "activations", "preceded_by"):  # copied, and of texts without these words
+                    vars(other).pop(name, None)
+                return self._noting(other)
+
+            privatizer.preceded_by = noting_plain_words  # type: ignore[assignment, method-assign]
         return privatizer
 
     def _note_listed(self, release: Release, draws: Sequence[bytes]) -> None:
@@ -198,6 +209,8 @@ def same(sent: Payload, expected: Payload, *, exact: bool) -> bool:
             isinstance(sent, Tokens)
             and isinstance(expected, Tokens)
             and len(sent.segments) == len(expected.segments)
+            and same_bits(getattr(sent, "preceding", None), getattr(expected, "preceding", None))
+            and same_bits(getattr(sent, "sequences", None), getattr(expected, "sequences", None))
             and all(
                 torch.equal(one.values, other.values)
                 for one, other in zip(sent.segments, expected.segments, strict=True)

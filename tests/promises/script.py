@@ -36,6 +36,7 @@ from cutlayer.wire.messages import (
     JobSpec,
     LoopSpec,
     OptimiserSpec,
+    ReconstructionSpec,
     RecordSetSpec,
     SealRequest,
     SnapshotRequest,
@@ -443,6 +444,7 @@ class Script:
             segments=self.data.segments,
             wire_type=self.spec.wire_type,
             num_labels=len(self.data.label_names) if self.alone else None,
+            **self._plain_words(name),
         )
         yield Due(routes.RECORD_SET_PUT, where, spec)
         texts = keys(examples.texts.tokens, examples.texts.cti_classes, None)
@@ -591,6 +593,31 @@ class Script:
         source, target = (1 + int(segment.lengths.max()) for segment in train.texts.tokens.segments)
         return StepSize(texts=texts, positions=source, target_positions=target)
 
+    def _plain_words(self, name: str) -> dict[str, int]:
+        """What is told of the words before texts that are trained on."""
+        told = self.spec.reconstruction
+        return {
+            key: getattr(told, key)
+            for key in ("plain_tokens", "plain_sequences")
+            if told.plain_tokens and name == "train"
+        }
+
+    def _reconstruction(self) -> ReconstructionSpec | None:
+        """The numbers of public words: each its place in their alphabet, and nothing of a text."""
+        told, plain = self.spec.reconstruction, self.data.privatizing.plain
+        if plain is None:
+            return None
+        dictionary = self.data.privatizing.reading.dictionary
+        assert dictionary is not None
+        forms = [[dictionary.lexicon.word(name).form for name in row] for row in plain.names.tolist()]
+        numbers = {form: number for number, form in enumerate(sorted({form for row in forms for form in row}))}
+        return ReconstructionSpec(
+            vocabulary=len(numbers),
+            width=told.reconstruction_width,
+            weight=told.weight,
+            words=tuple(tuple(numbers[form] for form in row) for row in forms),
+        )
+
     def _identifier(self, purpose: str) -> str:
         return hashlib.blake2b(f"{self.run}/{purpose}".encode(), digest_size=16).hexdigest()
 
@@ -613,6 +640,7 @@ class Script:
             and isinstance(tuning, FullTuning)
             and self.spec.train_bottom is not TrainBottom.FROZEN,
             tuning=tuning.told,
+            reconstruction=self._reconstruction(),
             optimiser=OptimiserSpec(
                 learning_rate=settings.learning_rate,
                 weight_decay=settings.weight_decay,

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from cutlayer.customer import gate, upload
+from cutlayer import wire
+from cutlayer.core import Payload
+from cutlayer.customer import Lora, Reconstruction, gate, upload
 from cutlayer.customer.order import Order
 from cutlayer.data import Dataset
-from cutlayer.privacy import ReportedLabels
+from cutlayer.privacy import ReportedLabels, Words
 from cutlayer.wire import Route, routes
+from cutlayer.wire.messages import JobSpec
 from tests.promises.accounts import Watched, check_accounted
-from tests.promises.runs import CANARIES, LABELS, TEST, TRAIN, Sent, customer, finetune
+from tests.promises.runs import CANARIES, LABELS, SEED, TEST, TRAIN, TRAINING, Sent, customer, finetune
 from tests.promises.test_one_door import REPEATED, check_no_canary
 
 pytestmark = pytest.mark.filterwarnings("ignore:Labels of train and dev are sent")
@@ -46,6 +49,68 @@ def test_every_byte_is_accounted_for(
         sending = {entry.entry: entry.route for entry in client.ledger.frames()}
     assert {sending[label.entry] for label in listed} == {routes.LABELS_PUT.name}
     assert {label.eta for label in listed} == {settings.get("label_epsilon", float("inf"))}
+
+
+@pytest.fixture
+def drawn_words(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """Settings of runs that draw words, with public ones before texts to train on."""
+    file = tmp_path / "words.tsv"
+    file.write_text("".join(f"w{number}\tNOUN\t1\n" for number in range(240)))
+    return {
+        "privacy": Words(eta=6.0, words=("all",), candidates="all", space=str(tiny_model), vocabulary=file),
+        "reconstruction": Reconstruction(
+            plain_tokens=3, plain_sequences=2, reconstruction_weight=0.001, reconstruction_width=8
+        ),
+        "tuning": Lora(pooling="mean"),
+        "training": TRAINING,
+        "seed": SEED,
+    }
+
+
+@pytest.mark.parametrize("settings", [pytest.param({}, id="here"), pytest.param(DRAWN, id="at the vendor")])
+def test_every_byte_behind_plain_words_is_accounted_for(
+    settings: dict[str, Any],
+    drawn_words: dict[str, Any],
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+) -> None:
+    """Of public words it is told which they are, how many tokens each became, and before which text which stand."""
+    told = []
+    for number, train in enumerate((TRAIN, TRAIN.select(range(len(TRAIN) // 2)))):
+        with customer(data_dir, api_key, tmp_path / f"home{number}") as client:
+            result = client.finetune(train, test=TEST, out=tmp_path / f"run{number}", **drawn_words, **settings)
+            if number == 0:
+                check_accounted(client, result, watched)
+                check_no_canary(Sent.by(result).frames, client)
+            jobs = [frame.control() for frame in Sent.by(result).frames if frame.route is routes.JOB_PUT]
+            told += [job.reconstruction for job in jobs if isinstance(job, JobSpec)]
+    assert len(set(told)) == 1, "public words follow from the vocabulary and the seed, and from no text"
+
+
+def test_a_text_that_shows_in_its_plain_words_is_caught(
+    drawn_words: dict[str, Any],
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: which words stand before a text tells one of it."""
+    honest = wire.pack
+
+    def planted(payload: Payload, **settings: Any) -> dict[str, Tensor]:
+        tensors = honest(payload, **settings)
+        if "sequences" in tensors:
+            tensors["sequences"] = (tensors["lengths"][:, 0] % 2).to(tensors["sequences"].dtype)
+        return tensors
+
+    monkeypatch.setattr(wire, "pack", planted)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = client.finetune(TRAIN, test=TEST, **drawn_words)
+        with pytest.raises(AssertionError, match="a text left with other content"):
+            check_accounted(client, result, watched)
 
 
 def test_words_names_and_columns_are_in_no_frame_no_log_and_no_file_of_the_vendors(
