@@ -16,6 +16,7 @@ from cutlayer.core import Proportion
 from cutlayer.customer import Silent
 from cutlayer.recipes import inference, word_cells
 from cutlayer.recipes.attribute_readings import NAMED, Corpus
+from cutlayer.recipes.author_attacks import STRONGEST
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.options import RecipeOptions, Size
@@ -25,7 +26,7 @@ from cutlayer.recipes.rapt_intrinsic import PAPER
 from cutlayer.recipes.replaced_readings import ReplacedCell, ReplacedCorpus, _regrouped
 from cutlayer.recipes.replacement import Replacement, Source
 from cutlayer.recipes.word_cells import Spread, spread
-from cutlayer.recipes.word_training import WordsAnswered, WordTrainingCell
+from cutlayer.recipes.word_training import READ, WordsAnswered, WordTrainingCell
 from tests.recipes.test_rapt import sentences, write_texts
 from tests.recipes.worlds import write_split
 
@@ -175,11 +176,14 @@ def test_all_that_is_shipped_of_words_and_accuracy_is_told(data, tmp_path, monke
 
     def made(cell, lab):
         right = int(20 - 10 * (cell.share or 0)) + (cell.arm.components is not None)
-        read = Proportion.of(round(1000 * (1 - (cell.share or 0))), 1000)
+        read = round(990 * (1 - (cell.share or 0)))
         attacks = (
-            Measured(attack=name, success=read, interval=(0, 1), chance=0.01, p_value=0.0, looks=1, controls=())
-            for name in cell.attacks
-        )
+            Measured(
+                attack=name, success=Proportion.of(read + number, 1000), interval=(0, 1), chance=0.01, p_value=0.0,
+                looks=1, controls=(),
+            )
+            for number, name in enumerate(cell.attacks)
+        )  # fmt: skip
         return WordsAnswered(
             ua=Proportion.of(right, 24), right=(True,) * right + (False,) * (24 - right), rows=(40, 16, 24), epochs=1,
             seconds=1.0, replaced=cell.share, eta=40.0, clear=0.5, attacks=tuple(attacks),
@@ -198,6 +202,14 @@ def test_all_that_is_shipped_of_words_and_accuracy_is_told(data, tmp_path, monke
     report = RECIPE.using(config).run(options(data, tmp_path, *parts), Silent())
     assert not report.failures
     claims = {each["claim"]: each["held"] for part in parts for each in report.content["parts"][part]["claims"]}
+    read = pandas.DataFrame(report.content["table"])
+    read = read[(read["part"] == "figure-3") & (read["metric"] == READ) & (read["arm"] == "pct2t")]
+    for _, own in read.groupby("replaced"):
+        told = own.set_index("attack")[["value", "note"]]
+        most = told.drop(index=STRONGEST)["value"].idxmax()
+        assert tuple(told.loc[STRONGEST]) == (told.loc[most, "value"], most)
+        assert len(told) == 1 + len(SHIPPED.sizes[Size.TINY].attacks)
+    assert sum(claim.startswith(STRONGEST) for claim in claims) == 2 * 2, "two shares, two of the paper's steps"
     steps = [tuple(claim.split(", ")[:3]) for claim in claims if "(Table III)" in claim]
     whole = {
         (task, method, f"{share} % replaced: PCT2T is more accurate than T2T (Table III).")

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
 from cutlayer.models import Quantization
+from cutlayer.recipes.author_attacks import STRONGEST
 from cutlayer.recipes.claims import above, alike, at_least, both
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
-from cutlayer.recipes.long_table import Level
+from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import Setting, named, read_yaml
 from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
-from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
+from cutlayer.recipes.study import Claim, Derived, Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.word_training import READ, Arm, Trainings, WordTrainingCell
@@ -302,10 +303,28 @@ def figure_3(of: Utility) -> Part:
             (titles[first], {"arm": first, "replaced": share, "attack": attack}),
             (titles[second], {"arm": second, "replaced": share, "attack": attack}),
         )
-        for share, attack, (first, second) in product(asked.replaced, attacks, pairwise(asked.ordered))
+        for share, attack, (first, second) in product(
+            asked.replaced, [*attacks, *[STRONGEST] * (len(attacks) > 1)], pairwise(asked.ordered)
+        )
     ]  # fmt: skip
     scenarios = of.trained([asked.attacked], protected, asked.replaced)
-    return LAYOUT.part("figure-3", scenarios, {"arms": Axis("arm", "arm", titles)}, claims=claims)
+    said = {"arms": Axis("arm", "arm", titles)}
+    return LAYOUT.part("figure-3", scenarios, said, claims=claims, derived=strongest_reading)
+
+
+def strongest_reading(results: Results) -> Iterator[Measure]:
+    """What is read of all words by whichever attack reads most of them, by arm and share."""
+    rows = results.rows(metric=READ)
+    if rows.empty or rows["attack"].nunique() < 2:
+        return
+    axes = [name for name in ("task", "method", "arm", "replaced") if name in rows]
+    for place, own in rows[rows["value"].notna()].groupby(axes, sort=False):
+        found = {str(attack): results.pooled(group) for attack, group in own.groupby("attack", sort=False)}
+        attack, number = max(found.items(), key=lambda each: each[1].value or 0.0)
+        yield Measure(
+            READ, number.value, number.error, number.n, attack=STRONGEST, note=attack, independent=number.independent,
+            axes=dict(zip(axes, cast("tuple[Level, ...]", place), strict=True)),
+        )  # fmt: skip
 
 
 def beyond(of: Utility) -> Part:
