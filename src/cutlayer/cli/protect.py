@@ -56,7 +56,7 @@ def protect(
     check_not_input(files.input, files.output)
     from cutlayer.customer import Client
     from cutlayer.data import read_webnlg
-    from cutlayer.data.read import rows_with
+    from cutlayer.data.read import rows_with, text_in
 
     output = Output(as_json=as_json)
     texts, label = _kept(columns)
@@ -76,10 +76,10 @@ def protect(
         else:
             own = entities.entities_column
             given = list(rows_with(files.input, [*texts, *label, *([own] if own else [])]))
-            named = [_listed(row[own]) for row in given] if own else None
-            rows, made = client.protect(
-                [tuple(str(row[each]) for each in texts) for row in given], named, privacy=privacy, **settings
-            )
+            source, numbered = str(files.input), list(enumerate(given, start=1))
+            named = [_listed(row[own], f"{source}: row {number}") for number, row in numbered] if own else None
+            asked = [tuple(text_in(source, row, each, number) for each in texts) for number, row in numbered]
+            rows, made = client.protect(asked, named, privacy=privacy, **settings)
             kept = ([row[each] for each in label] for row in given)
             together = enumerate(zip(rows, kept, strict=True))
             lines = ((*row, *labels, made.job, place) for place, (row, labels) in together)
@@ -106,9 +106,20 @@ def _kept(columns: dict[str, Any]) -> tuple[list[str], list[str]]:
     return texts, label
 
 
-def _listed(entities: Any) -> list[str]:
+def _listed(entities: Any, row: str) -> list[str]:
     """A text's entities; a cell with nothing in it is none."""
-    return ([entities] if entities else []) if isinstance(entities, str) else list(map(str, entities or ()))
+    from cutlayer.core import DataError
+
+    if entities is None or entities == "":
+        return []
+    if isinstance(entities, str):
+        return [entities]
+    if not isinstance(entities, list | tuple) or not all(isinstance(each, str) for each in entities):
+        raise DataError(
+            f"{row} has something else than texts in the column of entities.",
+            remedy="Put a list of strings there, or one string; numbers between quotes.",
+        )
+    return list(entities)
 
 
 class Answers(SettingsSpec):
@@ -138,12 +149,13 @@ def restore(
     check_not_input(files.input, files.output)
     from cutlayer.core import DataError
     from cutlayer.customer import Client
-    from cutlayer.data.read import rows_with
+    from cutlayer.data.read import rows_with, text_in
 
     output = Output(as_json=as_json)
     column = DataSpec(**columns).text_column
     rows = list(rows_with(files.input, [column, *([] if answers.job else [JOB])]))
     numbers = [_number(row.get(ROW), files.input) for row in rows]
+    told = [text_in(str(files.input), row, column, number) for number, row in enumerate(rows, start=1)]
     jobs = sorted({str(row[JOB]) for row in rows if JOB in row} | ({answers.job} if answers.job else set()))
     if len(jobs) != 1:
         raise DataError(
@@ -152,8 +164,7 @@ def restore(
         )
     found = Client(**folder).entity_map(jobs[0])
     with rows_file(files.output) as write:
-        restored = (found.restore(str(row[column]), row=number) for row, number in zip(rows, numbers, strict=True))
-        write((column,), ((text,) for text in restored))
+        write((column,), ((found.restore(text, row=row),) for text, row in zip(told, numbers, strict=True)))
     output.show(f"{len(rows)} answers with the entities of job {found.job}: {files.output}")
     output.result({"output": str(files.output), "answers": len(rows), "job": found.job})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer.follow import follow
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.home import Home, adapter_identifier, write_bytes
+from cutlayer.customer.home import Home, adapter_identifier, job_identifier, write_bytes
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
 from cutlayer.privacy import Ledger
@@ -103,7 +103,7 @@ class Account:
             ConfigError: This is no job's identifier.
             VendorError: It failed or was cancelled, or is no such job.
         """
-        return follow(self.gate(), adapter_identifier(job), progress)
+        return follow(self.gate(), job_identifier(job), progress)
 
     def cancel_job(self, job: str) -> JobInfo:
         """Ends a job without an adapter.
@@ -112,7 +112,7 @@ class Account:
             ConfigError: This is no job's identifier.
             VendorError: It is over, or is no such job.
         """
-        return self.gate().send(routes.JOB_CANCEL, {"job": adapter_identifier(job)}).expect(JobInfo)
+        return self.gate().send(routes.JOB_CANCEL, {"job": job_identifier(job)}).expect(JobInfo)
 
     def delete_adapter(self, adapter: str) -> None:
         """Deletes an adapter at the vendor, and the job that made it. The customer's profile of it goes too.

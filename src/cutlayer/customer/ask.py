@@ -30,6 +30,7 @@ from cutlayer.customer.settings import Objective, Sampling
 from cutlayer.customer.there import written_there
 from cutlayer.customer.trainer import LANGUAGE_POSITIONS
 from cutlayer.data import UNCUT, Dataset, tokenise
+from cutlayer.data.dataset import check_characters
 from cutlayer.models import Tail
 from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
 from cutlayer.privacy import find_mechanism
@@ -176,6 +177,8 @@ def continue_texts(
     profile.check_writes()
     if not prompts:
         raise DataError("There are no prompts.", remedy="Give one at least.")
+    for number, prompt in enumerate(prompts, start=1):
+        check_characters(prompt, f"Prompt {number}")
     query = Query.open(connection, profile, "generate", progress, prompts=True)
     order = query.order([(prompt,) for prompt in prompts])
     tokens = _read_prompts(query, Dataset(tuple((prompts[row],) for row in order)))

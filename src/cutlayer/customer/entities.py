@@ -144,12 +144,7 @@ def protect(
         DataError: There is no text, or an entity is empty or in no text of its row.
         BudgetError: A word would be charged beyond the budget. Nothing is written.
     """
-    rows = [(row,) if isinstance(row, str) else tuple(row) for row in texts]
-    if not rows:
-        raise DataError("There are no texts.", remedy="Give one at least.")
-    for number, row in enumerate(rows, start=1):
-        for text in row:
-            check_characters(text, f"Text {number}")
+    rows = _rows(texts)
     flat = [text for row in rows for text in row]
     if entities is not None:  # what is refused is refused before a model is read
         found = _named(rows, entities)
@@ -220,8 +215,51 @@ def protect(
     return Protected([row[0] for row in by_row] if isinstance(texts[0], str) else by_row, made)
 
 
+def _rows(texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Row]:
+    """The texts, as rows.
+
+    Raises:
+        DataError: There is none, or what is there is neither a list of texts nor one of rows of texts.
+    """
+    if isinstance(texts, str):
+        raise DataError("One text was given, where a list of texts is needed.", remedy="Put it into a list.")
+    rows = [(row,) if isinstance(row, str) else row for row in texts]
+    if not rows:
+        raise DataError("There are no texts.", remedy="Give one at least.")
+    for number, (given, row) in enumerate(zip(texts, rows, strict=True), start=1):
+        wrong = not isinstance(row, list | tuple) or not row or not all(isinstance(text, str) for text in row)
+        if wrong or isinstance(given, str) != isinstance(texts[0], str):
+            raise DataError(
+                f"Text {number} is of type {type(given).__name__}, or holds something else than texts.",
+                remedy="Give texts alone, or rows of texts alone.",
+            )
+        for text in row:
+            check_characters(text, f"Text {number}")
+    return [tuple(row) for row in rows]
+
+
 def _for_all(entities: Entities) -> bool:
-    return all(isinstance(each, str) for each in entities)
+    """Whether entities are those of all texts.
+
+    Raises:
+        DataError: They are neither strings nor lists of strings and spans.
+    """
+    if isinstance(entities, str):
+        raise DataError("One entity was given, where a list is needed.", remedy="Put it into a list.")
+    if all(isinstance(each, str) for each in entities):
+        return True
+    for number, own in enumerate(entities, start=1):
+        if not isinstance(own, list | tuple) or not all(isinstance(each, str) or _is_span(each) for each in own):
+            raise DataError(
+                f"Entities of text {number} are of type {type(own).__name__}, or hold something else than strings and "
+                "spans.",
+                remedy="Give for each text a list of strings and pairs (begin, end); or one list of strings for all.",
+            )
+    return False
+
+
+def _is_span(given: object) -> bool:
+    return isinstance(given, list | tuple) and len(given) == 2 and all(type(place) is int for place in given)
 
 
 def _spellings(found: _Found) -> list[tuple[str, list[Mention]]]:

@@ -188,12 +188,25 @@ def adapter_identifier(text: str) -> str:
     Raises:
         ConfigError: It has not.
     """
+    return _identifier("adapter", text)
+
+
+def job_identifier(text: str) -> str:
+    """The text, if it has the form of a job's identifier.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    return _identifier("job", text)
+
+
+def _identifier(kind: str, text: str) -> str:
     try:
-        routes.PLACEHOLDERS["adapter"].validate_python(text, strict=True)
+        routes.PLACEHOLDERS[kind].validate_python(text, strict=True)
     except ValidationError:
         raise ConfigError(
-            [Fault("adapter", text, "must be 32 characters of 0-9a-f")],
-            remedy="`cutlayer adapter list` shows the identifiers of your adapters.",
+            [Fault(kind, text, "must be 32 characters of 0-9a-f")],
+            remedy=f"`cutlayer {kind} list` shows the identifiers of your {kind}s.",
         ) from None
     return text
 

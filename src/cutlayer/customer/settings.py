@@ -33,6 +33,7 @@ from cutlayer.customer import earlier
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.privacy.spec import LARGEST_EPSILON, PRIVACY, PrivacySpec
 from cutlayer.wire.messages import Form, Precision, WireType
+from cutlayer.wire.routes import MOST_LENGTH_PENALTY
 
 TRAINING: Final = "Training"
 SAMPLING: Final = "Sampling"
@@ -470,6 +471,8 @@ class Sampling(SettingsSpec):
         1.0,
         help="Of beam search: a text's log-probability is divided by its length to this power.",
         shown=Shown(SAMPLING),
+        ge=-MOST_LENGTH_PENALTY,
+        le=MOST_LENGTH_PENALTY,
         allow_inf_nan=False,
     )
     stop_strings: tuple[Annotated[str, Field(min_length=1)], ...] = setting(

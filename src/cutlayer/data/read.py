@@ -69,7 +69,7 @@ def read_dataset(
     attributes: dict[str, list[str]] = {name: [] for name in (*attribute_columns, *copied_columns)}
     wanted = [*columns, *([label_column] if label_column else []), *attributes]
     for number, row in enumerate(rows_with(source, wanted), start=1):
-        rows.append(tuple(_text(called, row, column, number) for column in columns))
+        rows.append(tuple(text_in(called, row, column, number) for column in columns))
         if label_column:
             labels.append(_value(called, row, label_column, number))
         for name in attribute_columns:
@@ -103,7 +103,7 @@ class TextFile:
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         columns = [self.text_column, *([self.text_pair_column] if self.text_pair_column else [])]
         for number, row in enumerate(rows_with(self.source, columns), start=1):
-            texts = tuple(_text(source_name(self.source), row, column, number) for column in columns)
+            texts = tuple(text_in(source_name(self.source), row, column, number) for column in columns)
             for text in texts:
                 check_characters(text, f"{self.source}: row {number}")
             yield texts
@@ -349,7 +349,18 @@ def _check_columns(source: str, row: Row, wanted: Iterable[str]) -> None:
             )
 
 
-def _text(source: str, row: Row, column: str, number: int) -> str:
+def text_in(source: str, row: Row, column: str, number: int) -> str:
+    """The text in a row's column.
+
+    Args:
+        source: What errors call the rows' source.
+        row: The row.
+        column: The column's name.
+        number: The row's, from 1 on.
+
+    Raises:
+        DataError: There is none.
+    """
     value = row.get(column)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -99,7 +99,8 @@ class Exponential:
 
     def log_normalisers(self, vectors: Tensor, groups: Tensor) -> Tensor:
         """ln of the sum of exp(score) over a word's candidates, `[n]` float64."""
-        return torch.cat([self.scores(some, own).logsumexp(1) for some, own in self._parts(vectors, groups)])
+        found = (self.scores(some, own).logsumexp(1) for some, own in self._parts(vectors, groups))
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *found])
 
     def draw(self, vectors: Tensor, groups: Tensor, of: Tensor, uniform: Float64 | Tensor) -> Tensor:
         """Draws a candidate for each place.
@@ -133,6 +134,8 @@ class Exponential:
 
     def _parts(self, vectors: Tensor, groups: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         at_once = max(1, _NUMBERS // len(self._candidates))
+        if not len(vectors):
+            return iter(())  # none is split into one part, of none
         return zip(vectors.split(at_once), groups.split(at_once), strict=True)
 
 

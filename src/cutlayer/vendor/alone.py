@@ -37,8 +37,8 @@ _SECONDS: Final = 15.0
 """Longest time that a watcher waits for an answer: less than what proxies end a silent connection after."""
 _LOOK_SECONDS: Final = 0.2
 _DIGITS: Final = 20
-_LIFTED: Final = frozenset(("quota", "labels-damaged"))
-"""Refusals that end once the tenant deletes something, or sends it again."""
+_LIFTED: Final = frozenset(("quota", "labels-damaged", "fingerprint-differs", "not-found"))
+"""Refusals that end once the tenant deletes something, or sends it again; or the vendor takes its model back."""
 _TRIES: Final = 10
 """Of a step that ends in an error which should not happen, before its job has failed."""
 

@@ -19,7 +19,7 @@ from cutlayer.models import BeamSearch, Template
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.passes import rows_of
 from cutlayer.vendor.problems import unacceptable
-from cutlayer.wire import Form, WireType, unpack
+from cutlayer.wire import Form, WireType, routes, unpack
 from cutlayer.wire.messages import AdapterInfo, JobSpec, RecordSetSpec
 
 Agreed = JobSpec | RecordSetSpec | AdapterInfo
@@ -422,13 +422,15 @@ def read_search(card: ModelCard, told: Tensor) -> BeamSearch:
         not whole
         or not 1 <= values[0] <= min(_MOST_BEAMS, vocabulary // 2)
         or not 1 <= values[1] <= card.info.max_length
+        or not abs(values[2]) <= routes.MOST_LENGTH_PENALTY
         or not 0 <= values[3] < vocabulary
     ):
         raise unacceptable(
             "wrong-search",
             f"search = {values[:8]}: it is 1 to {min(_MOST_BEAMS, vocabulary // 2)} beams, 1 to {card.info.max_length} "
-            "new tokens, a length penalty, and the id that ends a text.",
-            remedy="Ask for fewer beams, or fewer tokens.",
+            f"new tokens, a length penalty of {routes.MOST_LENGTH_PENALTY:g} at most, either way, and the id that ends "
+            "a text.",
+            remedy="Ask for fewer beams or tokens, or a smaller penalty.",
         )
     beams, tokens, penalty, end = values
     return BeamSearch(

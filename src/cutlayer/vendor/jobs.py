@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -347,7 +347,8 @@ class Jobs:
             job = self._stored(row)
             standing = None if live is None else live.standing
             if standing is None and job.was_opened:
-                standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
+                with suppress(Refusal):  # its model may be gone
+                    standing = standing_on_disk(job.folder, job.spec, self._catalogue.card(job.spec.model))
             final = told(job, standing, state, problem)
             row.final = final.model_dump_json()
         self._drop(tenant, name)

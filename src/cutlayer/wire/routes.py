@@ -2,8 +2,9 @@
 
 Customer and vendor meet only here. A route's body is either one JSON control message or one
 safetensors block, never both; a tensor has a role, and a role has its element types and rank.
-What stands in a path has a form, too. There is no route, message or role that could hold raw text,
-and none that could hold labels.
+What stands in a path has a form, too. There is no route, message or role that could hold raw text. Labels have one
+role, beside a record set, which runs with labels at the vendor alone use; of a model that writes labels their names
+stand in the job.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from string import Formatter
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from cutlayer.wire import messages as m
 from cutlayer.wire.generation import GenerationInfo, GenerationSpec
+
+MOST_LENGTH_PENALTY: Final = 10.0
+"""Of a beam search, either way: a text's length to this power is a number still."""
 
 
 class Category(StrEnum):

@@ -108,6 +108,10 @@ def test_pairs_and_labels_are_kept_to_train_on_and_nothing_else_is(tmp_path: Pat
         (("--entities-column", "names", "--eta", -1), 2, "--eta"),
         (("--entities-column", "empty", "--eta", 20), 4, "is empty: it has no letter and no digit"),
         (("--entities-column", "elsewhere", "--eta", 20), 4, "Entity 1 of text 1 is not in it"),
+        (("--entities-column", "number", "--eta", 20), 4, "row 1 has something else than texts"),
+        (("--entities-column", "false", "--eta", 20), 4, "row 1 has something else than texts"),
+        (("--entities-column", "names", "--eta", 20, "--text-column", "nothing"), 4, "row 1 has nothing in column"),
+        (("--entities-column", "names", "--eta", 20, "--text-column", "names"), 4, "a value of type list"),
         (("--entities-column", "names", "--eta", 20, "--space", "no_such"), 5, "no_such"),
     ],
 )
@@ -115,6 +119,7 @@ def test_what_cannot_be_protected_is_refused_and_nothing_is_written(
     flags: tuple[object, ...], code: int, said: str, tmp_path: Path, run: Run, starter_installed: None
 ) -> None:
     row = {"text": TEXTS[0], "names": list(NAMES[0]), "empty": ["…"], "elsewhere": ["Copenhagen"]}
+    row |= {"number": 5, "false": False, "nothing": None}  # type: ignore[dict-item]
     prompts, safe = write(tmp_path / "prompts.jsonl", row), tmp_path / "safe.jsonl"
     refused = run("protect", "--input", prompts, "--output", safe, *flags, "--json")
     assert refused.code == code, refused.err

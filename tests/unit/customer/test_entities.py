@@ -6,6 +6,7 @@ import os
 import stat
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -149,6 +150,23 @@ def test_spans_and_names_that_the_tagger_finds(client: Client) -> None:
     (text,), made = client.protect([TEXT], eta=20)
     assert "Bundgaard" not in text
     assert made.restore(text) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (TEXT, ["Aarhus"]), ([TEXT], "Aarhus"), ([TEXT, (TEXT, TEXT)], ["Aarhus"]), ([(TEXT, TEXT), TEXT], ["Aarhus"]),
+        ([None], ["Aarhus"]), ([b"Aarhus"], ["Aarhus"]), ([("Aarhus", 3)], ["Aarhus"]), ([()], ["Aarhus"]),
+        ([TEXT], [5]), ([TEXT], [None]), ([TEXT], [[None]]), ([TEXT], [[(1, 2, 3)]]), ([TEXT], [[(0.0, 3.0)]]),
+        ([TEXT, TEXT], ["Aarhus", ["Aarhus"]]), ([TEXT], [[(True, 4)]]),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_texts_or_of_entities_is_refused(client: Client, texts: Any, names: Any) -> None:
+    """A string is a sequence of letters, each of which would be an entity, and the name would leave."""
+    with pytest.raises(DataError) as refused:
+        client.protect(texts, names, eta=20)
+    assert "Aarhus" not in str(refused.value)
+    assert client.ledger.is_empty()
 
 
 @pytest.mark.parametrize("entities", [["…"], [" "], ["Copenhagen"], [["Aarhus"], ["x"]], [[(4, 99)]], []])

@@ -167,7 +167,11 @@ class WordsPrivatizer(Privatizer):
             "It holds between texts with the same parts of speech and the same words in clear, which are not hidden. "
             "A tagger reads a word's context, too.",
             "Words that the vocabulary does not have may lie farther away than any two that it has.",
-            "The search for the nearest word is post-processing and costs no budget.",
+            *(
+                ()
+                if self.spec.exponential
+                else ("The search for the nearest word is post-processing and costs no budget.",)
+            ),
         )
 
     @property
@@ -177,7 +181,8 @@ class WordsPrivatizer(Privatizer):
 
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
         """Words in clear are charged nothing: no budget is about them."""
-        return torch.where(self._distinct(texts.values).drawn, self.spec.eta, 0.0).double()
+        eta = torch.tensor(self.spec.eta, dtype=torch.float64)
+        return torch.where(self._distinct(texts.values).drawn, eta, 0.0)
 
     def _name(self, tokens: Tokens, labels: Tensor | None, look: int | None, excerpts: Excerpts | None) -> Named:
         """See `Privatizer._name`: of words that are drawn alike, what leaves beside the draw has a part in its name."""
