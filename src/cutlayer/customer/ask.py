@@ -74,6 +74,7 @@ class Query:
         spec = profile.spec
         find_mechanism(spec.privacy.noise)  # before the vendor is asked: a plug-in may be gone
         offer = choose_model(connection.gate(), spec.model)
+        profile.check_same(offer.model.fingerprint)
         gate = connection.gate_of(f"{purpose}/{profile.adapter}", spec, offer)
         archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
         reading = prompt_reading(archive, connection.home, spec, segments=profile.segments) if prompts else None

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cutlayer.core import ConfigError, StorageError
+from cutlayer.core import ConfigError, DataError, StorageError, VendorError
 from cutlayer.customer.home import Home, read_json, write_bytes, write_json
 from cutlayer.customer.settings import RunSpec
+from cutlayer.privacy.spec import Words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,8 @@ class Profile(BaseModel):
         max_content: Content tokens per text; longer texts are cut.
         labels: Label names in the order of the head's outputs; none for a language model.
         spec: The run that made it: model, cut and privacy.
+        fingerprint: Of the vendor's weights then; `None` of adapters from before it was kept, as of the next.
+        vocabulary: Digest of what the file of words held then that may come out; `None` without one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -40,6 +43,8 @@ class Profile(BaseModel):
     max_content: int
     labels: tuple[str, ...]
     spec: RunSpec
+    fingerprint: str | None = None
+    vocabulary: str | None = None
 
     def save(self, home: Home, importance: UtilityImportance | None, trained: dict[str, Tensor]) -> None:
         """Writes the profile to the customer's folder; `trained` holds the customer's own weights, if any."""
@@ -51,6 +56,29 @@ class Profile(BaseModel):
 
             write_bytes(folder / "trained.safetensors", safetensors.torch.save(trained))
         write_json(folder / "profile.json", json.loads(self.model_dump_json()))
+
+    def check_same(self, fingerprint: str) -> None:
+        """Checks, before anything leaves, that what the adapter learnt to read still is what would leave.
+
+        Args:
+            fingerprint: Of the vendor's weights now.
+
+        Raises:
+            VendorError: The vendor's model has other weights.
+            DataError: The file of words that may come out holds others, or is gone.
+        """
+        if self.fingerprint not in (None, fingerprint):
+            raise VendorError(
+                f"Adapter {self.adapter} was trained on other weights than {self.spec.model or 'the model'} has now.",
+                status=409,
+                remedy="Train it again, or ask the vendor for the weights of before.",
+            )
+        privacy = self.spec.privacy
+        if isinstance(privacy, Words) and self.vocabulary not in (None, privacy.vocabulary_digest):
+            raise DataError(
+                f"{privacy.vocabulary} holds other words than when adapter {self.adapter} was trained.",
+                remedy="Restore the file, or train again.",
+            )
 
     def check_writes(self) -> None:
         """Checks that it writes texts.

@@ -27,6 +27,7 @@ from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
+from cutlayer.privacy.spec import Words
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo, SnapshotRequest
 
@@ -66,6 +67,8 @@ def publish(
         max_content=plan.data.max_content,
         labels=plan.data.label_names,
         spec=plan.spec,
+        fingerprint=plan.offer.model.fingerprint,
+        vocabulary=plan.spec.privacy.vocabulary_digest if isinstance(plan.spec.privacy, Words) else None,
     ).save(home, plan.data.importance, trained)
     plan.session.load_trained(trained)
     answers = PAIR_OUTPUT if plan.spec.sends_pairs else len(plan.data.label_names) or None

@@ -143,6 +143,29 @@ def test_words_are_privatized_and_charged(notes: Path, run: Run, starter_install
     assert other.code == 6, "other categories are another look, of the same unit"
 
 
+def test_an_eta_is_charged_as_it_is_given(notes: Path, run: Run, starter_installed: None) -> None:
+    """Not as single precision has it: 49.2 would be 49.20000076, above a budget of 49.2."""
+    asked = ("--mechanism", "words", "--eta", 49.2, "--model", "starter", "--charge", "--privacy-budget", 49.2)
+    done = command(run, "privatize", notes, *asked)
+    assert done.code == 0, done.err
+    summary = run("ledger", "show", "--json").result["summary"]
+    assert [each["largest_spent"] for each in summary["mechanisms"]] == [49.2]
+
+
+def test_words_are_drawn_by_the_exponential_mechanism(notes: Path, run: Run, starter_installed: None) -> None:
+    """Texts without a word that is drawn, too."""
+    notes.write_text(notes.read_text() + "42,a\n")
+    done = command(run, "privatize", notes, *WORDS, "--draw", "exponential", "--model", "starter")
+    assert done.code == 0, done.err
+    assert 0 < done.result["replaced"] < 1
+    with notes.with_name("seen.csv").open(newline="") as file:
+        released = [row["text_released"] for row in csv.DictReader(file)]
+    assert released[-1] == "42"
+    assert not any(SECRET_WORD in text for text in released)
+    notes.write_text("text,label\n42,a\n43,b\n")
+    assert command(run, "privatize", notes, *WORDS, "--draw", "exponential", "--model", "starter").code == 0
+
+
 def lettered(number: int) -> str:
     """A word that no list has."""
     return "qz" + "".join(chr(ord("a") + int(digit)) for digit in f"{number:03}") + "x"

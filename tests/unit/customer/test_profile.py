@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer.core import StorageError
+from cutlayer.core import DataError, StorageError, VendorError
 from cutlayer.customer.home import Home
 from cutlayer.customer.profile import Profile
-from cutlayer.privacy import CtiSpec, TextToText, UtilityImportance
+from cutlayer.privacy import CtiSpec, TextToText, UtilityImportance, Words
 from tests.settings import run_spec
 
 SECRET = "wombat"
@@ -42,6 +42,28 @@ def test_what_was_saved_is_loaded(profile: Profile, home: Home) -> None:
     assert importance is not None
     assert importance.scores.tolist() == [[1, -1]]
     assert profile.trained(home)["weight"].tolist() == [1, 1]
+
+
+def test_what_an_adapter_learnt_to_read_is_checked_before_anything_leaves(profile: Profile, tmp_path: Path) -> None:
+    profile.check_same("a new one")  # of an adapter from before it was kept
+    known = profile.model_copy(update={"fingerprint": "f"})
+    known.check_same("f")
+    with pytest.raises(VendorError, match="other weights than house has now"):
+        known.check_same("g")
+    file = tmp_path / "words.tsv"
+    file.write_text(f"{SECRET}\tNOUN\t1\n")
+    privacy = Words(eta=6, vocabulary=file)
+    drawn = known.model_copy(
+        update={"spec": run_spec(privacy=privacy, model="house", seed=1), "vocabulary": privacy.vocabulary_digest}
+    )
+    drawn.check_same("f")
+    file.write_text("other\tNOUN\t1\n")
+    with pytest.raises(DataError, match="other words than when adapter") as refused:
+        drawn.check_same("f")
+    assert SECRET not in str(refused.value)
+    file.unlink()
+    with pytest.raises(DataError, match="There is no file"):
+        drawn.check_same("f")
 
 
 @pytest.mark.usefixtures("profile")
