@@ -14,7 +14,7 @@ from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_inpu
 from cutlayer.cli.options import AdapterId, AsJson, Connection, Customer, TableFiles, TrainingFiles, warn_unprotected
 from cutlayer.cli.output import Output, fields, percent
 from cutlayer.customer.columns import DataSpec
-from cutlayer.customer.settings import FinetuneSpec, Objective
+from cutlayer.customer.settings import FinetuneSpec, LabelsAt, Objective
 
 LABEL, PROBABILITY = "predicted_label", "probability"
 """Columns that `predict` adds."""
@@ -189,7 +189,12 @@ def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
     return [
         ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
         ("always the most frequent label", percent(result.majority_baseline)),
-        ("labels readable from gradients", percent(result.label_recovery)),
+        (
+            "labels sent to the vendor"
+            if result.spec.labels_at is LabelsAt.VENDOR
+            else "labels readable from gradients",
+            percent(result.label_recovery),
+        ),
         ("guarantee of labels", _label_promise(result)),
     ]
 

@@ -106,11 +106,20 @@ def checked() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        faults = [
-            Fault(".".join(map(str, fault["loc"])) or error.title, fault["input"], allowed(fault))
-            for fault in error.errors(include_url=False)
-        ]
-        raise ConfigError(faults) from error
+        raise ConfigError([_fault(error.title, each) for each in error.errors(include_url=False)]) from error
+
+
+def _fault(title: str, fault: ErrorDetails) -> Fault:
+    """What is wrong, at its field: a check of several fields says first which one it is about."""
+    path, given, said = [*map(str, fault["loc"])], fault["input"], allowed(fault)
+    if fault["type"] == "value_error" and isinstance(given, Mapping):
+        name, _, rest = said.partition(" ")
+        name = name.rstrip(":")
+        if name in given:
+            fields = [each for each in path if each[:1].islower()]  # and not the kind of spec that they are of
+            return Fault(".".join([*fields, name]), given[name], rest)
+        given = ", ".join(map(str, given))  # the settings' names, which are fewer words than all that was given
+    return Fault(".".join(path) or title, given, said)
 
 
 _BOUNDS: Final = {

@@ -361,7 +361,7 @@ class WordDraw(SettingsSpec):
                 raise ValueError(f"words: there is no category {name!r}: {hint}")
         tags = [tag for name in self.chosen for tag in CATEGORIES.get(name, (name.upper(),))]
         if twice := {tag for tag in tags if tags.count(tag) > 1}:
-            raise ValueError(f"words name {', '.join(sorted(twice))} twice: once by itself, and once in a category")
+            raise ValueError(f"words name {', '.join(sorted(twice))} twice, by itself or in a category")
         return self
 
     @property

@@ -50,9 +50,9 @@ COMMANDS = pytest.mark.parametrize("name", ["privatize", "finetune", "audit"])
         (("--eta", 60, "--candidates", "all"), "--candidates"),
         ((*WORDS, "--words", "nuon"), "there is no category 'nuon': did you mean noun?"),
         ((*WORDS, "--words", "nothing-like-it"), "choose from noun, verb"),
-        ((*WORDS, "--words", "all,noun"), "words must be all, or categories, not both"),
-        ((*WORDS, "--words", "noun,propn"), "words name PROPN twice"),
-        ((*WORDS, "--words", ","), "words must name one category at least"),
+        ((*WORDS, "--words", "all,noun"), "--words = 'all,noun': must be all, or categories, not both"),
+        ((*WORDS, "--words", "noun,propn"), "name PROPN twice"),
+        ((*WORDS, "--words", ","), "must name one category at least"),
     ],
 )
 def test_settings_without_meaning_are_refused(
