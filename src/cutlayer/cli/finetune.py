@@ -186,15 +186,11 @@ def _share(value: float | None, standard_error: float | None, n: int) -> str:
 
 def classifier_rows(result: FinetuneResult) -> list[tuple[str, object]]:
     """What a classifier's run found, for people."""
+    sent = result.spec.labels_at is LabelsAt.VENDOR
     return [
         ("utility accuracy", f"{_share(result.ua, result.ua_standard_error, result.ua_n)} on {result.ua_on}"),
         ("always the most frequent label", percent(result.majority_baseline)),
-        (
-            "labels sent to the vendor"
-            if result.spec.labels_at is LabelsAt.VENDOR
-            else "labels readable from gradients",
-            percent(result.label_recovery),
-        ),
+        (f"labels {'sent to the vendor' if sent else 'readable from gradients'}", percent(result.label_recovery)),
         ("guarantee of labels", _label_promise(result)),
     ]
 

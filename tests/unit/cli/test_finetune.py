@@ -27,7 +27,7 @@ from cutlayer.customer import (
     TrainSpec,
 )
 from cutlayer.customer.columns import DataSpec
-from cutlayer.customer.settings import FinetuneSpec, Lora, Training
+from cutlayer.customer.settings import FinetuneSpec, LabelsAt, Lora, Training
 from cutlayer.data import Dataset
 from cutlayer.privacy.spec import CtiSpec, NoPrivacy, TextToText, Vector
 from cutlayer.wire import Precision, WireType
@@ -157,8 +157,14 @@ def test_what_cannot_be_is_said_in_one_line(flags: tuple[str, ...], code: int, s
 
 
 def test_what_is_promised_of_labels_stands_beside_what_is_read() -> None:
-    plain = FinetuneResult.model_construct(ua=0.5, ua_on="test", ua_n=4, ua_standard_error=0.25, label_recovery=1.0)
+    here, there = (SimpleNamespace(labels_at=side) for side in LabelsAt)
+    plain = FinetuneResult.model_construct(
+        ua=0.5, ua_on="test", ua_n=4, ua_standard_error=0.25, label_recovery=1.0, spec=here
+    )
     assert dict(classifier_rows(plain))["guarantee of labels"] == "none"
+    assert dict(classifier_rows(plain))["labels readable from gradients"] == "100.00 %"
+    sent = plain.model_copy(update={"spec": there})
+    assert dict(classifier_rows(sent))["labels sent to the vendor"] == "100.00 %", "no gradient crossed"
     promise = Guarantee(claim=Claim.LABEL, budget=2, unit="epsilon", per="label")
     drawn = plain.model_copy(update={"label_guarantee": promise, "label_keep": 0.7311})
     said = str(dict(classifier_rows(drawn))["guarantee of labels"])
@@ -340,7 +346,7 @@ def test_privatize_counts_what_was_replaced(
         PrivatizedText(original=("one, two",), released=("one, six",), replaced=1, tokens=3),
         PrivatizedText(original=("three",), released=("three",), replaced=0, tokens=1),
     )
-    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, largest_distance=2.5, cut_texts=1))
+    monkeypatch.setattr(Client, "privatize_stream", lambda *_, **__: Streamed(shown, 2.5, cut_texts=1, clear={}))
     output = tmp_path / "seen.jsonl"
     assert "worst case per token: e^200" in run("privatize", "--input", notes, "--output", output, "--eta", "80").out
     ran = run("privatize", "--input", notes, "--output", output, "--eta", "80", "--unsafe-noise-seed", "1", "--json")
