@@ -35,7 +35,7 @@ def test_a_plug_in_that_is_gone_is_missed_before_the_vendor_is_asked(
 ) -> None:
     objective = SimpleNamespace(generates=method == "generate")
     spec = SimpleNamespace(privacy=TextToText(eta=80, noise="gone"), objective=objective)
-    monkeypatch.setattr(Profile, "load", lambda *_: SimpleNamespace(spec=spec, segments=1))
+    monkeypatch.setattr(Profile, "load", lambda *_: SimpleNamespace(spec=spec, segments=1, check_writes=lambda: None))
     with pytest.raises(ConfigError, match="There is no mechanism named 'gone'"):
         getattr(Client(), method)("0f", ["a text"])
 
