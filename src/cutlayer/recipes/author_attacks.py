@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from cutlayer.core import Cut, Spec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.privacy import NoPrivacy, PrivacySpec, Vector
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.study import Results
 from cutlayer.recipes.training import Trained, calibrated, split_run
 from cutlayer.recipes.word_training import WordsTrained, WordTrainingCell, share_in_clear
@@ -151,16 +151,24 @@ class AuthorsCell(WordTrainingCell):
         return Vector(eta=eta) if self.vector else self.replacement.privacy(eta, lab)
 
 
-def strongest(results: Results) -> Iterator[Measure]:
-    """Empirical privacy against whichever attack infers most, by arm, setting and attribute."""
-    axes = ["arm", "setting", "column"]
-    rows = results.rows(metric="EP")
+def strongest(
+    results: Results, *, metric: str = "EP", axes: Sequence[str] = ("arm", "setting", "column"), highest: bool = False
+) -> Iterator[Measure]:
+    """A metric of whichever attack is strongest, by place: by default empirical privacy, of which least is left.
+
+    Args:
+        results: With two attacks at least; of one nothing is told.
+        metric: What attacks are compared by.
+        axes: What tells places apart.
+        highest: Whether more of it is stronger.
+    """
+    rows = results.rows(metric=metric)
     if rows.empty or rows["attack"].nunique() < 2:
         return
-    for place, group in rows[rows["value"].notna()].groupby(axes, sort=False):
+    for place, group in rows[rows["value"].notna()].groupby(list(axes), sort=False):
         found = {attack: results.pooled(own) for attack, own in group.groupby("attack", sort=False)}
-        attack, number = min(found.items(), key=lambda each: each[1].value or 0.0)
+        attack, number = (max if highest else min)(found.items(), key=lambda each: each[1].value or 0.0)
         yield Measure(
-            "EP", number.value, number.error, number.n, attack=STRONGEST, note=str(attack),
-            independent=number.independent, axes={axis: str(level) for axis, level in zip(axes, place, strict=True)},
+            metric, number.value, number.error, number.n, attack=STRONGEST, note=str(attack),
+            independent=number.independent, axes=dict(zip(axes, cast("tuple[Level, ...]", place), strict=True)),
         )  # fmt: skip

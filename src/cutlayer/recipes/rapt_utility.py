@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise, product
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
 from cutlayer.models import Quantization
-from cutlayer.recipes.author_attacks import STRONGEST
+from cutlayer.recipes.author_attacks import STRONGEST, strongest
 from cutlayer.recipes.claims import above, alike, at_least, both
 from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
-from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Setting, named, read_yaml
 from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
-from cutlayer.recipes.study import Claim, Derived, Part, Results, Scenario, Stated
+from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.word_training import READ, Arm, Trainings, WordTrainingCell
@@ -309,22 +310,8 @@ def figure_3(of: Utility) -> Part:
     ]  # fmt: skip
     scenarios = of.trained([asked.attacked], protected, asked.replaced)
     said = {"arms": Axis("arm", "arm", titles)}
-    return LAYOUT.part("figure-3", scenarios, said, claims=claims, derived=strongest_reading)
-
-
-def strongest_reading(results: Results) -> Iterator[Measure]:
-    """What is read of all words by whichever attack reads most of them, by arm and share."""
-    rows = results.rows(metric=READ)
-    if rows.empty or rows["attack"].nunique() < 2:
-        return
-    axes = [name for name in ("task", "method", "arm", "replaced") if name in rows]
-    for place, own in rows[rows["value"].notna()].groupby(axes, sort=False):
-        found = {str(attack): results.pooled(group) for attack, group in own.groupby("attack", sort=False)}
-        attack, number = max(found.items(), key=lambda each: each[1].value or 0.0)
-        yield Measure(
-            READ, number.value, number.error, number.n, attack=STRONGEST, note=attack, independent=number.independent,
-            axes=dict(zip(axes, cast("tuple[Level, ...]", place), strict=True)),
-        )  # fmt: skip
+    most = partial(strongest, metric=READ, axes=("task", "method", "arm", "replaced"), highest=True)
+    return LAYOUT.part("figure-3", scenarios, said, claims=claims, derived=most)
 
 
 def beyond(of: Utility) -> Part:
