@@ -82,6 +82,8 @@ def test_a_pivot_has_metrics_or_the_places_of_an_axis_as_columns():
     across = Pivot("t", [], [read], across=Axis("eta", show=lambda eta: f"{eta:g}")).table(found)
     assert across.columns == ("", "eta 40", "eta 80")
     assert across.rows == (("read, %", "20.0 ± 1.0", "60.0 ± 1.0"),)
+    named = Pivot("t", [Axis("eta", show={40: "forty"})], [read]).table(found)
+    assert [row[0] for row in named.rows] == ["forty", "80"]
     theirs = Pivot("t", [Axis("eta")], [read], where={"source": "paper"}).table(found)
     assert theirs.rows == (("80", "50.0"),)
 

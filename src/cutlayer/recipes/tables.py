@@ -151,11 +151,9 @@ class Axis:
         """A level for readers; nothing where the row stands nowhere on this axis."""
         if level is None or (isinstance(level, float) and math.isnan(level)):
             return ""
-        if callable(self.show):
-            if isinstance(level, float) and level.is_integer():
-                level = int(level)
-            return self.show(level)
-        return self.show.get(level, str(level))
+        if isinstance(level, float) and level.is_integer():
+            level = int(level)
+        return self.show(level) if callable(self.show) else self.show.get(level, str(level))
 
 
 @dataclass(frozen=True)
