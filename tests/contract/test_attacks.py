@@ -60,6 +60,7 @@ from cutlayer.models import Head, cut_up
 from cutlayer.privacy import TextToText, Vector
 from cutlayer.wire import WireType
 from tests.equivalence import zoo
+from tests.quick import slow_but
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, KNOWLEDGE, RECORD_SET, record
 
@@ -704,16 +705,13 @@ WORLDS = {
 """Each attack's worlds: a new attack needs a line here."""
 
 
-def cases(worlds_of):
-    """Parameters of a test: each attack in its worlds, of which all but the first are slow."""
-    return [
-        pytest.param(name, make, id=f"{name}-{number}", marks=pytest.mark.slow if number else ())
-        for name, makes in worlds_of.items()
-        for number, make in enumerate(makes)
-    ]
+def cases(worlds_of, quick):
+    """Parameters of a test: each attack in its worlds, of which all are slow but the first of some attacks."""
+    every = {f"{name}-{number}": (name, make) for name, makes in worlds_of.items() for number, make in enumerate(makes)}
+    return slow_but([f"{name}-0" for name in quick], every.values(), ids=every)
 
 
-CASES = cases(WORLDS)
+CASES = cases(WORLDS, quick=WORLDS)
 
 
 def test_every_attack_has_a_world():
@@ -1008,7 +1006,15 @@ UNGRADED = {
     },
 }
 """Attacks that have no graded control at any setting, and what they say."""
-GRADED_CASES = cases(GRADED)
+GRADED_CASES = cases(
+    GRADED,
+    # one of each kind; the others are near relatives of these
+    quick=(
+        *("nearest-neighbour", "maximum-posterior", "masked-infill", "mlp-inversion", "linear-inversion"),
+        *("prefix-search", "attribute-mlp", "label-classifier", "ner", "output-gradient", "gradient-norm"),
+        *("activation-clusters", "record-order"),
+    ),
+)
 
 
 def test_every_attack_has_a_graded_control_or_says_why_not():

@@ -16,14 +16,17 @@ from cutlayer.attacks import ATTACKS
 from cutlayer.data import read_dataset, sample_path
 from cutlayer.vendor.process import VendorProcess
 from tests.docs.test_pages import PAGES, blocks, name_of
+from tests.quick import slow_but
 from tests.recipes.worlds import write_split
 from tests.service.tiny import write_tiny_gpt2
 
-SNIPPETS = [
-    pytest.param(name_of(path), snippet, id=f"{name_of(path)}:{number}")
+SNIPPETS = {
+    f"{name_of(path)}:{number}": (name_of(path), snippet)
     for path in PAGES
     for number, snippet in enumerate(blocks(path.read_text(), "python"))
-]
+}
+SLOW = ("docs/how-to/researcher.md:", "docs/reference/python.md:2")
+QUICK = [name for name in SNIPPETS if not name.startswith(SLOW)]
 ROWS = 12
 
 
@@ -65,7 +68,7 @@ def run(snippet: str, service: tuple[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("starter_installed", "notes")
-@pytest.mark.parametrize(("where", "snippet"), SNIPPETS)
+@pytest.mark.parametrize(("where", "snippet"), slow_but(QUICK, SNIPPETS.values(), ids=SNIPPETS))
 def test_snippet(where: str, snippet: str, service: tuple[str, str]) -> None:
     if "Transcript.recorded" in snippet:
         run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cutlayer.models import Head, Seq2SeqParts, attach, load_adapter, save_adapt
 from cutlayer.models.label_words import LabelWords, mean_loss
 from tests.equivalence.checks import FP32, FP64, Batch, Case, make_batch
 from tests.equivalence.zoo import PAD, SEQ2SEQ, VARIANTS, make_model, shared_model
+from tests.quick import slow_but
 
 ONE_TOKEN, SEVERAL = ((9,), (4,), (40,)), ((9, 2), (9, 5, 2), (6, 7, 8, 2))
 LABELS = torch.tensor([1, 0, 2])
@@ -53,13 +53,12 @@ def whole_scores(model: Any, batch: Batch, words: tuple[tuple[int, ...], ...]) -
     return torch.stack(found, 1)
 
 
-def cases() -> Iterator[Any]:
-    for name, cut in itertools.product(SEQ2SEQ, CUTS):
-        yield pytest.param(name, cut, marks=pytest.mark.slow if name in VARIANTS else (), id=f"{name}-{cut.slug}")
+CASES = {f"{name}-{cut.slug}": (name, cut) for name, cut in itertools.product(SEQ2SEQ, CUTS)}
+QUICK = [name for name, case in CASES.items() if case[0] not in VARIANTS]
 
 
 @pytest.mark.parametrize("words", [ONE_TOKEN, SEVERAL], ids=["one token", "several"])
-@pytest.mark.parametrize(("name", "cut"), list(cases()))
+@pytest.mark.parametrize(("name", "cut"), slow_but(QUICK, CASES.values(), ids=CASES))
 def test_scores_and_gradients_are_the_whole_models(name: str, cut: Cut, words: Any) -> None:
     for element, limit in ((torch.float32, 0.0 if words is ONE_TOKEN else FP32), (torch.float64, FP64)):
         model = make_model(name, Head.LANGUAGE).to(element).requires_grad_(True)

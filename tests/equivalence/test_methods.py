@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,21 +39,26 @@ from tests.equivalence.checks import (
 )
 from tests.equivalence.test_step import heads
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, SEQ2SEQ, VARIANTS, VOCAB, make_model, shared_model
+from tests.quick import slow_but
 
 VIRTUAL = (PromptSpec(prompt_length=4, pooling="sequence"), PrefixSpec(prefix_length=3))
 CUTS = (Cut(bottom=None), Cut(bottom=0), Cut(bottom=2), Cut(bottom=1, tail=1))
 IGNORED = {("distilbert", "prefix")}
 """What is refused; `test_every_tensor_gets_a_gradient_or_the_method_is_refused`."""
+WHOLE = ("bert", "gpt2")
+"""The families that `make test` takes through every cut; of the others it takes one, of each method and head."""
 
 
-def cases() -> Iterator[Any]:
-    """Each family, method, head and cut; further configurations of a family are slow."""
-    for name, spec in itertools.product(CONFIGURATIONS, VIRTUAL):
-        marks = pytest.mark.slow if name in VARIANTS else ()
-        for head, cut in itertools.product(heads(name), CUTS):
-            if (name, spec.method) in IGNORED or (cut.tail is not None and head is Head.CLASSIFICATION):
-                continue
-            yield pytest.param(name, spec, head, cut, marks=marks, id=f"{name}-{spec.method}-{head}-{cut.slug}")
+def cases() -> list[Any]:
+    """Each family, method, head and cut; most cuts and all further configurations of a family are slow."""
+    every = [
+        (name, spec, head, cut)
+        for name, spec in itertools.product(CONFIGURATIONS, VIRTUAL)
+        for head, cut in itertools.product(heads(name), CUTS)
+        if (name, spec.method) not in IGNORED and (cut.tail is None or head is Head.LANGUAGE)
+    ]
+    quick = [case for case in every if case[0] in WHOLE or (case[0] not in VARIANTS and case[-1] == Cut(bottom=2))]
+    return slow_but(quick, every, ids=[f"{name}-{spec.method}-{head}-{cut.slug}" for name, spec, head, cut in every])
 
 
 def case_of(name: str, head: Head, cut: Cut) -> Case:
@@ -63,7 +67,7 @@ def case_of(name: str, head: Head, cut: Cut) -> Case:
     return Case(name, head, cut, lengths=(5, 5, 5) if alike else (7, 3, 5))
 
 
-@pytest.mark.parametrize(("name", "spec", "head", "cut"), list(cases()))
+@pytest.mark.parametrize(("name", "spec", "head", "cut"), cases())
 def test_it_is_peft(name: str, spec: MethodSpec, head: Head, cut: Cut, tmp_path: Path) -> None:
     if name in SEQ2SEQ and (cut.tail is not None or spec.method == "prefix"):
         pytest.skip("PEFT has no class for half a decoder, and gives a T5 prefix to other blocks: see below")

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from transformers import PreTrainedModel
 
 from cutlayer.models import Head
 from cutlayer.models.heads import model_class
+from tests.quick import slow_but
 
 VOCAB = 96
 WIDTH = 16
@@ -93,7 +93,8 @@ ATTENTION = ("sdpa", "eager")
 
 def families_first(names: Iterable[str]) -> list[Any]:
     """Parameters of a test, of which variants are slow."""
-    return [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in names]
+    names = list(names)
+    return slow_but([name for name in names if name not in VARIANTS], names)
 
 
 def configuration(name: str, **changes: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ from tests.promises.conftest import measure_at_most
 from tests.promises.runs import clear_order, give_secret
 from tests.promises.test_families import write_model
 from tests.promises.test_language_models import check_equal, losses
+from tests.quick import slow_but
 from tests.settings import specs
 
 CUTS = (Cut(bottom=1, target=1, tail=0), Cut(bottom=0, target=0, tail=0), Cut(bottom=1, target=1, tail=1))
@@ -308,12 +310,7 @@ def test_a_vendor_that_dies_between_any_two_frames(changes: dict[str, Any], t5: 
     check_same(*found)
 
 
-QUICK = {(26, "full")}
-FRAMES = [
-    pytest.param(frame, method, marks=() if (frame, method) in QUICK else pytest.mark.slow)
-    for frame in (25, 26, 27, 28)
-    for method in METHODS
-]
+FRAMES = slow_but([(26, "full")], itertools.product((25, 26, 27, 28), METHODS))
 
 
 @pytest.mark.usefixtures("unmeasured")

@@ -26,6 +26,7 @@ from cutlayer.wire import WireType
 from cutlayer.wire.transports import LocalTransport
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, PAD, VARIANTS, VOCAB, make_model
 from tests.promises.runs import clear_order, give_secret
+from tests.quick import slow_but
 
 FAMILIES = [name for name in CONFIGURATIONS if not name.startswith("t5")]
 TRAINING = Training(epochs=2, batch_size=8, learning_rate=2e-3, dropout=False)
@@ -86,14 +87,9 @@ QUICK = ("bert", "gpt2")
 
 def each(*settings: Any) -> list[Any]:
     """Every family with every setting, of which the first is quick."""
-    return [
-        pytest.param(
-            name, setting, id=f"{name}-{setting}",
-            marks=() if name in QUICK or (not number and name not in VARIANTS) else pytest.mark.slow,
-        )
-        for name in FAMILIES
-        for number, setting in enumerate(settings)
-    ]  # fmt: skip
+    cases = [(name, setting) for name in FAMILIES for setting in settings]
+    quick = [case for case in cases if case[0] in QUICK or (case[1] == settings[0] and case[0] not in VARIANTS)]
+    return slow_but(quick, cases, ids=[f"{name}-{setting}" for name, setting in cases])
 
 
 @pytest.mark.parametrize(("name", "bottom"), each(0, 2))

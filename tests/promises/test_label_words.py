@@ -37,6 +37,7 @@ from cutlayer.wire.recording import read_recording
 from tests.equivalence.zoo import VOCAB
 from tests.promises.runs import clear_order, served
 from tests.promises.test_families import write_model
+from tests.quick import slow_but
 
 ONE_TOKEN, SEVERAL = ("w1", "w2", "w7"), ("w1", "w1 w2", "w3 w2 w5")
 """Labels in order; of the second, one begins as another does."""
@@ -145,11 +146,7 @@ def test_given_words_are_told_and_labels_are_not(t5: str, tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "tuning",
-    [
-        pytest.param(Lora(r=2), marks=pytest.mark.slow),
-        Prompt(prompt_length=3),
-        pytest.param(FullTuning(), marks=pytest.mark.slow),
-    ],
+    slow_but([Prompt(prompt_length=3)], [Lora(r=2), Prompt(prompt_length=3), FullTuning()]),
     ids=lambda each: each.method,
 )
 def test_a_vendor_with_words_plain_words_and_labels_ends_at_the_same_weights(

@@ -30,6 +30,7 @@ from cutlayer.wire import Precision, WireType
 from tests.equivalence.zoo import DECODERS, VOCAB
 from tests.promises.runs import clear_order, served
 from tests.promises.test_families import write_model
+from tests.quick import slow_but
 from tests.settings import specs
 
 STEPS = 20
@@ -95,16 +96,12 @@ def whole(source: str, settings: dict[str, object]) -> CentralisedLanguage:
     return train_centralised_language_model(run, progress=Silent(), device="cpu")
 
 
-QUICK = {("gpt2", method) for method in METHODS} | {("llama", "full")}
-EVERY = [
-    pytest.param(name, method, id=f"{name} {method}", marks=() if (name, method) in QUICK else pytest.mark.slow)
-    for name in DECODERS
-    for method in METHODS
-]
+EVERY = {f"{name} {method}": (name, method) for name in DECODERS for method in METHODS}
+QUICK = ("llama full", *(f"gpt2 {method}" for method in METHODS))
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize(("name", "method"), EVERY)
+@pytest.mark.parametrize(("name", "method"), slow_but(QUICK, EVERY.values(), ids=EVERY))
 def test_a_split_language_model_is_the_whole_one(name: str, method: str, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     settings = training(method)
@@ -192,9 +189,7 @@ PROMPTS = ("w5 w6 w7", "w40", "w80 w81 w82 w83 w84 w85 w86")
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if (name, "lora") in QUICK else pytest.mark.slow) for name in DECODERS]
-)
+@pytest.mark.parametrize("name", slow_but(["gpt2"], DECODERS))
 def test_generation_over_the_wire_is_the_whole_models(name: str, tmp_path: Path) -> None:
     """After training, greedy, prompts of unequal length together: token for token."""
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))

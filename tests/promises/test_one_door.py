@@ -48,6 +48,7 @@ from tests.promises.accounts import (
 )
 from tests.promises.runs import CANARIES, LABELS, TEST, TRAIN, Sent, corpus, customer, finetune
 from tests.promises.script import loss_gradient
+from tests.quick import slow_but
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "ids": {},
@@ -61,11 +62,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 REPEATED = Dataset(TRAIN.texts + TRAIN.texts[:8], (TRAIN.labels or ()) + (TRAIN.labels or ())[1:9])
 """Some texts stand twice, most of them with two labels: one record each, but where noise depends on the label."""
-
-
-def quick(*names: str) -> list[Any]:
-    """All settings, of which those named are tested by default."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SETTINGS]
 
 
 NEAR = 2**-7
@@ -134,7 +130,7 @@ def paired(data: Dataset) -> Dataset:
     return Dataset(tuple((one, two) for (one,), (two,) in zip(data.texts, before, strict=True)), data.labels)
 
 
-@pytest.mark.parametrize("name", quick("ids", "rows after a block"))
+@pytest.mark.parametrize("name", slow_but(("ids", "rows after a block"), SETTINGS))
 def test_every_byte_of_pairs_is_accounted_for(
     name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
 ) -> None:
@@ -145,7 +141,7 @@ def test_every_byte_of_pairs_is_accounted_for(
         check_no_canary(Sent.by(result).frames, client)
 
 
-@pytest.mark.parametrize("name", quick("ids", "noisy rows after a block", "trained table"))
+@pytest.mark.parametrize("name", slow_but(("ids", "noisy rows after a block", "trained table"), SETTINGS))
 def test_every_byte_of_a_prediction_is_accounted_for(
     name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched
 ) -> None:

@@ -24,6 +24,7 @@ from cutlayer.wire import routes
 from cutlayer.wire.tensors import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import LANGUAGE, SEED, corpus, customer
+from tests.quick import slow_but
 from tests.settings import specs
 
 TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
@@ -41,7 +42,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"bottom": 1, "tail": 1, "eta": 6.0, "mechanism": "vector", "place": Place.ACTIVATIONS}, {},
     ),
 }  # fmt: skip
-QUICK = ("adapters", "all weights, clipped and accumulated", "frozen below", "ids of other tokens")
+QUICK = ("all weights, clipped and accumulated", "ids of other tokens")
 
 
 @pytest.fixture
@@ -61,9 +62,7 @@ def check(client: Client, name: str, watched: Watched) -> LanguageResult:
     return result
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS]
-)
+@pytest.mark.parametrize("name", slow_but(QUICK, SETTINGS))
 def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
         check(client, name, watched)
@@ -120,9 +119,11 @@ def plant_the_true_tokens(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "name", "said"),
     [
-        (plant_tokens_in_gradient, "adapters", "gradient: another value"),
+        pytest.param(plant_tokens_in_gradient, "adapters", "gradient: another value", marks=pytest.mark.slow),
         (plant_true_labels_above, "adapters", "gradient: another value"),
-        (plant_a_second_number_in_the_norm, "all weights, clipped and accumulated", "norm"),
+        pytest.param(
+            plant_a_second_number_in_the_norm, "all weights, clipped and accumulated", "norm", marks=pytest.mark.slow
+        ),
         (plant_the_true_tokens, "ids of other tokens", "a text is due that no privatizer was given"),
     ],
 )

@@ -29,6 +29,7 @@ from tests.promises.accounts import Watched, canary_ids, check_accounted, check_
 from tests.promises.runs import CANARIES, SEED, Sent, corpus, customer
 from tests.promises.test_families import SPECIALS
 from tests.promises.test_one_door import check_no_canary
+from tests.quick import slow_but
 from tests.service.tiny import MAX_LENGTH, VOCAB
 from tests.settings import specs
 
@@ -116,9 +117,7 @@ def check(client: Client, name: str, watched: Watched, **changes: Any) -> Langua
     return result
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS]
-)
+@pytest.mark.parametrize("name", slow_but(QUICK, SETTINGS))
 def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
         result = check(client, name, watched)

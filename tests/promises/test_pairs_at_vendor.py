@@ -25,6 +25,7 @@ from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import clear_order, served
 from tests.promises.test_encoder_decoders import DEV, TEST, TRAIN
 from tests.promises.test_families import write_model
+from tests.quick import slow_but
 
 TRAINING = Training(epochs=2, batch_size=4, max_length=20, max_target_length=20, save_steps=3, learning_rate=2e-3)
 ONE_EPOCH = TRAINING.model_copy(update={"epochs": 1})
@@ -51,21 +52,11 @@ def whole(source: str, tuning: TuningSpec, training: Training = TRAINING) -> Cen
 
 
 METHODS = (Lora(), FullTuning(), Prompt(prompt_length=4))
+EVERY = {f"{name} {tuning.method}": (name, tuning) for name in ("t5", "t5-gated") for tuning in METHODS}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("name", "tuning"),
-    [
-        pytest.param("t5", Lora(), id="t5 lora"),
-        *(
-            pytest.param(name, tuning, id=f"{name} {tuning.method}", marks=pytest.mark.slow)
-            for name in ("t5", "t5-gated")
-            for tuning in METHODS
-            if (name, tuning.method) != ("t5", "lora")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "tuning"), slow_but(["t5 lora"], EVERY.values(), ids=EVERY))
 def test_the_vendor_alone_learns_what_the_whole_model_learns(name: str, tuning: TuningSpec, tmp_path: Path) -> None:
     source = str(write_model(name, tmp_path / "model", head=Head.LANGUAGE))
     training = TRAINING.model_copy(update={"group_by_length": False})  # else batches follow from other lengths

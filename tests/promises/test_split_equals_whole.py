@@ -109,6 +109,7 @@ def test_loss_curves_agree(
         assert result.dev == reference.dev
 
 
+@pytest.mark.slow
 def test_bf16_products_are_used(sample: tuple[Dataset, Dataset, Dataset]) -> None:
     """Precision changes the curve, by what bf16's 8 bits explain."""
     train, dev, test = (part.select(range(40)) for part in sample)

@@ -232,6 +232,7 @@ def short_controls(monkeypatch):
     monkeypatch.setattr(attributes, "CONTROL_ATTACKED", 160)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_controls")
 def test_rows_without_noise_tell_label_and_author_and_with_much_of_it_neither(tiny, data, tmp_path):
     options = RecipeOptions(size=Size.TINY, model=tiny, data=data, out=tmp_path)

@@ -278,6 +278,7 @@ def test_finished_cells_are_taken_from_the_store(recipe, options, monkeypatch):
         recipe.run(options, Silent())
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_report(recipe, options):
     here = recipe.run(options, Silent()).content
     elsewhere = options.model_copy(update={"out": options.out.parent / "elsewhere"})

@@ -17,6 +17,7 @@ from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun
 from cutlayer.wire.transports import LocalTransport
 from tests.promises.runs import clear_order, give_secret
+from tests.quick import slow_but
 from tests.recipes import worlds
 from tests.service.tiny import write_tiny_bert
 
@@ -46,7 +47,7 @@ def reference(model, training, *, seed=0, order=0, tuning=LORA):
     return ReferenceRun(TRAIN, DEV, TEST, str(model), settled, tuning, seed, clear_order(order))
 
 
-@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("dropout", slow_but([True], [False, True]))
 def test_centralised_and_split_training_without_privacy_are_the_same_run(tmp_path, client, tiny, dropout):
     training = Training(epochs=4, patience=4, batch_size=8, learning_rate=3e-2, dropout=dropout)
     tuning = Lora(target_modules="all-linear", lora_dropout=0.1)

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.quick import slow_but
 from tests.service.process import Nursery, VendorProcess
 
 _CUSTOMERS = """
@@ -116,4 +115,4 @@ class Kills:
 def combinations(modes: Iterable[str], points: Collection[str], *, fast: Collection[tuple[str, str, str]]) -> list[Any]:
     """Each mode with each victim at each point; those that are not named as fast are left to `make test-all`."""
     every = [(mode, victim, point) for mode in modes for victim in VICTIMS for point in points]
-    return [pytest.param(*each, id=" - ".join(each), marks=() if each in fast else pytest.mark.slow) for each in every]
+    return slow_but(fast, every, ids=map(" - ".join, every))

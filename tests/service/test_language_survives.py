@@ -16,6 +16,7 @@ from cutlayer.core import Cut
 from cutlayer.customer import Client, Sampling, Training
 from cutlayer.wire import routes
 from tests.promises.runs import corpus
+from tests.quick import slow_but
 from tests.service.kills import Kills, combinations
 from tests.service.process import VendorProcess
 
@@ -32,11 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
         "bottom": 1, "tail": 0, "language": {"method": "full", "max_grad_norm": 0.5, "gradient_accumulation_steps": 2},
     },
 }  # fmt: skip
-FAST = {
-    ("adapters", "vendor", "in an epoch"),
-    ("nothing of the customer's", "customer", "before the last evaluation"),
-    ("all weights, clipped and accumulated", "both", "after publishing"),
-}
+FAST = {("all weights, clipped and accumulated", "both", "after publishing")}
 
 
 @pytest.fixture
@@ -51,7 +48,7 @@ def test_a_killed_run_ends_bit_identical_on_both_sides(mode: str, victim: str, p
     assert bool(expected["own"]) == (mode != "nothing of the customer's")
 
 
-@pytest.mark.parametrize("died", ["process", "session"])
+@pytest.mark.parametrize("died", slow_but(["session"], ["process", "session"]))
 def test_a_text_goes_on_unchanged_when_the_vendor_lost_it(
     died: str, process: VendorProcess, api_key: str, tmp_path: Path
 ) -> None:

@@ -30,7 +30,6 @@ MODES: dict[str, dict[str, Any]] = {
 FAST = {
     # every victim, point and mode; behind the last checkpoint, so that both go back two steps and train them again
     ("frozen", "vendor", "in an epoch"),
-    ("redraw", "vendor", "before the last evaluation"),
     ("redraw", "customer", "while releasing"),
     ("frozen block", "customer", "in an epoch"),
     ("memoised", "both", "before the last evaluation"),

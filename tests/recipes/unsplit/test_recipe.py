@@ -19,6 +19,7 @@ from cutlayer.recipes.recipe import long_table
 from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.unsplit import RECIPE
 from cutlayer.recipes.unsplit_cases import Case, Grid, attacked
+from tests.quick import slow_but
 from tests.recipes.unsplit.made_up import attacks, declared, made_up_lab, reading, told, verdicts
 from tests.recipes.unsplit.worlds import write_words
 from tests.service.tiny import write_tiny_gpt2
@@ -29,6 +30,7 @@ ATTACKED = (
     *("table-1", "table-2", "table-3", "table-4", "figure-3", "figure-4", "figure-6", "figure-7", "figure-9"),
     *("figure-11", "figure-13", "figure-15", "second-iteration", "public-first", "inverter", "controls"),
 )
+QUICK = ("table-1", "figure-3", "figure-13", "inverter", "controls")
 
 
 def grid(size=Size.SMALL, **lab):
@@ -159,7 +161,7 @@ def test_table_2_has_the_papers_lines_as_printed():
     assert [row[:3] for row in table.rows[:2]] == [("this model", "Algorithm 1", n) for n in ("1", "2")]
 
 
-@pytest.mark.parametrize("name", ATTACKED)
+@pytest.mark.parametrize("name", slow_but(QUICK, ATTACKED))
 def test_every_attacked_part_makes_table_and_plot_and_judges(tmp_path, name):
     tables, results = told(name, attacks())
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)

@@ -41,6 +41,7 @@ def test_what_is_kept_is_the_public_bottoms_boundary_of_the_true_tokens(lab):
     assert not torch.equal(first.tokens.segments[0].values, third.tokens.segments[0].values)
 
 
+@pytest.mark.slow
 def test_public_text_first_leaves_the_private_texts_as_they_are(lab):
     plain = recording(split_run(lab), lab).seen[1]
     after = recording(split_run(lab, public=PUBLIC, public_iterations=2), lab).seen[1]

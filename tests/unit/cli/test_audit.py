@@ -224,6 +224,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[FinetuneSpec]:
     return specs
 
 
+@pytest.mark.slow
 def test_other_etas_are_run_and_drawn_beside_the_audited_one(
     run: Run,
     tiny_model: Path,  # noqa: F811

@@ -51,6 +51,7 @@ def calibrate(run: Run, texts: Path, model: Path, folder: Path, *options: object
     return run(*line, "--home", folder / "home", "--json", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_secret")  # with others a model sometimes learns
 def test_a_setting_is_found_confirmed_and_recommended(
     run: Run,

@@ -201,6 +201,7 @@ def test_a_vocabulary_that_was_written_anew_is_read_anew(
     assert any(name in seen[1] for name in ("gamma", "delta"))
 
 
+@pytest.mark.slow
 def test_an_audit_with_a_vocabulary_of_ones_own(
     run: Run,
     tiny_model: Path,  # noqa: F811

@@ -33,6 +33,7 @@ from cutlayer.wire.messages import ModelInfo
 from tests.promises.runs import SEED, TEST, TRAIN, TRAINING, customer
 from tests.promises.test_encoder_decoders import pairs
 from tests.promises.test_families import write_model
+from tests.quick import slow_but
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
 from tests.settings import run_spec
 
@@ -99,9 +100,7 @@ def test_a_stopped_run_goes_on_and_its_adapter_answers(client: Client, kind: str
     ]
 
 
-@pytest.mark.parametrize(
-    "kind", ["lora", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("prompt", "prefix"))]
-)
+@pytest.mark.parametrize("kind", slow_but(["lora"], ["lora", "prompt", "prefix"]))
 def test_optimisers_and_schedules_are_not_one(client: Client, kind: str) -> None:
     """Planted: a setting that reaches no optimiser would end at the same weights."""
     ended = {
@@ -165,7 +164,7 @@ def test_virtual_positions_beyond_the_models_are_refused() -> None:
             check_model(spec.model_copy(update={"tuning": tuning}), MODEL)
 
 
-@pytest.mark.parametrize("kind", ["prompt", "prefix"])
+@pytest.mark.parametrize("kind", slow_but(["prompt"], ["prompt", "prefix"]))
 @pytest.mark.parametrize(
     ("family", "cut"),
     [

@@ -34,6 +34,7 @@ from cutlayer.privacy import PlainWords, PrivacySpec, Release, Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.wire.recording import Direction, read_recording
 from tests.promises.runs import SEED, TRAINING, customer, give_secret
+from tests.quick import slow_but
 from tests.service.fixtures import api_key, blank_vendor, data_dir, tiny_model  # noqa: F401 - fixtures by name
 from tests.settings import run_spec
 
@@ -104,11 +105,16 @@ class Interrupts(Silent):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("cut", [Cut(bottom=0), Cut(bottom=None)], ids=lambda cut: cut.slug)
+STOPPED = {
+    f"{tuning.method}-{cut.slug}": (tuning, cut)
+    for tuning in (Lora(r=2), Prefix(prefix_length=3, pooling="mean"))
+    for cut in (Cut(bottom=0), Cut(bottom=None))
+}
+
+
 @pytest.mark.parametrize(
-    "tuning",
-    [pytest.param(Lora(r=2), marks=pytest.mark.slow), Prefix(prefix_length=3, pooling="mean")],
-    ids=lambda each: each.method,
+    ("tuning", "cut"),
+    slow_but(["prefix-text"], STOPPED.values(), ids=STOPPED),
 )
 def test_a_stopped_run_goes_on_to_the_same_bits(
     client: Client, privacy: Words, cut: Cut, tuning: Any, tmp_path: Path

@@ -93,6 +93,7 @@ def whole(client: Client, draw: Draw, rows: tuple[Row, ...]) -> list[tuple[str, 
     return [tuple(archive.tokenizer.decode(segment[row]) for segment in payload.segments) for row in range(len(rows))]
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_draws_and_charges_what_one_does(
     client: Client, home: Path, draw: Draw, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_report_answers_every_question_of_a_run(
     assert render(report).count("<h1") == 1
 
 
+@pytest.mark.slow
 def test_without_noise_everything_is_read_and_said(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
@@ -287,6 +288,7 @@ def parts(payload: Payload) -> list[torch.Tensor]:
     return [part for side in payload.segments for part in (side.values, side.lengths)]
 
 
+@pytest.mark.slow
 def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,
@@ -346,6 +348,7 @@ def test_what_labels_would_change_is_refused_without_them(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_attacks_beside_one_another_find_what_they_find_alone(
     tiny_model: Path,  # noqa: F811
     tmp_path: Path,

@@ -53,6 +53,7 @@ def test_a_limit_is_shared_by_what_is_left() -> None:
     assert TimeLimit(30.0, now - 40.0).share(3) == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_all_of_it_is_said_to(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
     """Begun long ago: whatever follows the run is left out, by name."""
     found = audited(tiny_model, tmp_path, began=time.monotonic() - 60, limit=60, frontier=(30.0,)).report

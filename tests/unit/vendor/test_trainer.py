@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes, step
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, Precision, ReconstructionSpec, StepSize
 from tests.equivalence.zoo import CONFIGURATIONS, DECODERS, SEQ2SEQ, shared_model
+from tests.quick import slow_but
 
 FAMILIES = [name for name in CONFIGURATIONS if name not in SEQ2SEQ]
 
@@ -33,15 +32,27 @@ METHODS = [
 ]
 
 
-def names_and_methods(methods: list[MethodSpec]) -> Iterator[Any]:
+def names_and_methods(methods: list[MethodSpec]) -> dict[str, tuple[str, MethodSpec]]:
     """Families and what trains on them; a test of the registry shows that the others are refused."""
+    found = {}
     for name, tuning in itertools.product(FAMILIES, methods):
         if not (name == "distilbert" and tuning.method == "prefix"):
             targets = getattr(tuning, "target_modules", "")
-            yield pytest.param(name, tuning, id=f"{name}-{tuning.method}{targets and f'-{targets}'}")
+            found[f"{name}-{tuning.method}{targets and f'-{targets}'}"] = (name, tuning)
+    return found
 
 
-@pytest.mark.parametrize(("name", "tuning"), names_and_methods(METHODS))
+EVERY = names_and_methods(METHODS)
+WITH_ADAPTERS = names_and_methods([*METHODS[:2], *METHODS[3:]])
+QUICK = (
+    *("bert-lora-query-value", "bert-prefix", "roberta-lora-all-linear", "distilbert-prompt", "gpt2-lora-query-value"),
+    *("gpt2-prompt", "gpt2-prefix", "opt-lora-all-linear", "opt-projected-prompt", "llama-lora-query-value"),
+    *("llama-prefix", "mistral-lora-all-linear", "qwen2-prompt", "qwen3-prefix", "glm-lora-all-linear"),
+)
+"""Each family and each method at least once."""
+
+
+@pytest.mark.parametrize(("name", "tuning"), EVERY.values(), ids=EVERY)
 def test_what_a_method_trains_is_counted_before_it_is_made(name: str, tuning: MethodSpec) -> None:
     model = shared_model(name, Head.CLASSIFICATION)
     for cut, labels in ((Cut(bottom=None), 2), (Cut(bottom=0), 3), (Cut(bottom=1), 7)):
@@ -173,7 +184,7 @@ def kept_bytes(trainer: Trainer, payload: Tokens | Rows) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-@pytest.mark.parametrize(("name", "tuning"), names_and_methods([*METHODS[:2], *METHODS[3:]]))
+@pytest.mark.parametrize(("name", "tuning"), slow_but(QUICK, WITH_ADAPTERS.values(), ids=WITH_ADAPTERS))
 def test_a_graph_takes_less_than_estimated_and_not_much_less(name: str, tuning: MethodSpec) -> None:
     model = shared_model(name, Head.CLASSIFICATION)
     ids = Ragged(torch.randint(3, 20, (60,)), torch.tensor([30, 10, 20]))
@@ -206,7 +217,7 @@ def test_a_graph_takes_less_than_estimated_and_not_much_less(name: str, tuning: 
         assert trainer.graph_bytes == 0
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", slow_but(["gpt2", "opt-projected", "llama", "qwen2-mixed"], DECODERS))
 def test_a_whole_middles_graph_takes_less_than_estimated(name: str) -> None:
     """Every weight trained, and blocks computed again on the way back, where asked for."""
     model = shared_model(name, Head.LANGUAGE)

@@ -56,6 +56,7 @@ def share(ids):
     return float((ids == TEXTS.values).double().mean())
 
 
+@pytest.mark.slow
 def test_it_reads_what_neighbours_further_off_tell():
     """As `masked-infill` does, of words that were released as they were; told the mechanism."""
     plain = share(release().parted()[1].values)

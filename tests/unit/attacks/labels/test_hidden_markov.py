@@ -77,6 +77,7 @@ def test_many_labels_are_read_where_each_has_its_part():
     assert found > 0.95 > 0.5 > alone
 
 
+@pytest.mark.slow
 def test_records_in_no_order_are_read_one_by_one():
     gains = []
     for seed in range(20):
