@@ -318,10 +318,10 @@ class WordDraw(SettingsSpec):
         shown=Shown(PRIVACY, source="RAPT §III-A1; McSherry & Talwar 2007"),
     )
     space: str = setting(
-        "starter",
+        "starter:16",
         help="The model on this machine whose token embeddings give words their vectors: `starter`, a folder or a hub "
-        "id. It need not be the vendor's. With `:K` at its end, as in starter:16, distances are measured between the "
-        "first K principal components of its table.",
+        "id. It need not be the vendor's. With `:K` at its end distances are measured between the first K principal "
+        "components of its table; without, as in the paper, in its whole width.",
         shown=Shown(PRIVACY, source="RAPT §V-E1; :K is ours", metavar="SOURCE[:K]"),
     )
     tagger: str | None = setting(

@@ -18,7 +18,7 @@ from cutlayer.wire.messages import ModelInfo, WarmedFor
 from tests.promises.runs import customer, finetune
 from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
 
-OWN = Words(eta=30.0, words=("noun", "verb"))
+OWN = Words(eta=30.0, words=("noun", "verb"), space="starter")
 INFO = ModelInfo(
     name="warm", family="bert", fingerprint="0" * 64, blocks=4, width=32, vocab_size=100, max_length=64, max_bottom=2,
     max_tail=None, parameters=1000,
