@@ -68,7 +68,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "blocks above the target alone": (BARE | {"bottom": 1}, FULL),
     "blocks computed again": (DEEP, {"gradient_checkpointing": True, "lora_dropout": 0.3}),
 }  # fmt: skip
-QUICK = ("adapters", "all weights, clipped and accumulated", "frozen embeddings", "other tokens below blocks")
+QUICK = ("all weights, clipped and accumulated", "other tokens below blocks")
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,13 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
 """What is planted, in which run, and what the checks say of it."""
 
 
-@pytest.mark.parametrize("planted", FAULTS)
+PLANTED_QUICK = (
+    "ids in place of the source's gradient", "labels of other texts", "a bit of the norm", "round the privatizer",
+    "true tokens below",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", slow_but(PLANTED_QUICK, FAULTS))
 def test_a_planted_leak_is_caught(
     planted: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

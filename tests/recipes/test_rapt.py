@@ -307,6 +307,7 @@ def beyond(few):
     return few("beyond")
 
 
+@pytest.mark.slow
 def test_each_arm_is_trained_and_attacked_at_its_share(trained):
     assert not trained.failures
     frame = pandas.DataFrame(trained.content["table"])
@@ -343,6 +344,7 @@ def test_other_draws_and_distances_replace_what_was_asked_for_and_are_compared(b
     assert [each["held"] for each in beyond.content["parts"]["beyond"]["claims"]] == [None, None, None]
 
 
+@pytest.mark.slow
 def test_rates_are_tried_on_dev_of_unprotected_text_and_by_default_fit_the_models_width(trained):
     frame = pandas.DataFrame(trained.content["table"])
     (tried,) = frame[(frame["part"] == "rates") & (frame["metric"] == "UA")].itertuples()
@@ -372,6 +374,7 @@ def test_at_full_the_papers_training_is_that_of_every_arm(tmp_path):
             assert "warm-up of the learning rate" not in told
 
 
+@pytest.mark.slow
 def test_words_in_clear_count_as_read(trained):
     frame = pandas.DataFrame(trained.content["table"])
     frame = frame.assign(attack=frame["attack"].fillna(""))

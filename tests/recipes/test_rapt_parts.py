@@ -171,6 +171,7 @@ def varied(data, tmp_path_factory):
         return RECIPE.using(config).run(options(data, out, *only), Silent()), out
 
 
+@pytest.mark.slow
 def test_all_that_is_shipped_of_words_and_accuracy_is_told(data, tmp_path, monkeypatch):
     """Tables and claims of every arm, task, method and share, of numbers of no training."""
 

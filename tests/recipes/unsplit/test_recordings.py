@@ -49,6 +49,7 @@ def test_public_text_first_leaves_the_private_texts_as_they_are(lab):
     assert not torch.equal(plain.rows.packed.values, after.rows.packed.values)
 
 
+@pytest.mark.slow
 def test_weights_after_the_first_iteration_are_the_customers(lab):
     found = recording(two_iterations(lab), lab)
     own = dict(knowledge(1, lab).bottom.model.named_parameters())

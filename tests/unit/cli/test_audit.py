@@ -287,6 +287,7 @@ def test_without_labels_each_setting_shows_what_it_gives_away(
     assert "Accuracy was not measured" in (tmp_path / "out/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_of_a_language_model_perplexity_is_compared(run: Run, texts: Path, tmp_path: Path) -> None:
     model = write_tiny_gpt2(tmp_path / "model")
     lm = ("--objective", "lm", "--bottom", 0, "--attack", "nearest-neighbour", "--max-length", 32)
