@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -96,11 +97,12 @@ def build(
     pieces: Callable[..., Any] = as_bytes,
     written_as: str = "bytes",
     secret: CustomerSecret = SECRET,
+    named: str = "starter",
     **chosen: Any,
 ) -> WordsPrivatizer:
     own = vocabulary or space(candidates, **chosen)
     privatizer = build_privatizer(
-        Words(eta=eta, noise_window=window, candidates=candidates),
+        Words(eta=eta, noise_window=window, candidates=candidates, space=named),
         secret=secret, table=None, candidates=None, table_fingerprint="",
         spellings=Dictionary(own, Lexicon(), pieces, byte_ends, written_as),
     )  # fmt: skip
@@ -806,7 +808,14 @@ def test_claims() -> None:
     assert any("same parts of speech" in caveat for caveat in guarantee.caveats)
     assert any("noun, verb" in caveat for caveat in guarantee.caveats)
     assert build(secret=CustomerSecret.unsafe(1)).guarantee.claim is Claim.NONE
-    assert {"ŵ_t of eq. (4)", "where noise goes"} <= {each.what for each in build().deviations} | {"where noise goes"}
+
+
+@pytest.mark.parametrize(("named", "told"), [("starter", []), ("starter:16", ["16"])])
+def test_a_space_that_is_not_the_papers_is_a_deviation(named: str, told: list[str]) -> None:
+    found = {each.what: each.ours for each in build(named=named).deviations}
+    assert "ŵ_t of eq. (4)" in found
+    ours = [found[what] for what in found if what.startswith("word vectors")]
+    assert [re.findall("[0-9]+", each)[0] for each in ours] == told
 
 
 def test_a_group_without_words_is_refused() -> None:

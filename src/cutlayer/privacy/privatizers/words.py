@@ -23,7 +23,7 @@ from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
 from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows
-from cutlayer.privacy.spec import PrivacySpec
+from cutlayer.privacy.spec import PrivacySpec, Words
 from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, folded, joins
 
 _BLOCK_WORDS = 2**16
@@ -152,7 +152,14 @@ class WordsPrivatizer(Privatizer):
                 why="A list made from private texts would show their words. Capitals would tell which words are names.",
             ),
         )
-        return own + self._common_deviations
+        components = self.spec.source[1] if isinstance(self.spec, Words) else None
+        space = Deviation(
+            what="word vectors, section III-A2",
+            value_in_paper="the embedding model's own",
+            ours=f"the first {components} principal components of the model's table (--space)",
+            why="At equal shares that attacks read, what is learnt was more accurate (docs/papers/rapt.md).",
+        )
+        return (*own, *([] if components is None else [space]), *self._common_deviations)
 
     def _noise_guarantee(self) -> Guarantee:
         return self.mechanism.guarantee(
