@@ -131,7 +131,7 @@ class WordsPrivatizer(Privatizer):
     def deviations(self) -> tuple[Deviation, ...]:
         """See `Privatizer.deviations`."""
         words = self._dictionary.vocabulary
-        own = (
+        own: tuple[Deviation, ...] = (
             Deviation(
                 what="ŵ_t of eq. (4)",
                 value_in_paper="nearest to w_t, without its hat",
@@ -152,14 +152,16 @@ class WordsPrivatizer(Privatizer):
                 why="A list made from private texts would show their words. Capitals would tell which words are names.",
             ),
         )
-        components = self.spec.source[1] if isinstance(self.spec, Words) else None
-        space = Deviation(
-            what="word vectors, section III-A2",
-            value_in_paper="the embedding model's own",
-            ours=f"the first {components} principal components of the model's table (--space)",
-            why="At equal shares that attacks read, what is learnt was more accurate (docs/papers/rapt.md).",
-        )
-        return (*own, *([] if components is None else [space]), *self._common_deviations)
+        if isinstance(self.spec, Words) and (components := self.spec.source[1]) is not None:
+            own += (
+                Deviation(
+                    what="word vectors, section III-A2",
+                    value_in_paper="the embedding model's own",
+                    ours=f"the first {components} principal components of the model's table (--space)",
+                    why="At equal shares that attacks read, what is learnt was more accurate (docs/papers/rapt.md).",
+                ),
+            )
+        return own + self._common_deviations
 
     def _noise_guarantee(self) -> Guarantee:
         return self.mechanism.guarantee(
