@@ -136,6 +136,12 @@ def test_claims_hold_fail_or_are_not_decided(claim, held):
     assert verdict.here
 
 
+@pytest.mark.parametrize(("before", "after", "told"), [(FAR, NEAR, "a fall of 40.0"), (NEAR, FAR, "a rise of 40.0")])
+def test_a_difference_is_told_by_its_direction(before, after, told):
+    (verdict,) = falls("c", "success", ("before", before), ("after", after))(results([(NEAR, 0.2), (FAR, 0.6)]))
+    assert f"; {told} ±" in verdict.here
+
+
 def test_a_figure_is_a_picture_and_its_numbers(tmp_path):
     found = results([(NEAR, 0.2), (FAR, 0.6)], stated=[Stated("success", 0.5, FAR, "halving")])
     figure = Figure("read", "Read", Axis("eta"), "read, %", {"metric": "success"})

@@ -88,7 +88,8 @@ def falls(claim: str, metric: str, before: tuple[str, Where], after: tuple[str, 
 
     def judge(fall: float, error: float) -> tuple[bool | None, str]:
         held = True if fall > ERRORS * error else False if fall < -ERRORS * error else None
-        return held, f"a fall of {100 * fall:.1f} ± {100 * error:.1f} points"
+        way = "rise" if fall < 0 else "fall"
+        return held, f"a {way} of {100 * abs(fall):.1f} ± {100 * error:.1f} points"
 
     return _differ(claim, metric, dict((before, after)), stated, judge)
 
