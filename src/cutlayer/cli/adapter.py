@@ -10,7 +10,7 @@ import typer
 from cutlayer.cli.command import settings_command
 from cutlayer.cli.options import AsJson, Connection
 from cutlayer.cli.output import Output
-from cutlayer.privacy.spec import D_CHI
+from cutlayer.privacy.spec import D_CHI, WordDraw, Words
 
 if TYPE_CHECKING:
     from cutlayer.customer import Account
@@ -40,6 +40,8 @@ def _content(account: Account, info: AdapterInfo) -> dict[str, Any]:
             "cti_class_free": run.privacy.cti is not None and run.privacy.cti.class_free,
             "resampled": run.train_bottom is TrainBottom.RESAMPLE,
         }
+        if isinstance(run.privacy, Words):
+            privacy |= run.privacy.model_dump(mode="json", include=set(WordDraw.model_fields))
     return {**info.model_dump(mode="json"), "privacy": privacy}
 
 
@@ -49,6 +51,11 @@ def _in_words(privacy: Mapping[str, Any] | None) -> str:
     if privacy["mechanism"] == "none":
         return "none"
     words = [f"eta {privacy['eta']:g}", privacy["mechanism"]]
+    if "words" in privacy:
+        becomes = "words of their category" if privacy["candidates"] == "category" else "any words"
+        words += [f"{'+'.join(privacy['words'])} by {becomes}", f"space {privacy['space']}"]
+        if privacy["draw"] != "noise":
+            words.append(f"{privacy['draw']} draw")
     if privacy["noise"] != D_CHI:
         words.append(f"noise {privacy['noise']}")
     if privacy["cti"]:
