@@ -362,6 +362,8 @@ def test_at_full_the_papers_training_is_that_of_every_arm(tmp_path):
                 assert told[setting] == PAPER["training"][setting]["same"]
             assert cell.training.epochs == cell.training.patience == 4
             assert "warm-up of the learning rate" not in told
+        weights = {name: of.cell("lora", name, 0.15).arm.reconstruction.weight for name in ("plain", "rapt")}
+        assert weights == {"plain": 0, "rapt": 1}
 
 
 @pytest.mark.slow

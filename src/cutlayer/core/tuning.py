@@ -96,7 +96,9 @@ class PromptSpec(MethodSpec):
     prompt_length: int = setting(
         150,
         help="Virtual positions of a prompt.",
-        shown=Shown(TUNING, unit="positions", source="RAPT §V-A3"),
+        shown=Shown(
+            TUNING, unit="positions", source="RAPT §V-A3", default="150; of language models and encoder-decoders 50"
+        ),
         ge=1,
         le=4096,
     )
@@ -128,7 +130,9 @@ class PrefixSpec(MethodSpec):
     prefix_length: int = setting(
         10,
         help="Virtual positions of a prefix.",
-        shown=Shown(TUNING, unit="positions", source="RAPT §V-A3"),
+        shown=Shown(
+            TUNING, unit="positions", source="RAPT §V-A3", default="10; of language models and encoder-decoders 5"
+        ),
         ge=1,
         le=4096,
     )

@@ -59,6 +59,9 @@ _RATES: Final[Mapping[str, Rates]] = {
     "prefix": Rates(3e-2, 1e-2, by_width=False),
 }
 
+_GENERATION: Final[Mapping[str, tuple[str, int]]] = {"prompt": ("prompt_length", 50), "prefix": ("prefix_length", 5)}
+"""Virtual positions where texts are written (RAPT §V-A3); a classifier's are those of the settings themselves."""
+
 _CUTS: Final = {
     Objective.CLASSIFICATION: Cut(bottom=0),
     Objective.LM: Cut(bottom=1, tail=0),
@@ -172,6 +175,22 @@ def settle_train_bottom(tuning: TuningSpec, cut: Cut, objective: Objective, priv
     return TrainBottom.RESAMPLE if whole_table else TrainBottom.FROZEN
 
 
+def settle_tuning(given: FinetuneSpec, cut: Cut) -> TuningSpec:
+    """Which weights are trained, with nothing left open: how the bottom is, and how many virtual positions there are.
+
+    Args:
+        given: What was said of the run.
+        cut: Where the model is cut.
+    """
+    said, changes = given.tuning, dict[str, Any]()
+    changes["train_bottom"] = settle_train_bottom(said, cut, given.objective, given.privacy)
+    if given.objective.generates and said.method in _GENERATION:
+        name, positions = _GENERATION[said.method]
+        if name not in said.model_fields_set:
+            changes[name] = positions
+    return said.model_copy(update=changes)
+
+
 def of_pairs(given: FinetuneSpec) -> FinetuneSpec:
     """What was said of a run, where its rows are pairs: a decoder's are not joined to blocks.
 
@@ -193,12 +212,11 @@ def settle(given: FinetuneSpec, *, public: bool = False, learner: Learner = PAPE
     """
     words = given.privacy.mechanism == "words"
     cut = settle_cut(given.cut, given.objective, words=words)
-    train_bottom = settle_train_bottom(given.tuning, cut, given.objective, given.privacy)
     iterations = given.public_iterations
     settled = {
         "model": given.model or "",
         "cut": cut,
-        "tuning": given.tuning.model_copy(update={"train_bottom": train_bottom}),
+        "tuning": settle_tuning(given, cut),
         "training": settle_training(given.training, given.objective, given.tuning, learner, packing=not words),
         "public_iterations": int(public) if iterations is None else iterations,
         "seed": given.seed or 0,

@@ -119,7 +119,8 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 @RECIPE.part("figure-4")
 def figure_4(c: RaptConfig, lab: Lab) -> Part:
     """Accuracy and what is inferred of authors: CAPE, DPNR, Qu et al. and RAPT."""
-    return compare(Compared(c.comparison, c.at(lab.options.size).comparison, c.utility, lab), PAPER["figure_4"])
+    of = _utility(c, lab)
+    return compare(Compared(c.comparison, c.at(lab.options.size).comparison, of.asked, lab), PAPER["figure_4"])
 
 
 @RECIPE.part("table-5")
@@ -205,11 +206,15 @@ def _sentences(c: RaptConfig, lab: Lab) -> TextFile:
 
 
 def _utility(c: RaptConfig, lab: Lab) -> Utility:
-    return Utility(c.utility, c.beyond, c.geometry, c.larger, c.at(lab.options.size), lab)
+    scale = c.at(lab.options.size)
+    utility = c.utility.model_copy(update={"arms": scale.of(c.utility.arms)})
+    beyond = c.beyond.model_copy(update={"arms": scale.of(c.beyond.arms)})
+    return Utility(utility, beyond, c.geometry, c.larger, scale, lab)
 
 
 def _varied(c: RaptConfig, lab: Lab) -> Varied:
-    return Varied(c.intrinsic, _utility(c, lab).trainings(), c.utility.arms, c.utility.methods[c.intrinsic.method])
+    of = _utility(c, lab)
+    return Varied(c.intrinsic, of.trainings(), of.asked.arms, of.asked.methods[c.intrinsic.method])
 
 
 def _declared(part: Callable[[_Of], Part], of: Callable[[RaptConfig, Lab], _Of]) -> Declared[RaptConfig]:

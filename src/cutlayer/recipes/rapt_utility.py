@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from cutlayer.recipes.comparison import compare_words
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
-from cutlayer.recipes.options import Setting, named, read_yaml
+from cutlayer.recipes.options import Named, Setting, named, read_yaml
 from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
 from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
@@ -41,6 +41,7 @@ class UtilityScale(Spec):
         files: The file that a task trains on, where it is another.
         reduced: Methods of tuning that train only `core` arms, on the first task, at the last share.
         rates: The learning rate of methods that do not take their default.
+        reconstruction_weight: Of arms that learn to reconstruct, where it is another.
     """
 
     files: Mapping[str, str] = {}
@@ -52,6 +53,22 @@ class UtilityScale(Spec):
     attacks: tuple[str, ...] = ()
     attacked_words: int | None = Field(default=None, ge=1)
     warm_up: Mapping[str, Setting] = {}
+    reconstruction_weight: float | None = Field(default=None, gt=0)
+
+    def of(self, arms: Mapping[str, Arm]) -> Mapping[str, Arm]:
+        """Arms with the warm-up and the weight of reconstruction that this size has."""
+        return Named("arm", {name: self._of(arm) for name, arm in arms.items()})
+
+    def _of(self, arm: Arm) -> Arm:
+        changes: dict[str, Any] = {}
+        if arm.warm_up is not None:
+            training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.warm_up})
+            changes["warm_up"] = arm.warm_up.model_copy(update={"training": training})
+        learns = arm.reconstruction.plain_tokens and arm.reconstruction.weight
+        if self.reconstruction_weight is not None and learns:
+            weight = {"reconstruction_weight": self.reconstruction_weight}
+            changes["reconstruction"] = arm.reconstruction.model_copy(update=weight)
+        return arm.model_copy(update=changes)
 
 
 class UtilitySpec(Spec):
@@ -169,7 +186,7 @@ class Utility:
     """Trainings of these parts, at a size.
 
     Attributes:
-        asked: What part `table-3` trains; what the others do is said in its terms.
+        asked: What part `table-3` trains, its arms as of the size; what the others do is said in its terms.
         beyond: The same of `beyond`; and so `geometry` of `figure-8`, `larger` of `table-4`.
         scale: The size.
         lab: Where they are run.
@@ -201,7 +218,7 @@ class Utility:
 
     def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:
         """A training of one arm by one method, at a share of all words; `None` of the arm that replaces none."""
-        arm = self.at_size(self.asked.arms[name])
+        arm = self.asked.arms[name]
         attacks = self.scale.attacks if arm.words and method == self.asked.attacked else ()
         return self.trainings(task).cell(arm, self.asked.methods[method], share, attacks=attacks)
 
@@ -237,13 +254,6 @@ class Utility:
     def tasks(self) -> Axis:
         """Data sets as readers see them."""
         return Axis("task", "data set", {name: task.title for name, task in self.asked.tasks.items()})
-
-    def at_size(self, arm: Arm) -> Arm:
-        """An arm with the warm-up that the size has."""
-        if arm.warm_up is None:
-            return arm
-        training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.scale.warm_up})
-        return arm.model_copy(update={"warm_up": arm.warm_up.model_copy(update={"training": training})})
 
 
 def rates(of: Utility) -> Part:
@@ -322,7 +332,7 @@ def beyond(of: Utility) -> Part:
 
     def cell(_: str, name: str, share: float | None, task: str) -> WordTrainingCell:
         trainings = replace(of.trainings(task), attacked_words=asked.attacked_words)
-        return trainings.cell(of.at_size(asked.arms[name]), tuning, share, attacks=asked.attacks)
+        return trainings.cell(asked.arms[name], tuning, share, attacks=asked.attacks)
 
     scenarios: list[Scenario] = []
     claims: list[Claim] = []

@@ -23,11 +23,14 @@ from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tok
 from cutlayer.core.tuning import Pooling
 from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
 from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import Privatizing, run_privatizing
+from cutlayer.customer.deviations import deviations
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.results import FinetuneResult
+from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.privacy import PlainWords, PrivacySpec, Release, Words
@@ -348,6 +351,21 @@ def test_what_nobody_said_is_not_written() -> None:
         "plain_tokens", "plain_sequences", "reconstruction_weight", "reconstruction_width", "plain_tokens_at_inference"
     }  # fmt: skip
     assert PLAIN.model_copy(update={"plain_seed": 0}).model_dump()["plain_seed"] == 0
+
+
+def test_where_a_run_differs_from_the_paper_is_told(privacy: Words) -> None:
+    def told(**changes: Any) -> dict[str, str]:
+        asked = Reconstruction(plain_tokens=5, **changes)
+        tuning = Lora(pooling="mean")
+        run = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=None), tuning=tuning, reconstruction=asked))
+        return {each.what: each.ours for each in deviations(run)}
+
+    weight = "weight of the reconstruction, eq. (11)"
+    assert told(reconstruction_weight=0.001)[weight] == "0.001"
+    assert weight not in told()
+    assert weight not in told(reconstruction_weight=0)
+    assert "special tokens included" in told()["what the head reads, eq. (9)"]
+    assert not deviations(settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=None))))
 
 
 def test_equal_texts_are_one_release(roads: Roads) -> None:
