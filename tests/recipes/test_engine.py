@@ -12,7 +12,7 @@ from cutlayer.core import ConfigError, Spec
 from cutlayer.core.executors import executor
 from cutlayer.customer import Silent
 from cutlayer.recipes import RECIPES, layouts
-from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls
+from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls, where_read
 from cutlayer.recipes.figures import Figure
 from cutlayer.recipes.lab import Lab, Outcomes
 from cutlayer.recipes.layouts import Layout
@@ -140,6 +140,18 @@ def test_claims_hold_fail_or_are_not_decided(claim, held):
 def test_a_difference_is_told_by_its_direction(before, after, told):
     (verdict,) = falls("c", "success", ("before", before), ("after", after))(results([(NEAR, 0.2), (FAR, 0.6)]))
     assert f"; {told} ±" in verdict.here
+
+
+@pytest.mark.parametrize(("chance", "held"), [(0.58, True), (0.595, None), (0.7, None)])
+def test_of_what_is_not_read_without_protection_nothing_follows(chance, held):
+    found = results([(NEAR, 0.2), (FAR, 0.6)])
+    often = results([(FAR, chance)]).frame.replace({"metric": {"success": "majority"}})
+    found = Results(pandas.concat([found.frame, often]), found.cells, found.scenarios)
+    (verdict,) = where_read(falls("c", "success", ("far", FAR), ("near", NEAR)), [FAR])(found)
+    assert verdict.held is held
+    assert ("nothing follows" in verdict.here) is (held is None)
+    (verdict,) = where_read(falls("c", "success", ("far", FAR), ("near", NEAR)), [{"eta": 1.0}])(found)
+    assert verdict.held is None
 
 
 def test_a_figure_is_a_picture_and_its_numbers(tmp_path):

@@ -95,4 +95,6 @@ def test_each_arm_is_attacked_on_words_and_attributes(data, tmp_path, monkeypatc
     assert eta["pct2t"] == eta["rapt"]
     of_authors = frame[frame["attack"] == "attribute-mlp"]
     assert set(of_authors["column"].dropna()) == {"gender", "age_group", "age"}
+    clear = of_authors[(of_authors["arm"] == "clear") & (of_authors["metric"] == "success")]
+    assert set(clear["column"]) == {"gender", "age_group", "age"}
     assert (tmp_path / "figure-3-rapt-words.png").stat().st_size > 5000

@@ -147,6 +147,30 @@ def both(claim: str, *claims: Claim, least: int | None = None, stated: str = "")
     return judge
 
 
+def where_read(claim: Claim, without: Sequence[Where], *, metric: str = "success", chance: str = "majority") -> Claim:
+    """A claim of what attacks infer, of which nothing follows unless one of them infers anything of unprotected text.
+
+    Args:
+        claim: What is claimed.
+        without: Places of the same attacks without protection.
+        metric: What they infer.
+        chance: How often the most frequent answer is right, which one of them must exceed by two standard errors.
+    """
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        found = [(results.number(metric, **where), results.number(chance, **where)) for where in without]
+        read = any((each.value or 0.0) - (most.value or 1.0) > ERRORS * each.error for each, most in found)
+        told = "; ".join(f"{shown(each)}, the most frequent answer {shown(most)}" for each, most in found)
+        for verdict in claim(results):
+            if read:
+                yield verdict
+            else:
+                here = f"{verdict.here}; without protection {told}: not read there either, so that nothing follows"
+                yield verdict.model_copy(update={"held": None, "here": here})
+
+    return judge
+
+
 def claims_table(verdicts: Sequence[Verdict]) -> Table:
     """All verdicts for readers."""
     return Table(

@@ -17,6 +17,7 @@ from cutlayer.customer import FullTuning, Objective, TuningSpec
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.recipes.author_attacks import STRONGEST, AuthorsCell, strongest
 from cutlayer.recipes.baselines import OutputNoise, RepresentationCell, spared_by_dropping, text_epsilon
+from cutlayer.recipes.claims import where_read
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level, Measure
@@ -155,10 +156,13 @@ def compare(compared: Compared, paper: Mapping[str, str]) -> Part:
         for column, attack in product(asked.attacker.secret, [attacks[0], *([STRONGEST] if len(attacks) > 1 else [])])
     }
     claims = [
-        plane.ahead(
-            f"{about}: {compared.titles[own]} is more accurate than {compared.titles[other]} where as little is "
-            "inferred (Figure 4).",
-            [CLEAR, own], other, where, stated=paper["ahead"],
+        where_read(
+            plane.ahead(
+                f"{about}: {compared.titles[own]} is more accurate than {compared.titles[other]} where as little is "
+                "inferred (Figure 4).",
+                [CLEAR, own], other, where, stated=paper["ahead"],
+            ),
+            [{"arm": CLEAR, "column": where["column"], "attack": attack} for attack in attacks],
         )
         for (about, where), own, other in product(places.items(), asked.ours, (VECTOR, *asked.outputs))
     ]  # fmt: skip

@@ -26,10 +26,10 @@ from cutlayer.recipes.attribute_readings import (
     Scale,
     corpus_of,
 )
-from cutlayer.recipes.claims import alike, at_least, falls
+from cutlayer.recipes.claims import alike, at_least, falls, where_read
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
-from cutlayer.recipes.long_table import Where
+from cutlayer.recipes.long_table import Level, Where
 from cutlayer.recipes.options import RecipeConfig, shipped
 from cutlayer.recipes.recipe import Recipe, outcome_texts
 from cutlayer.recipes.replacement import Source
@@ -247,8 +247,14 @@ def figure_3_rapt_words(c: InferenceConfig, lab: Lab) -> Part:
     asked, scale, paper = c.words, c.at(lab.options.size), c.paper["rapt_figure_3"]
     space, most = Source.of(asked.space, lab), max(scale.labelled)
     columns = (*c.posts.columns, *c.posts.bins)
-    titles = {name: arm.title for name, arm in asked.arms.items()}
+    titles = {"clear": "unprotected", **{name: arm.title for name, arm in asked.arms.items()}}
+    clear: dict[str, dict[str, Level]] = {}
     scenarios, claims = [], []
+    for column in columns:
+        place: dict[str, Level] = {"arm": "clear", "share": 0.0, "column": column}
+        unprotected = _cell(c, lab, attack=PERCEPTRON, eta=math.inf, column=column, labelled=most)
+        scenarios.append(Scenario(unprotected, place))
+        clear[column] = {**place, "attack": PERCEPTRON}
     for (name, arm), share in product(asked.arms.items(), asked.replaced):
         further = asked.plain if arm.reconstruction.plain_tokens else ()
         of_words, of_authors = product((*asked.attacks, *further), [""]), product([PERCEPTRON], columns)
@@ -262,12 +268,11 @@ def figure_3_rapt_words(c: InferenceConfig, lab: Lab) -> Part:
         said = paper.claims["reconstruction" if asked.arms[second].reconstruction.plain_tokens else "comparable"]
         for attack, column in (*product(asked.attacks, [""]), *product([PERCEPTRON], columns)):
             place = {"share": share, "attack": attack, "column": column}
-            claims.append(
-                alike(
-                    f"RAPT, Figure 3, {TITLES(attack)}{column and f' of {column}'}, {100 * share:g} % replaced: {said}",
-                    "success" if column else READ,
-                    (titles[first], {**place, "arm": first}), (titles[second], {**place, "arm": second}),
-                )
+            claim = alike(
+                f"RAPT, Figure 3, {TITLES(attack)}{column and f' of {column}'}, {100 * share:g} % replaced: {said}",
+                "success" if column else READ,
+                (titles[first], {**place, "arm": first}), (titles[second], {**place, "arm": second}),
             )  # fmt: skip
+            claims.append(where_read(claim, [clear[column]]) if column else claim)
     layout = {"arms": Axis("arm", "arm", titles), "most": most, "paper": paper, "read": READ}
     return LAYOUT.part("figure-3-rapt-words", scenarios, layout, claims=claims)
