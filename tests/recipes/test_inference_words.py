@@ -90,6 +90,9 @@ def test_each_arm_is_attacked_on_words_and_attributes(data, tmp_path, monkeypatc
         assert found[READ] == pytest.approx(1 - found["replaced"], abs=0.03)
         assert found["replaced"] == pytest.approx(0.3, abs=0.08)
         assert 0.2 < found["in clear"] < 0.8
+    assert "reconstruction-head" in set(frame[frame["arm"] == "rapt"]["attack"])
+    most = frame[(frame["attack"] == "strongest") & (frame["metric"] == READ)].set_index("arm")["value"]
+    assert most["rapt"] == read[(read["arm"] == "rapt") & (read["attack"] != "strongest")]["value"].max()
     # what texts become is the same with public words before them
     eta = frame[(frame["metric"] == "eta") & (frame["attack"] == "nearest-neighbour")].set_index("arm")["value"]
     assert eta["pct2t"] == eta["rapt"]

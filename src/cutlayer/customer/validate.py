@@ -119,8 +119,6 @@ def _label_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("cti", "set", "must be left out with `label_epsilon`: its noise is made of the true labels")
     if budget is not None and spec.unsafe_noise_seed is not None:
         yield Fault("label_budget", budget, "cannot limit labels drawn from a seed, which protects nothing")
-    elif budget is not None and epsilon > budget:
-        yield Fault("label_budget", budget, f"must be {epsilon:g} or more, which is label_epsilon")
 
 
 def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:

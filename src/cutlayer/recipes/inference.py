@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -26,6 +27,7 @@ from cutlayer.recipes.attribute_readings import (
     Scale,
     corpus_of,
 )
+from cutlayer.recipes.author_attacks import STRONGEST, strongest
 from cutlayer.recipes.claims import alike, at_least, falls, where_read
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
@@ -266,7 +268,7 @@ def figure_3_rapt_words(c: InferenceConfig, lab: Lab) -> Part:
             scenarios += Scenario.each(lab.options.seeds, cell, arm=name, share=share, column=column)
     for share, (first, second) in product(asked.replaced, pairwise(asked.arms)):
         said = paper.claims["reconstruction" if asked.arms[second].reconstruction.plain_tokens else "comparable"]
-        for attack, column in (*product(asked.attacks, [""]), *product([PERCEPTRON], columns)):
+        for attack, column in (*product([*asked.attacks, STRONGEST], [""]), *product([PERCEPTRON], columns)):
             place = {"share": share, "attack": attack, "column": column}
             claim = alike(
                 f"RAPT, Figure 3, {TITLES(attack)}{column and f' of {column}'}, {100 * share:g} % replaced: {said}",
@@ -275,4 +277,5 @@ def figure_3_rapt_words(c: InferenceConfig, lab: Lab) -> Part:
             )  # fmt: skip
             claims.append(where_read(claim, [clear[column]]) if column else claim)
     layout = {"arms": Axis("arm", "arm", titles), "most": most, "paper": paper, "read": READ}
-    return LAYOUT.part("figure-3-rapt-words", scenarios, layout, claims=claims)
+    most_read = partial(strongest, metric=READ, axes=("arm", "share", "column"), highest=True)
+    return LAYOUT.part("figure-3-rapt-words", scenarios, layout, claims=claims, derived=most_read)

@@ -197,7 +197,6 @@ def test_true_labels_change_no_byte_that_leaves(
         ({"cti": CtiSpec(class_free=True), "eta": 6.0}, "cti = 'set': must be left out with `label_epsilon`"),
         ({"label_epsilon": 0.0}, r"label_epsilon = 0\.0"),
         ({"label_epsilon": 21.0}, r"label_epsilon = 21\.0"),
-        ({"label_budget": 0.5}, "label_budget = 0.5: must be 1 or more"),
         ({"label_epsilon": None, "label_budget": 0.5}, "label_budget = 0.5: needs `label_epsilon`"),
         ({"label_budget": 2.0, "unsafe_noise_seed": 1}, "label_budget = 2.0: cannot limit"),
     ],
@@ -207,6 +206,13 @@ def test_settings_that_would_show_labels_or_mean_nothing_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         run(client, corpus(40, seed=1), **settings)
+    assert not list(client.ledger.releases())
+    assert not list(client.ledger.labels())
+
+
+def test_one_draw_beyond_the_budget_of_labels_is_refused(client: Client) -> None:
+    with pytest.raises(BudgetError, match=r"beyond the budget of 0\.5"):
+        finetune(client, label_epsilon=1.0, label_budget=0.5)
     assert not list(client.ledger.releases())
     assert not list(client.ledger.labels())
 
