@@ -1,4 +1,4 @@
-"""Recipe `rapt`, parts figure-8 and table-5: small runs, words' states and BLEU by hand."""
+"""Recipe `rapt`, parts figure-8 and table-5, and table-3 on a T5: small runs, words' states and BLEU by hand."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import pandas
 import pytest
 import torch
 from sacrebleu.metrics import BLEU
+from transformers import T5Config, T5ForConditionalGeneration
 
-from cutlayer.core import Cut, Ragged, StorageError
+from cutlayer.core import ConfigError, Cut, ModelError, Ragged, StorageError
 from cutlayer.customer import Client, Silent
-from cutlayer.models import load_adapter, split
-from cutlayer.recipes import fact_writing
+from cutlayer.models import load_adapter, load_tokenizer, split
+from cutlayer.recipes import RECIPES, fact_writing
 from cutlayer.recipes.fact_writing import FactCell
 from cutlayer.recipes.lab import Lab, Model
 from cutlayer.recipes.measures.bleu import bleu_counts, bleu_gain, corpus_bleu
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.rapt import RECIPE
+from cutlayer.recipes.rapt import RECIPE, _utility
+from cutlayer.recipes.rapt_utility import table_4
 from cutlayer.recipes.representations import CLOSER, OWN, PLANE, UNPROTECTED, WHOLE, GeometryCell, Spelled, word_states
 from cutlayer.recipes.word_training import WordTrainingCell
 from tests.recipes.test_rapt import write_texts
@@ -257,3 +259,96 @@ def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_pa
         assert each["cell"]["model"] != report.content["model"]["fingerprint"]
     (replaced,) = frame[(frame["metric"] == "replaced") & (frame["arm"] == "pct2t")]["value"]
     assert replaced == pytest.approx(0.4, abs=0.1)
+
+
+# ---------------------------------------------------------------- Table III, of an encoder-decoder
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    """A tiny one, without training, that reads and writes with the starter's tokenizer."""
+    folder, tokenizer = tmp_path_factory.mktemp("t5"), load_tokenizer("starter")
+    tokenizer.eos_token = tokenizer.sep_token
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def third(data, t5, tmp_path_factory):
+    """The paper's first two arms and unprotected text, by prefixes, an arm that is not run; what customers said."""
+    utility = SHIPPED.utility
+    changes = {
+        "tasks": {"sst2": utility.tasks["sst2"]}, "core": ("clear",), "replaced": (0.45,), "attacked": "prefix",
+        "arms": {name: utility.arms[name] for name in ("clear", "t2t", "pct2t", "warm")}, "order": ("t2t", "pct2t"),
+        "methods": {"prefix": utility.methods["prefix"]},
+    }  # fmt: skip
+    tiny = SHIPPED.sizes[Size.TINY].model_copy(update={"attacks": ()})
+    update = {"utility": utility.model_copy(update=changes), "sizes": {Size.TINY: tiny}}
+    asked = options(data, tmp_path_factory.mktemp("out"), model=t5, only=("table-3",))
+    said, finetune = [], Client.finetune
+
+    def told(client, *given, **settings):
+        said.append(settings)
+        return finetune(client, *given, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "finetune", told)
+        return RECIPE.using(SHIPPED.model_copy(update=update)).run(asked, Silent()), said
+
+
+@pytest.mark.slow
+def test_a_t5_writes_labels(third):
+    report, said = third
+    assert not report.failures
+    assert [each["label_words"] for each in said] == [{"0": "negative", "1": "positive"}] * 3
+    frame = pandas.DataFrame(report.content["table"])
+    own = frame[frame["metric"] == "UA"].set_index(["source", "arm"])
+    assert set(own.loc["here"].index) == {"clear", "t2t", "pct2t"}
+    assert set(own.loc["here"]["n"]) == {24}
+    assert (frame[(frame["metric"] == "replaced") & (frame["replaced"] > 0)]["value"] - 0.45).abs().max() < 0.1
+
+
+@pytest.mark.slow
+def test_what_is_not_run_on_a_t5_is_told_and_what_it_has_no_use_for_is_no_deviation(third):
+    tables = {table.title: table for table in third[0].tables}
+    assert tables["Arms that are not run"].rows == (("PCT2T + warm-up", "an encoder-decoder is not warmed up"),)
+    differ = {row[0]: row[3] for row in tables["Where trainings differ from the paper"].rows}
+    assert differ["what is written for labels"] == "negative, positive"
+    assert not {"prefix tuning", "what the head reads"} & differ.keys()
+
+
+def test_models_with_a_head_for_labels_are_told_what_they_were(tmp_path, t5):
+    """Their cells are known by what they were; so is a decoder's that stands beside an encoder-decoder's."""
+    with Lab(options(tmp_path, tmp_path)) as lab:
+        cell = _utility(SHIPPED, lab).cell("prefix", "pct2t", 0.45)
+    assert cell.tuning == SHIPPED.utility.methods["prefix"]
+    assert "label_words" not in cell.model_dump()
+    with Lab(options(tmp_path, tmp_path, model=t5)) as lab:
+        of = _utility(SHIPPED, lab)
+        methods = {name: of.cell(name, "pct2t", 0.45).tuning for name in SHIPPED.utility.methods}
+        larger = {scenario.cell for scenario in table_4(of).scenarios}
+    assert {name: tuning.pooling for name, tuning in methods.items()} == {
+        name: "mean" if name == "prompt" else "sequence" for name in methods
+    }, "what each has by default"
+    assert {cell.tuning for cell in larger} == {SHIPPED.utility.methods["lora"]}
+    assert {cell.label_words for cell in larger} == {None}
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "rapt"])
+def test_other_recipes_refuse_a_t5_before_anything_is_run(data, tmp_path, t5, name):
+    size = next(iter(RECIPES[name].config.sizes))
+    with pytest.raises(ModelError, match=f"recipe {name} does not run"):
+        RECIPES[name].run(options(data, tmp_path, model=t5, size=size), Silent())
+    assert not (tmp_path / "cells").exists()
+
+
+def test_words_are_not_followed_through_two_stacks(data, tmp_path, t5):
+    with pytest.raises(ConfigError, match="one stack of blocks"):
+        RECIPE.run(options(data, tmp_path, model=t5, only=("figure-8",)), Silent())

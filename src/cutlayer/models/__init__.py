@@ -52,7 +52,15 @@ if TYPE_CHECKING:
     from cutlayer.models.heads import Head, seeded
     from cutlayer.models.inputs import Inputs, Layout, Template
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
-    from cutlayer.models.load import STARTER, STARTER_DECODER, fingerprint, load_model, load_tokenizer, max_length
+    from cutlayer.models.load import (
+        STARTER,
+        STARTER_DECODER,
+        fingerprint,
+        load_classifier,
+        load_model,
+        load_tokenizer,
+        max_length,
+    )
     from cutlayer.models.optimiser import Optimiser
     from cutlayer.models.quantization import Quantization, is_quantized, quantized, unpacked_bytes
     from cutlayer.models.reconstruction import ReconstructionHead, last_states
@@ -127,6 +135,7 @@ __all__ = [
     "last_states",
     "load_adapter",
     "load_adapter_state",
+    "load_classifier",
     "load_model",
     "load_tokenizer",
     "max_length",

@@ -79,6 +79,16 @@ def load_model(
     return _load(source, path, config, Head.CLASSIFICATION, num_labels, dtype)
 
 
+def load_classifier(source: str) -> PreTrainedModel:
+    """Loads a model that tells labels: by a head for them, or of an encoder-decoder by the words that it writes.
+
+    Raises:
+        ModelError: As `load_model` says.
+    """
+    kind = family_of(_config(source, _resolve(source))).kind
+    return load_model(source, head=Head.LANGUAGE if kind is Kind.ENCODER_DECODER else Head.CLASSIFICATION)
+
+
 def _load(
     source: str,
     path: str,

@@ -24,7 +24,7 @@ from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.options import Setting
 from cutlayer.recipes.pareto import Pareto, Plane
 from cutlayer.recipes.replacement import Source
-from cutlayer.recipes.study import Part, Results, Scenario
+from cutlayer.recipes.study import Part, Results, Scenario, Told
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.training import settled
@@ -200,7 +200,12 @@ def _promises(compared: Compared, results: Results) -> Iterable[Table]:
 
 
 def compare_words(
-    scenarios: Sequence[Scenario], words: Protected, attacks: Sequence[str], paper: Mapping[str, str]
+    scenarios: Sequence[Scenario],
+    words: Protected,
+    attacks: Sequence[str],
+    paper: Mapping[str, str],
+    *,
+    further: Sequence[Told] = (),
 ) -> Part:
     """Accuracy and what attackers read of all words: T2T, RAPT and the arms between them (Figure 9).
 
@@ -209,6 +214,7 @@ def compare_words(
         words: The arms; each of `ordered` is compared with the first of it.
         attacks: What reads words.
         paper: What it says.
+        further: Tables behind those of the layout.
     """
     titles = {name: arm.title for name, arm in words.arms.items()}
     arms, replaced = Axis("arm", "arm", titles), Axis("replaced", "", lambda share: f"{percent(share, 0)} %")
@@ -225,7 +231,7 @@ def compare_words(
     said = {"arms": arms}
     picture = Pareto("figure-9", LAYOUT.content("figure-9", said)["title"], plane, list(titles), places)
     return LAYOUT.part(
-        "figure-9", scenarios, said, claims=claims, derived=partial(_read, attacks), figures=[picture]
+        "figure-9", scenarios, said, claims=claims, derived=partial(_read, attacks), figures=[picture], further=further
     )  # fmt: skip
 
 

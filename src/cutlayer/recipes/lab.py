@@ -41,6 +41,7 @@ from cutlayer.models import (
     candidate_tokens,
     family_of,
     fingerprint,
+    load_classifier,
     load_model,
     load_tokenizer,
     max_length,
@@ -141,6 +142,8 @@ class Model:
     @cached_property
     def whole(self) -> PreTrainedModel:
         """The model; not to be changed."""
+        if self.head is Head.CLASSIFICATION:
+            return load_classifier(self.source)
         return load_model(self.source, head=self.head)
 
     @cached_property

@@ -109,7 +109,7 @@ class RaptConfig(RecipeConfig[Scale]):
 PAPER = read_yaml("papers", "rapt")
 RECIPE = Recipe(
     "rapt", shipped("rapt", RaptConfig), default_model=STARTER, paper=lambda _: {"paper": PAPER},
-    closing=[differing(PAPER)],
+    closing=[differing(PAPER)], encoder_decoders=True,
 )  # fmt: skip
 LAYOUT = Layout("rapt")
 _Of = TypeVar("_Of")

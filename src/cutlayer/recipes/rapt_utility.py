@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise, product
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
-from cutlayer.models import Quantization
+from cutlayer.models import Kind, Quantization
 from cutlayer.recipes.author_attacks import STRONGEST, strongest
 from cutlayer.recipes.claims import above, alike, at_least, both
 from cutlayer.recipes.comparison import compare_words
@@ -22,11 +22,11 @@ from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Named, Setting, named, read_yaml
 from cutlayer.recipes.paired import ACCURACY, EQUAL, EqualReading, Gains
 from cutlayer.recipes.representations import BEFORE, CLOSER, OWN, PLANE, WHOLE, GeometryCell
-from cutlayer.recipes.study import Claim, Derived, Part, Scenario, Stated
+from cutlayer.recipes.study import Claim, Derived, Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.recipes.word_training import READ, Arm, Trainings, WordTrainingCell
-from cutlayer.reports import percent
+from cutlayer.reports import Table, percent
 from cutlayer.vendor.settings import WarmUpSpec
 
 PAPER = read_yaml("papers", "rapt")
@@ -87,6 +87,7 @@ class UtilitySpec(Spec):
         space: As of part `grammar`.
         attacked: The method whose runs are attacked: a release is the same under each.
         public: What the attacker reads beforehand.
+        label_words: By task, what an encoder-decoder writes for a label, where not the label itself.
     """
 
     tasks: Annotated[Mapping[str, Task], named("task")] = Field(min_length=1)
@@ -101,6 +102,7 @@ class UtilitySpec(Spec):
     space: str
     attacked: str
     public: TextFile
+    label_words: Mapping[str, Mapping[str, str]] = {}
 
     @property
     def task(self) -> str:
@@ -213,7 +215,7 @@ class Utility:
         ]
         return Trainings(
             self.lab, about, scale.limits, said, asked.space, asked.public, scale.attacked_words, kept=read,
-            rates=scale.rates,
+            rates=scale.rates, label_words=asked.label_words.get(name, {}),
         )  # fmt: skip
 
     def cell(self, method: str, name: str, share: float | None, task: str = "") -> WordTrainingCell:
@@ -248,12 +250,27 @@ class Utility:
             return {}, ()
         whole = task == asked.task and not reduced
         arms = asked.arms if whole else {name: asked.arms[name] for name in asked.core}
-        return arms, asked.replaced[-1:] if reduced else asked.replaced
+        return self.possible(arms), asked.replaced[-1:] if reduced else asked.replaced
 
     @property
     def tasks(self) -> Axis:
         """Data sets as readers see them."""
         return Axis("task", "data set", {name: task.title for name, task in self.asked.tasks.items()})
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes labels: an encoder-decoder, as the paper's T5."""
+        return self.lab.model().family.kind is Kind.ENCODER_DECODER
+
+    def possible(self, arms: Mapping[str, Arm]) -> Mapping[str, Arm]:
+        """The arms that are run: a vendor warms up no encoder-decoder."""
+        return {name: arm for name, arm in arms.items() if arm.warm_up is None or not self.writes}
+
+    def left_out(self, arms: Mapping[str, Arm], _: Results) -> Iterator[Table]:
+        """The others, and why they are not run."""
+        others = [arm.title for name, arm in arms.items() if name not in self.possible(arms)]
+        rows = tuple((title, "an encoder-decoder is not warmed up") for title in others)
+        yield Table(title="Arms that are not run", columns=("arm", "why"), rows=rows)
 
 
 def rates(of: Utility) -> Part:
@@ -295,7 +312,7 @@ def table_3(of: Utility) -> Part:
     return LAYOUT.part(
         "table-3", scenarios, shown, claims=claims,
         derived=lambda results: chain.from_iterable(each(results) for each in derived),
-        details={"clear": next(iter(asked.arms))},
+        details={"clear": next(iter(asked.arms))}, further=[partial(of.left_out, asked.arms)],
         stated=[
             each for each in Stated.lines(PAPER["table_3"], percent=("UA",))
             if any(each.axes.items() <= scenario.axes.items() for scenario in scenarios)
@@ -307,7 +324,7 @@ def figure_3(of: Utility) -> Part:
     """What attacks read of the arms' words: the paper's, and stronger ones."""
     asked, attacks = of.asked, of.scale.attacks
     titles = {name: arm.title for name, arm in asked.arms.items()}
-    protected = {name: arm for name, arm in asked.arms.items() if arm.words}
+    protected = of.possible({name: arm for name, arm in asked.arms.items() if arm.words})
     claims = [
         alike(
             f"{attack}, {100 * share:g} % replaced: {titles[second]} is read as {titles[first]} is (Figure 3).", READ,
@@ -321,12 +338,14 @@ def figure_3(of: Utility) -> Part:
     scenarios = of.trained([asked.attacked], protected, asked.replaced)
     said = {"arms": Axis("arm", "arm", titles)}
     most = partial(strongest, metric=READ, axes=("task", "method", "arm", "replaced"), highest=True)
-    return LAYOUT.part("figure-3", scenarios, said, claims=claims, derived=most)
+    further = [partial(of.left_out, asked.arms)]
+    return LAYOUT.part("figure-3", scenarios, said, claims=claims, derived=most, further=further)
 
 
 def beyond(of: Utility) -> Part:
     """Other draws and other distances than the paper's, where the strongest attack reads as many of the drawn words."""
-    asked, (first, *others) = of.beyond, of.beyond.arms
+    asked, arms = of.beyond, of.possible(of.beyond.arms)
+    first, *others = arms
     titles = {name: arm.title for name, arm in asked.arms.items()}
     tuning = of.asked.methods[asked.method]
 
@@ -338,7 +357,7 @@ def beyond(of: Utility) -> Part:
     claims: list[Claim] = []
     for task in asked.tasks:
         about = of.asked.tasks[task].title
-        for name, arm in asked.arms.items():
+        for name, arm in arms.items():
             shares = asked.dear.get(name, asked.replaced)
             scenarios += of.trained([asked.method], {name: arm}, shares, cell, task)
         claims += [
@@ -355,27 +374,30 @@ def beyond(of: Utility) -> Part:
                 f"{percent(asked.aim.read, 0)} % of the drawn words are read.", ACCURACY, asked.aim.accuracy,
                 {"task": task, "arm": name, "read": asked.aim.read},
             )
-            for name in asked.aim.arms
+            for name in asked.aim.arms if name in arms
         ]  # fmt: skip
     lines = [{"task": task, "method": asked.method} for task in asked.tasks]
     compared = EqualReading([(first, name) for name in others], lines, metric="success", at=asked.read)
     said = {"arms": Axis("arm", "arm", titles), "first": titles[first], "tasks": of.tasks}
-    return LAYOUT.part("beyond", scenarios, said, claims=claims, derived=compared)
+    further = [partial(of.left_out, asked.arms)]
+    return LAYOUT.part("beyond", scenarios, said, claims=claims, derived=compared, further=further)
 
 
 def figure_9(of: Utility) -> Part:
     """Accuracy over what attackers read of words: T2T, RAPT, and the arms between them."""
-    asked, trained = of.asked, of.trained([of.asked.attacked], of.asked.arms, of.asked.replaced)
-    return compare_words(trained, asked, of.scale.attacks, PAPER["figure_9"])
+    asked, arms = of.asked, of.possible(of.asked.arms)
+    trained, left_out = of.trained([asked.attacked], arms, asked.replaced), partial(of.left_out, asked.arms)
+    return compare_words(trained, asked, of.scale.attacks, PAPER["figure_9"], further=[left_out])
 
 
 def table_4(of: Utility) -> Part:
     """Accuracy of a larger model that learns from words drawn by a small one's vectors."""
     asked, arms, lab = of.larger, {name: of.asked.arms[name] for name in of.larger.arms}, of.lab
     titles = {name: arm.title for name, arm in arms.items()}
+    trainings, tuning = of.trainings(), of.asked.methods[asked.method]
     larger = {
         "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantize, "attacks": (),
-        "kept": False, "training": of.trainings().training(of.asked.methods[asked.method], asked.model),
+        "kept": False, "training": trainings.training(tuning, asked.model), **trainings.told(tuning, asked.model),
     }  # fmt: skip
 
     def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:

@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from cutlayer.attacks import ControlFailed, Measured, NotApplicable
-from cutlayer.core import ConfigError
+from cutlayer.core import ConfigError, ModelError
 from cutlayer.core.executors import Executor
 from cutlayer.customer import Progress
+from cutlayer.models import Kind
 from cutlayer.recipes.claims import claims_table
 from cutlayer.recipes.figures import written
 from cutlayer.recipes.lab import Lab, Outcomes
@@ -53,6 +54,7 @@ class Recipe(Generic[C]):
         default_model: What it runs on where nothing else is named.
         paper: The paper's own numbers, or nothing; shown and put into the report.
         closing: Tables over all parts that were run, behind theirs.
+        encoder_decoders: Whether it runs on these, too, which write labels and have no head for them.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class Recipe(Generic[C]):
         default_model: str,
         paper: Callable[[C], Mapping[str, Any]] = lambda _: {},
         closing: Sequence[Told] = (),
+        encoder_decoders: bool = False,
     ) -> None:
         self.name = name
         self.default_model = default_model
         self.config = config
         self._paper = paper
         self._closing = closing
+        self._encoder_decoders = encoder_decoders
         self._parts: dict[str, Declared[C]] = {}
         self._other_names: dict[str, str] = {}
 
@@ -107,12 +111,18 @@ class Recipe(Generic[C]):
         Raises:
             ConfigError: There is no such size, part or setting.
             DataError: A data set is missing.
+            ModelError: It does not run on such a model.
             Stopped: The user interrupted; the same options go on.
         """
         config = configured(self.config, options.settings)
         names = chosen_parts(self.parts, options.only, self._other_names)
         config.at(options.size)
         with Lab(options, progress, pool) as lab:
+            if not self._encoder_decoders and lab.model().family.kind is Kind.ENCODER_DECODER:
+                raise ModelError(
+                    f"{options.model} is an encoder-decoder, on which recipe {self.name} does not run.",
+                    remedy="Name an encoder or a decoder.",
+                )
             parts = self._declared(config, lab, names)
             cells = [scenario.cell for part in parts.values() for scenario in part.scenarios]
             for cell in dict.fromkeys(cells):

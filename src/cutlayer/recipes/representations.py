@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.evaluation.statistics import resampled
-from cutlayer.core import Cut, Ragged, Tokens
+from cutlayer.core import ConfigError, Cut, Ragged, Tokens
 from cutlayer.customer.reading import WordReading
 from cutlayer.data import UNCUT, Dataset
-from cutlayer.models import Top, load_adapter, principal_components, split
+from cutlayer.models import Kind, Top, load_adapter, principal_components, split
 from cutlayer.models.batches import padded_batches
 from cutlayer.models.cutting import block_list
 from cutlayer.recipes.lab import Cell, Lab, Model, Rows
@@ -80,6 +80,11 @@ class GeometryCell(Cell):
     texts: int
 
     def check(self, lab: Lab) -> None:
+        if lab.model().family.kind is Kind.ENCODER_DECODER:
+            raise ConfigError(
+                f"Figure 8 follows words through one stack of blocks, and {lab.options.model} has two.",
+                remedy="Name another model, or leave the part out.",
+            )
         for cell in self.arms.values():
             cell.check(lab)
 

@@ -39,7 +39,7 @@ def differing(paper: Mapping[str, Any]) -> Told:
         differ: dict[str, dict[str, tuple[Deviation, dict[str, None]]]] = {}
         for cell, found in trainings:
             for each in (
-                *_deviations(cell.training, cell.tuning, stated),
+                *_deviations(cell.training, cell.tuning, cell.label_words, stated),
                 *(found.deviations if isinstance(found, Trained) else ()),
             ):
                 # once, also where a cell of an older version says the same in other words
@@ -55,8 +55,13 @@ def differing(paper: Mapping[str, Any]) -> Told:
     return told
 
 
-def _deviations(training: TrainSpec, tuning: TuningSpec, stated: Mapping[str, StatedSetting]) -> Iterator[Deviation]:
-    for what, ours in _settings(training, tuning):
+def _deviations(
+    training: TrainSpec,
+    tuning: TuningSpec,
+    label_words: Mapping[str, str] | None,
+    stated: Mapping[str, StatedSetting],
+) -> Iterator[Deviation]:
+    for what, ours in _settings(training, tuning, label_words):
         paper = stated.get(what)
         if paper is None:
             yield Deviation(what=what, value_in_paper="not stated", ours=ours, why="the paper leaves it open")
@@ -64,16 +69,22 @@ def _deviations(training: TrainSpec, tuning: TuningSpec, stated: Mapping[str, St
             yield Deviation(what=what, value_in_paper=paper.stated, ours=ours, why="chosen for this run")
 
 
-def _settings(training: TrainSpec, tuning: TuningSpec) -> Iterator[tuple[str, str]]:
+def _settings(
+    training: TrainSpec, tuning: TuningSpec, label_words: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, str]]:
     """How a classifier is trained, a line for each setting that acts."""
+    if label_words is not None:
+        yield "what is written for labels", ", ".join(label_words.values()) or "the labels themselves"
     if isinstance(tuning, Lora):
         yield "LoRA rank", f"{tuning.r}"
         yield "LoRA alpha", f"{tuning.lora_alpha:g}"
         yield "LoRA dropout", f"{tuning.lora_dropout:g}"
         yield "LoRA targets", str(tuning.target_modules)
     elif not isinstance(tuning, FullTuning):
-        own = tuning.told.model_dump(exclude={"method"})
+        own = tuning.told.model_dump(exclude={"method", "pooling"})
         yield f"{tuning.method} tuning", ", ".join(f"{name} {value}" for name, value in own.items())
+        if label_words is None:
+            yield "what the head reads", tuning.pooling
     else:
         yield "tuning method", tuning.method
     yield "batch size", f"{training.batch_size}"

@@ -162,7 +162,8 @@ def split_run(
     with closing(cell.client(lab, customer)) as client:
         result = client.finetune(
             data.train, dev=data.dev, test=None if on_dev else data.test, tuning=tuning, training=cell.training,
-            seed=cell.seed, out=lab.scratch(cell), progress=lab.progress, **settings,
+            label_words=cell.label_words or {}, seed=cell.seed, out=lab.scratch(cell), progress=lab.progress,
+            **settings,
         )  # fmt: skip
         yield SplitRun(result, client, data, cell.vendor_model(lab))
 
@@ -237,6 +238,7 @@ class TrainingCell(Cell):
     Attributes:
         source: Where the model comes from, where it is another than the recipe's.
         quantize: How the vendor keeps the weights of its blocks, where not in fp32.
+        label_words: What an encoder-decoder writes for a label, where not the label itself; `None` of other models.
     """
 
     task: Task
@@ -246,6 +248,7 @@ class TrainingCell(Cell):
     quantize: Quantization | None = Field(default=None, exclude_if=lambda kind: kind is None)
     training: TrainSpec
     tuning: TuningSpec = Lora()
+    label_words: Mapping[str, str] | None = Field(default=None, exclude_if=lambda words: words is None)
 
     def check(self, lab: Lab) -> None:
         super().check(lab)

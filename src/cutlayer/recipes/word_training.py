@@ -18,6 +18,7 @@ from cutlayer.core import Cut, DataError, Spec, Tokens
 from cutlayer.customer import Objective, TrainSpec, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
+from cutlayer.models import Kind
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure, Number
@@ -239,6 +240,7 @@ class Trainings:
         public: What attackers read beforehand.
         attacked_words: As of `WordTrainingCell`.
         kept: Of which trainings that stays which other cells read: arm, tuning, share.
+        label_words: What an encoder-decoder writes for a label, where not the label itself.
     """
 
     lab: Lab
@@ -250,13 +252,14 @@ class Trainings:
     attacked_words: int | None = None
     kept: Sequence[tuple[Arm, TuningSpec, float | None]] = ()
     rates: Mapping[str, float] = field(default_factory=dict)
+    label_words: Mapping[str, str] = field(default_factory=dict)
 
     def cell(
         self, arm: Arm, tuning: TuningSpec, share: float | None, *, space: str = "", attacks: tuple[str, ...] = ()
     ) -> WordTrainingCell:
         """One of them; without a share where text leaves as it is."""
         return WordTrainingCell(
-            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
+            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, **self.told(tuning),
             training=self.training(tuning), arm=arm, share=share,
             space=Source.of(space or self.space, self.lab), attacks=attacks, attacked_words=self.attacked_words,
             public=self.public, kept=space in ("", self.space) and (arm, tuning, share) in self.kept,
@@ -266,9 +269,19 @@ class Trainings:
         """A rate that is tried on text as it is."""
         said = {**self.said, "learning_rate": rate}
         return RateCell(
-            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, tuning=tuning,
+            task=self.task, limits=self.limits, model=self.lab.model().fingerprint, **self.told(tuning),
             training=settled(Objective.CLASSIFICATION, tuning, said, self.lab.model().learner),
         )  # fmt: skip
+
+    def told(self, tuning: TuningSpec, source: str | None = None) -> dict[str, Any]:
+        """A method, and what is written for labels, as a model is told of them, the recipe's by default.
+
+        An encoder-decoder has no head that reads a text, so that there is nothing to be said of what it reads.
+        """
+        if self.lab.model(source).family.kind is not Kind.ENCODER_DECODER:
+            return {"tuning": tuning, "label_words": None}
+        headless = type(tuning)(**tuning.model_dump(exclude={"method", "pooling"}))
+        return {"tuning": headless, "label_words": self.label_words}
 
     def training(self, tuning: TuningSpec, source: str | None = None) -> TrainSpec:
         """How a method trains a model, the recipe's by default; rates that were chosen are of that one."""
