@@ -16,8 +16,8 @@ from cutlayer.recipes.fact_writing import FactCell
 from cutlayer.recipes.lab import Lab, Model
 from cutlayer.recipes.measures.bleu import bleu_counts, bleu_gain, corpus_bleu
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.rapt import RECIPE, _utility
-from cutlayer.recipes.rapt_utility import table_4
+from cutlayer.recipes.rapt import PAPER, RECIPE, _utility
+from cutlayer.recipes.rapt_utility import exceptions, table_4
 from cutlayer.recipes.representations import CLOSER, OWN, PLANE, UNPROTECTED, WHOLE, GeometryCell, Spelled, word_states
 from cutlayer.recipes.word_training import WordTrainingCell
 from tests.recipes.test_rapt import write_texts
@@ -304,7 +304,7 @@ def third(data, t5, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_t5_writes_labels(third):
+def test_a_t5_writes_labels_and_the_papers_t5_stands_beside_it(third):
     report, said = third
     assert not report.failures
     assert [each["label_words"] for each in said] == [{"0": "negative", "1": "positive"}] * 3
@@ -312,6 +312,8 @@ def test_a_t5_writes_labels(third):
     own = frame[frame["metric"] == "UA"].set_index(["source", "arm"])
     assert set(own.loc["here"].index) == {"clear", "t2t", "pct2t"}
     assert set(own.loc["here"]["n"]) == {24}
+    paper = own.loc["paper"]["value"].to_dict()
+    assert paper == pytest.approx({"clear": 0.943, "t2t": 0.637, "pct2t": 0.797}), "of T5 at eta 3, and not of BERT"
     assert (frame[(frame["metric"] == "replaced") & (frame["replaced"] > 0)]["value"] - 0.45).abs().max() < 0.1
 
 
@@ -319,6 +321,10 @@ def test_a_t5_writes_labels(third):
 def test_what_is_not_run_on_a_t5_is_told_and_what_it_has_no_use_for_is_no_deviation(third):
     tables = {table.title: table for table in third[0].tables}
     assert tables["Arms that are not run"].rows == (("PCT2T + warm-up", "an encoder-decoder is not warmed up"),)
+    first = tables["Table III: accuracy on privatized words"]
+    assert "the paper's T5, %" in first.columns
+    assert first.notes[-1].startswith("The paper's own cells with noise: PCT2T is not above T2T in ")
+    assert "7 of 15 (T5, prompt)" in first.notes[-1]
     differ = {row[0]: row[3] for row in tables["Where trainings differ from the paper"].rows}
     assert differ["what is written for labels"] == "negative, positive"
     assert not {"prefix tuning", "what the head reads"} & differ.keys()
@@ -352,3 +358,13 @@ def test_other_recipes_refuse_a_t5_before_anything_is_run(data, tmp_path, t5, na
 def test_words_are_not_followed_through_two_stacks(data, tmp_path, t5):
     with pytest.raises(ConfigError, match="one stack of blocks"):
         RECIPE.run(options(data, tmp_path, model=t5, only=("figure-8",)), Silent())
+
+
+def test_the_papers_own_cells_are_counted():
+    """By hand from Table III: of T5 its prompt on SST from 3 on, on QQP from 2 on, and its adapter on TP-UK at 3."""
+    grammar, reconstruction = exceptions(SHIPPED.utility.ordered)
+    assert grammar.endswith("T2T in 1 of 15 (BERT, all weights), 1 of 15 (T5, LoRA), 7 of 15 (T5, prompt).")
+    assert reconstruction.endswith("above PCT2T in 1 of 15 (BERT, LoRA), 1 of 15 (BERT, all weights).")
+    for table in PAPER["table_3"].values():
+        assert len(table["lines"]) == 4 * 3 * 4
+        assert {len(line["UA"]) for line in table["lines"] if line["arm"] != "clear"} == {len(table["eta"])}
