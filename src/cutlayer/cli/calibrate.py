@@ -15,6 +15,7 @@ from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import DATA_HELP, AsJson, Connection, LocalModel, named_values
 from cutlayer.cli.output import Output
 from cutlayer.core.cut import Place
+from cutlayer.core.errors import ConfigError, Fault
 from cutlayer.core.extras import require
 from cutlayer.core.setting import Shown, setting
 from cutlayer.customer.attacker import AttackerSpec
@@ -169,10 +170,15 @@ def command(setting: Setting, data: str, where: DataSpec, training: Training) ->
     for name, value in (
         {} if arm.words is None else arm.words.model_dump(include={*WordDraw.model_fields}, exclude_unset=True)
     ).items():
-        line += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
+        line += [f"--{name}", _typed(value)]
     line += [] if training.epochs is None else ["--epochs", str(training.epochs)]
     line += [] if training.learning_rate is None else ["--learning-rate", f"{training.learning_rate:g}"]
     return shlex.join(line)
+
+
+def _typed(value: object) -> str:
+    """A setting of words as it is typed."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def register(app: typer.Typer) -> None:
@@ -201,7 +207,8 @@ def _arms(searched: Search) -> tuple[Arm, ...]:
 
     words = {name: getattr(searched, name) for name in WordDraw.model_fields if name in searched.model_fields_set}
     if words and "words" not in searched.mechanisms:
-        raise typer.BadParameter("means nothing without --mechanism words", param_hint=f"--{next(iter(words))}")
+        without = "means nothing without mechanism words: add --mechanism words, or leave it out"
+        raise ConfigError([Fault(name, _typed(value), without) for name, value in words.items()])
     drawn = Words(eta=1.0, **words) if "words" in searched.mechanisms else None
 
     steered = {"no": (False,), "yes": (True,), "both": (False, True)}[searched.cti]

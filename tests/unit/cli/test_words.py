@@ -34,11 +34,15 @@ def command(run: Run, name: str, notes: Path, *flags: object) -> Ran:
         "privatize": ("--input", notes, "--output", notes.with_name("seen.csv")),
         "finetune": ("--train", notes),
         "audit": ("--data", notes, "--public", notes, "--model", "starter", "--out", notes.with_name("out")),
+        "calibrate": ("--data", notes, "--model", "starter", "--out", notes.with_name("out")),
     }
+    if name == "calibrate":  # it looks for eta
+        at = flags.index("--eta")
+        flags = flags[:at] + flags[at + 2 :]
     return run(name, *files[name], *flags, "--json")
 
 
-COMMANDS = pytest.mark.parametrize("name", ["privatize", "finetune", "audit"])
+COMMANDS = pytest.mark.parametrize("name", ["privatize", "finetune", "audit", "calibrate"])
 
 
 @COMMANDS
@@ -46,8 +50,8 @@ COMMANDS = pytest.mark.parametrize("name", ["privatize", "finetune", "audit"])
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--eta", 60, "--words", "noun"), "--words"),
-        (("--eta", 60, "--candidates", "all"), "--candidates"),
+        (("--eta", 60, "--words", "noun"), "--words = 'noun': means nothing with"),
+        (("--eta", 60, "--words", "noun,verb", "--candidates", "all"), "--candidates = 'all': means nothing with"),
         ((*WORDS, "--words", "nuon"), "there is no category 'nuon': did you mean noun?"),
         ((*WORDS, "--words", "nothing-like-it"), "choose from noun, verb"),
         ((*WORDS, "--words", "all,noun"), "--words = 'all,noun': must be all, or categories, not both"),
