@@ -209,11 +209,18 @@ def test_rows_of_numbers_are_not_shown_as_text():
         ({"mechanism": "vector"}, "the numbers that stand for a word are shifted"),
         ({"source": "recorded"}, "Recorded in a real run."),
         ({"replaced": None}, "rows of numbers left, not words"),
+        ({"clear_words": {"number": 3}}, "by the rule of the mechanism: 3 × number. What attacks read is counted"),
+        ({"clear_words": {"number": 1234, "<b>": 1}}, "Words in clearLeft as they are, by the rule"),
+        ({"clear_words": {"number": 1234, "<b>": 1}}, "1,234 × number, 1 × <b>. What"),
         ({"budget_seconds": None}, "As much as they took."),
     ],
 )
 def test_settings_in_words(changes, said):
     assert said in Page(render(full(settings=settings(**changes)))).words
+
+
+def test_nothing_is_said_of_words_in_clear_where_there_are_none():
+    assert "Words in clear" not in Page(render(full(settings=settings(mechanism="words")))).words
 
 
 # ---------------------------------------------------------------- what is not known
