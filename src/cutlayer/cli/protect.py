@@ -24,7 +24,8 @@ class EntityColumns(SettingsSpec):
 
     entities_column: str | None = setting(
         None,
-        help="The column with each text's entities: a list of strings (JSON lines, Parquet), or one string.",
+        help="The column with each text's entities: a list of strings (JSON lines, Parquet), or one string. An empty "
+        "cell means that a text has none.",
         shown=Shown(TEXTS, metavar="COLUMN", default="names and numbers that the tagger finds"),
     )
     webnlg: bool = setting(

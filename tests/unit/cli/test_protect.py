@@ -99,6 +99,24 @@ def test_pairs_and_labels_are_kept_to_train_on_and_nothing_else_is(tmp_path: Pat
         assert run(*asked, *twice, "--eta", 20).code == 2
 
 
+@pytest.mark.usefixtures("words_read_once")
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_an_empty_cell_is_no_entity(ending: str, tmp_path: Path, run: Run) -> None:
+    """Not as without the column, where the tagger finds names."""
+    given, safe = tmp_path / f"in.{ending}", tmp_path / "safe.jsonl"
+    plain = "Jacob Bundgaard and 42 others came."
+    if ending == "csv":
+        given.write_text(f"text,names\nAarhus.,Aarhus\n{plain},\n")
+    else:
+        empty = [{"text": plain, "names": none} for none in ("", None, [])]
+        write(given, {"text": "Aarhus.", "names": "Aarhus"}, *empty)
+    ran = run("protect", "--input", given, "--output", safe, "--entities-column", "names", "--eta", 20, "--json")
+    assert ran.code == 0, ran.err
+    first, *others = [row["text"] for row in read(safe)]
+    assert "Aarhus" not in first
+    assert others == [plain] * (1 if ending == "csv" else 3)
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
