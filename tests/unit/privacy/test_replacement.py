@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cutlayer.privacy import LATTICE
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import Exponential, noisy_rows, replacements
+from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows, replacements
+from tests.unit.privacy.word_draws import crowd, distance, log_normaliser, log_shares, ungrouped, vocabulary
 
 TABLE = torch.randn(200, 12, generator=torch.Generator().manual_seed(1))
 CANDIDATES = torch.arange(200) % 3 > 0
@@ -49,22 +50,6 @@ def test_no_token_is_replaced_by_none():
     assert replacements(IDS[:0], NOISE[:0], search).tolist() == []
 
 
-def vocabulary() -> NeighbourSearch:
-    """Nine words of two groups, of which all may come out but one, and one that leaves as it is."""
-    table = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
-    candidates = torch.tensor([True] * 7 + [False, True])
-    return NeighbourSearch(table, candidates, groups=torch.tensor([0, 1, 0, 1, 0, 0, 0, 0, -1]))
-
-
-def exact(search: NeighbourSearch, word: int, *, eta: float) -> Tensor:
-    """exp(-eta d / 2), normalised over the word's group, one word after the other."""
-    shares = torch.zeros(len(search.table), dtype=torch.float64)
-    for other in search.candidates.tolist():
-        if search.groups[other] == search.groups[word]:
-            shares[other] = math.exp(-eta * float((search.table[word].double() - search.table[other]).norm()) / 2)
-    return shares / shares.sum()
-
-
 @pytest.mark.parametrize("wrong", [1.0, 2 / 3, 3 / 2])
 def test_the_exponential_mechanism_draws_what_it_states_and_nothing_else(wrong: float) -> None:
     search, eta, draws = vocabulary(), 2.0, 20_000
@@ -75,20 +60,86 @@ def test_the_exponential_mechanism_draws_what_it_states_and_nothing_else(wrong: 
     least = 1.0
     for place, word in enumerate(words.tolist()):
         counts = torch.bincount(drawn[of == place], minlength=9)
-        shares = exact(search, word, eta=wrong * eta)
+        shares = log_shares(search, word, eta=wrong * eta).exp()
         assert not counts[shares == 0].any(), "a word of another group came out, or one that may not"
         possible = shares > 0
         least = min(least, chisquare(counts[possible].numpy(), (shares[possible] * draws).numpy()).pvalue)
     assert (least > 1e-4) == (wrong == 1.0)
 
 
-def test_the_exponential_mechanism_is_as_private_as_it_states() -> None:
-    search, eta = vocabulary(), 3.0
-    for one, other in ((0, 2), (0, 7), (1, 3)):
-        shares = [exact(search, word, eta=eta) for word in (one, other)]
-        distance = float((search.table[one].double() - search.table[other]).norm())
-        possible = shares[0] > 0
-        assert (shares[0][possible].log() - shares[1][possible].log()).abs().max() <= eta * distance
+def drawn_words(search: NeighbourSearch) -> tuple[Tensor, Tensor]:
+    """Those that do not leave as they are, and the group of each."""
+    groups = torch.zeros(len(search.table), dtype=torch.int64) if search.groups is None else search.groups
+    words = (groups != CLEAR).nonzero()[:, 0]
+    return words, groups[words]
+
+
+def told(search: NeighbourSearch, *, eta: float) -> tuple[Tensor, Tensor]:
+    """ln of the probabilities that the code draws by, `[words, all]`, and its normalisers, `[words]`."""
+    words, groups = drawn_words(search)
+    mechanism = Exponential(search, eta=eta)
+    shares = torch.full((len(words), len(search.table)), -torch.inf, dtype=torch.float64)
+    shares[:, search.candidates] = mechanism.scores(search.table[words], groups).log_softmax(1)
+    return shares, mechanism.log_normalisers(search.table[words], groups)
+
+
+VOCABULARIES = pytest.mark.parametrize("search", [vocabulary(), crowd(), ungrouped()], ids=["groups", "crowd", "one"])
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("eta", [0.1, 2.0, 60.0])
+def test_the_exponential_mechanism_has_the_probabilities_that_it_states(search: NeighbourSearch, eta: float) -> None:
+    """Of each word of each group, whether it may come out itself or not."""
+    words, _ = drawn_words(search)
+    shares, normalisers = told(search, eta=eta)
+    expected = torch.stack([log_shares(search, word, eta=eta) for word in words.tolist()])
+    torch.testing.assert_close(shares, expected, rtol=1e-9, atol=1e-9)
+    sums = [log_normaliser(search, word, eta=eta) for word in words.tolist()]
+    torch.testing.assert_close(normalisers, torch.tensor(sums, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+
+
+def most_told(search: NeighbourSearch, *, eta: float) -> float:
+    """How well two words of a group can be told apart by what came out, at best, as a share of eta · distance."""
+    words, groups = drawn_words(search)
+    shares, _ = told(search, eta=eta)
+    largest = 0.0
+    for one, other in combinations(range(len(words)), 2):
+        if groups[one] == groups[other]:
+            possible = shares[one] > -torch.inf
+            assert torch.equal(possible, shares[other] > -torch.inf), "what one word becomes, the other does, too"
+            ratio = float((shares[one] - shares[other])[possible].abs().max())
+            largest = max(largest, ratio / (eta * distance(search, int(words[one]), int(words[other]))))
+    return largest
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("eta", [0.1, 2.0, 60.0])
+def test_the_exponential_mechanism_is_as_private_as_it_states(search: NeighbourSearch, eta: float) -> None:
+    assert most_told(search, eta=eta) <= 1 + 1e-9
+
+
+def test_a_word_beside_a_crowd_is_told_apart_about_as_well_as_it_may_be() -> None:
+    """So that the bound is no empty one: twice the score would break it."""
+    assert most_told(crowd(), eta=2.0) > 0.95
+
+
+@VOCABULARIES
+@pytest.mark.parametrize("numbers", [1, 2**23])
+def test_even_numbers_are_drawn_as_evenly_as_words_are_probable(
+    search: NeighbourSearch, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn is what the probabilities say, without chance, word by word or all at once."""
+    monkeypatch.setattr("cutlayer.privacy.replacement._NUMBERS", numbers)
+    eta, even = 2.0, 2000
+    words, groups = drawn_words(search)
+    of = torch.arange(len(words)).repeat(even)
+    uniform = ((torch.arange(even, dtype=torch.float64) + 0.5) / even).repeat_interleave(len(words))
+    drawn = Exponential(search, eta=eta).draw(search.table[words], groups, of, uniform)
+    for place, word in enumerate(words.tolist()):
+        counts = torch.bincount(drawn[of == place], minlength=len(search.table))
+        expected = log_shares(search, word, eta=eta).exp()
+        assert not counts[expected == 0].any()
+        assert (counts - even * expected).abs().max() <= 1
 
 
 def test_distances_of_rows_that_almost_meet_keep_their_digits() -> None:
