@@ -6,6 +6,7 @@ import math
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ from cutlayer.privacy import (
     build_privatizer,
 )
 from cutlayer.privacy.randomness import Streams
+from cutlayer.privacy.replacement import Exponential
 from cutlayer.reports import Replacement, TokenSample, check_mechanism
 from cutlayer.reports.conformance.density import check_ratio
+from cutlayer.reports.conformance.exponential import check_exponential
 from cutlayer.reports.conformance.loss import LOSS_WIDTHS, check_privacy_loss
 from cutlayer.reports.conformance.replacement import check_replacement
 from tests.contract.noise_checks import Array, off_lattice, shared_rows, stream, tokens_named_by_their_floats
@@ -169,6 +172,49 @@ def test_a_promise_that_noise_of_this_kind_cannot_keep_is_refuted(mechanism: Mec
 def test_a_density_that_is_none_is_seen() -> None:
     told = check_mechanism(WrongDensity(), rng=stream(1), loss_samples=0)
     assert "normaliser" in told.failed
+
+
+# ---------------------------------------------------------------- words drawn without noise
+
+
+def test_the_exponential_draw_is_as_stated_and_its_bound_is_no_empty_one() -> None:
+    found = check_exponential(MECHANISMS["d-chi"], etas=(1e-3, 3.0, 50.0, 1e99))
+    assert found.passed, found.found
+    assert 0.95 < (found.statistic or 0) <= 1
+
+
+WRONG_DRAWS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "no half": ("scores", lambda own, self, vectors, groups: 2 * own(self, vectors, groups)),
+    "one group": ("scores", lambda own, self, vectors, groups: own(self, vectors, groups * 0)),
+    "other vectors": ("scores", lambda own, self, vectors, groups: own(self, 0.99 * vectors, groups)),
+    "uneven": ("draw", lambda own, self, vectors, groups, of, even: own(self, vectors, groups, of, even**1.01)),
+    "another group": ("draw", lambda own, self, vectors, groups, of, even: own(self, vectors, 1 - groups, of, even)),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_DRAWS)
+def test_a_wrong_exponential_draw_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, wrong = WRONG_DRAWS[fault]
+    monkeypatch.setattr(Exponential, part, partialmethod(partial(wrong, getattr(Exponential, part))))
+    found = check_exponential(MECHANISMS["d-chi"], etas=(3.0,))
+    assert found.passed is False
+    assert "Not at eta 3" in found.found
+    assert ((found.statistic or 0) > 1) is (fault == "no half")
+
+
+def test_an_exponential_draw_beyond_its_claim_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = Overclaiming()
+    monkeypatch.setattr("cutlayer.reports.conformance.exponential.MECHANISMS", {"d-chi": claims})
+    found = check_exponential(claims, etas=(3.0,))
+    assert found.passed is False
+    assert "It draws as stated" in found.found
+    assert 1.2 < (found.statistic or 0) <= 1.3
+
+
+@pytest.mark.parametrize(("mechanism", "eta"), [(Overclaiming(), 3.0), (MECHANISMS["d-chi"], 1e200)])
+def test_where_the_exponential_draw_is_not_asked(mechanism: Mechanism, eta: float) -> None:
+    """A plug-in's promise is not that of the draw; and float64 cannot tell words' distances at every eta."""
+    assert check_exponential(mechanism, etas=(eta,)).passed is None
 
 
 # ---------------------------------------------------------------- tokens replaced

@@ -63,8 +63,9 @@ def conformance(
     """Check whether a mechanism, your own included, does what it states.
 
     Radius, directions and density of its draws are compared with its stated density, that with its claim, and a lower
-    bound of the privacy loss that draws show with exp(claimed eta · distance). A true mechanism fails a check with
-    probability 1e-6 at most. One that fails leaves exit code 11. Passing proves nothing: other events may show more.
+    bound of the privacy loss that draws show with exp(claimed eta · distance). With d-chi, --draw exponential is
+    checked, too, exactly. A true mechanism fails a check with probability 1e-6 at most. One that fails leaves
+    exit code 11. Passing proves nothing: other events may show more.
     """
     output = Output(as_json=as_json)
     from cutlayer.core import ConformanceError

@@ -46,8 +46,10 @@ def test_a_true_mechanism_is_checked_in_a_models_table(tmp_path: Path, run: Run)
     assert run("conformance", "d-chi", *QUICK, *options, "--seed", 7, "--json").result == found.result
     shown = run("conformance", "d-chi", *QUICK, "--no-replacement")
     assert shown.code == 0
-    for said in ("privacy loss", "as stated", "not asked", "That is no proof", "--seed"):
+    for said in ("privacy loss", "as stated", "not asked", "That is no proof", "--seed", "exponential draw"):
         assert said in shown.out
+    (drawn,) = (check for check in report.checks if check.name == "exponential draw")
+    assert drawn.passed
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -22,6 +22,7 @@ from cutlayer.reports.conformance.distribution import (
     check_scale,
 )
 from cutlayer.reports.conformance.draws import Draws
+from cutlayer.reports.conformance.exponential import check_exponential
 from cutlayer.reports.conformance.loss import check_privacy_loss
 from cutlayer.reports.conformance.replacement import TokenSample, check_replacement, replacement_curve
 
@@ -85,6 +86,7 @@ def check_mechanism(
         "ratio": lambda: [check_ratio(mechanism, etas=etas, widths=widths, rng=rng)],
         "privacy loss": lambda: [check_privacy_loss(mechanism, samples=lost, rng=rng)],
         "replacement": replace,
+        "exponential draw": lambda: [check_exponential(mechanism, etas=etas)],
     }
     shown = progress or Silent()
     checks: list[ConformanceCheck] = []
