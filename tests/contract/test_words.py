@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -97,11 +97,12 @@ def build(
     written_as: str = "bytes",
     secret: CustomerSecret = SECRET,
     named: str = "starter",
+    draw: Literal["noise", "exponential"] = "noise",
     **chosen: Any,
 ) -> WordsPrivatizer:
     own = vocabulary or space(candidates, **chosen)
     privatizer = build_privatizer(
-        Words(eta=eta, noise_window=window, candidates=candidates, space=named),
+        Words(eta=eta, noise_window=window, candidates=candidates, space=named, draw=draw),
         secret=secret, table=None, candidates=None, table_fingerprint="",
         spellings=Dictionary(own, Lexicon(), pieces, byte_ends, written_as),
     )  # fmt: skip
@@ -816,6 +817,15 @@ def test_a_space_that_is_not_the_papers_is_a_deviation(named: str, told: str) ->
     ours = found.get("word vectors, section III-A2", "")
     assert ours.startswith(told)
     assert bool(ours) == bool(told)
+
+
+def test_what_is_said_of_noise_is_said_where_there_is_noise() -> None:
+    noise, exponential = (build(draw=draw) for draw in ("noise", "exponential"))
+    told = [{each.what for each in privatizer.deviations} for privatizer in (noise, exponential)]
+    assert told[0] - told[1] == {"ŵ_t of eq. (4)", "direction of the noise, eq. (2)"}
+    assert told[1] - told[0] == {"draw, eq. (2) and (4)"}
+    lattice = [any("lattice" in caveat for caveat in each.guarantee.caveats) for each in (noise, exponential)]
+    assert lattice == [True, False]
 
 
 def test_a_group_without_words_is_refused() -> None:

@@ -13,6 +13,8 @@ from cutlayer.privacy.spec import D_CHI
 
 LARGEST_RADIUS: Final = 2.0**28
 """Up to this expected norm fp64 is at least 2^14 times finer than the lattice at every coordinate."""
+ROUNDED: Final = "Holds up to the precision of the fp64 sampler, whose sums are rounded to a fixed lattice."
+"""Of noise that is added; what draws without any says how exact that is."""
 
 
 class DChi:
@@ -76,7 +78,7 @@ class DChi:
                 "worst case and the share of tokens replaced.",
                 "Another release of the same text under another identity is another look: budgets add.",
                 "How many tokens a text has, and where special tokens stand, is not hidden.",
-                "Holds up to the precision of the fp64 sampler, whose sums are rounded to a fixed lattice.",
+                ROUNDED,
             ),
         )
 

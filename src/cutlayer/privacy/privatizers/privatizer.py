@@ -452,8 +452,8 @@ SAMPLER_DEVIATIONS: Final = (
     Deviation(
         what="noise generator",
         value_in_paper="Feyisetan et al. 2020, §2.6; generator and number format not stated",
-        ours="AES-128 in counter mode, keyed from a customer secret, a stream per token; drawn and added in fp64, "
-        "rounded to multiples of 2^-10",
+        ours="AES-128 in counter mode, keyed from a customer secret, a stream per token; drawn in fp64; where "
+        "noise is added, sums are in fp64, too, and rounded to multiples of 2^-10",
         why="Predictable generators and sums in fp32 let the noise be subtracted.",
     ),
     Deviation(

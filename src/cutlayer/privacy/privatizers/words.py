@@ -18,6 +18,7 @@ from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededToke
 from cutlayer.privacy.context import NAME_BYTES, Excerpts
 from cutlayer.privacy.drawn_words import DrawnWords, Kept, Written
 from cutlayer.privacy.layout import TextMajor
+from cutlayer.privacy.mechanisms.dchi import ROUNDED
 from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
@@ -27,9 +28,34 @@ from cutlayer.privacy.spec import PrivacySpec, Words
 from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, folded, joins
 
 _BLOCK_WORDS = 2**16
+_COMPUTED = "Holds up to the precision of fp64, in which the probabilities of words are computed."
 _BLANKS = ("", " ", "\n")
 _MOST_PIECES = 2**8 - 1
 """Of a plain word: what is told of it is a byte."""
+
+
+_OF_NOISE = (
+    Deviation(
+        what="ŵ_t of eq. (4)",
+        value_in_paper="nearest to w_t, without its hat",
+        ours="nearest to w_t with the noise of eq. (2)",
+        why="Without noise each word would become itself; eq. (3) has the hat.",
+    ),
+    Deviation(
+        what="direction of the noise, eq. (2)",
+        value_in_paper="uniform from the unit ball",
+        ours="uniform from the unit sphere",
+        why="The density exp(-eta ‖z‖) that is stated has a radius of Gamma(d, 1/eta) times a direction of length 1.",
+    ),
+)
+_OF_PROBABILITIES = (
+    Deviation(
+        what="draw, eq. (2) and (4)",
+        value_in_paper="the word that is nearest to the noisy vector",
+        ours="each word with a probability proportional to exp(-eta · distance / 2) (--draw exponential)",
+        why="The same promise, with probabilities that are known exactly.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -132,19 +158,7 @@ class WordsPrivatizer(Privatizer):
         """See `Privatizer.deviations`."""
         words = self._dictionary.vocabulary
         own: tuple[Deviation, ...] = (
-            Deviation(
-                what="ŵ_t of eq. (4)",
-                value_in_paper="nearest to w_t, without its hat",
-                ours="nearest to w_t with the noise of eq. (2)",
-                why="Without noise each word would become itself; eq. (3) has the hat.",
-            ),
-            Deviation(
-                what="direction of the noise, eq. (2)",
-                value_in_paper="uniform from the unit ball",
-                ours="uniform from the unit sphere",
-                why="The density exp(-eta ‖z‖) that is stated has a radius of Gamma(d, 1/eta) times a direction of "
-                "length 1.",
-            ),
+            *(_OF_PROBABILITIES if self.spec.exponential else _OF_NOISE),
             Deviation(
                 what="words of a category",
                 value_in_paper="not stated",
@@ -164,9 +178,12 @@ class WordsPrivatizer(Privatizer):
         return own + self._common_deviations
 
     def _noise_guarantee(self) -> Guarantee:
-        return self.mechanism.guarantee(
-            eta=self.spec.eta, space=f"words of table {self._dictionary.vocabulary.unit}", per="word"
-        )
+        unit = f"words of table {self._dictionary.vocabulary.unit}"
+        stated = self.mechanism.guarantee(eta=self.spec.eta, space=unit, per="word")
+        if not self.spec.exponential:
+            return stated
+        caveats = (_COMPUTED if each == ROUNDED else each for each in stated.caveats)
+        return stated.model_copy(update={"caveats": tuple(caveats)})
 
     def _caveats(self) -> tuple[str, ...]:
         grouping = self._dictionary.vocabulary.grouping

@@ -25,6 +25,8 @@ _RADII: Final = 4001
 _RINGS: Final = 2001
 _ANGLES: Final = 720
 _SECTORS: Final = 16
+_DRAWS_OF_A_CELL: Final = 10
+"""Where draws are few there are fewer sectors: chi-square needs five in each."""
 _REACH: Final = 50.0
 """Nats below the mode at which a density counts as zero."""
 _STEP: Final = 1e-4
@@ -200,6 +202,8 @@ def _cells(stated: Stated, noise: Float64, where: str) -> Tested:
     below = np.cumsum(mass.sum(0)) / total
     sectors = 2 if stated.width == 1 else _SECTORS
     rings = 16 if stated.width == 1 else 8
+    while sectors > 2 and sectors * rings * _DRAWS_OF_A_CELL > len(noise):
+        sectors //= 2
     edges = np.interp(np.arange(1, rings) / rings, below, logs)
     ring_of_radius = np.searchsorted(edges, logs)
     sector_of_angle = (angles / (2 * math.pi) * sectors).astype(int) % sectors
