@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pandas
 import pytest
 
-from cutlayer.attacks import Measured
+from cutlayer.attacks import Measured, SecondaryMetric
 from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import Proportion
 from cutlayer.customer import Silent
@@ -175,11 +175,15 @@ def test_figure_9_is_drawn_with_all_arms_that_were_run(tmp_path):
 # ---------------------------------------------------------------- Figure 4, of cells that measure nothing
 
 
+MAJORITY = 0.5
+
+
 def outcome(attack, share):
     error = 0.01
     return Measured(
         attack=attack, success=Proportion(value=share, n=500, standard_error=error),
         interval=(share - 2 * error, share + 2 * error), chance=0.5, p_value=0.5, looks=1, controls=(),
+        further=(SecondaryMetric(name="majority", title="", value=MAJORITY, n=500),),
     )  # fmt: skip
 
 
@@ -227,13 +231,13 @@ def test_figure_4_reports_every_arm_its_promise_and_its_cost(tmp_path):
     report = recipe.run(options(tmp_path, tmp_path / "out", "figure-4"), Silent())
     assert not report.failures
     told = report.content["parts"]["figure-4"]["claims"]
-    # two attributes, the paper's attack and the strongest; two arms of ours, each beside three others
-    assert len(told) == 2 * 2 * 2 * 3
+    # two attributes, the paper's attack and the strongest; three arms of ours, each beside three others
+    assert len(told) == 2 * 2 * 3 * 3
     assert all(each["held"] for each in told)
     assert all(each["stated"] == PAPER["figure_4"]["ahead"] for each in told)
     tables = {table.title: table for table in report.tables}
     lines = {row[:2]: row for row in tables["Figure 4: accuracy, and what is inferred of authors"].rows}
-    assert len(lines) == 1 + 2 * 3 + 3 + 2 * 4
+    assert len(lines) == 1 + 3 * 3 + 3 + 2 * 4
     cape = lines["CAPE", "epsilon 0.01"]
     assert "3.84" in cape
     assert "22.7" in cape
@@ -248,6 +252,16 @@ def test_figure_4_reports_every_arm_its_promise_and_its_cost(tmp_path):
     assert (tmp_path / "out" / "figure-4.png").stat().st_size > 5000
     drawn = pandas.read_csv(tmp_path / "out" / "figure-4.csv")
     assert drawn["panel"].nunique() == 4
+
+
+@pytest.mark.usefixtures("made_up")
+def test_of_attributes_that_nobody_reads_without_noise_figure_4_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.recipes.test_comparison.MAJORITY", 0.84)
+    monkeypatch.setattr(Pareto, "draw", Mock(return_value=[]))
+    report = RECIPE.run(options(tmp_path, tmp_path / "out", "figure-4"), Silent())
+    told = report.content["parts"]["figure-4"]["claims"]
+    assert {each["held"] for each in told} == {None}
+    assert all("nothing follows" in each["here"] for each in told)
 
 
 @pytest.mark.usefixtures("made_up")

@@ -86,11 +86,14 @@ class Compared:
         asked: What is compared.
         scale: How much of it.
         words: Ways to protect words, and how these arms are tuned.
+        rates: The learning rate of methods that do not take their default.
         lab: Runs cells.
     """
 
-    def __init__(self, asked: ComparisonSpec, scale: ComparisonScale, words: Protected, lab: Lab) -> None:
-        self.asked, self.scale, self._words, self._lab = asked, scale, words, lab
+    def __init__(
+        self, asked: ComparisonSpec, scale: ComparisonScale, words: Protected, rates: Mapping[str, float], lab: Lab
+    ) -> None:
+        self.asked, self.scale, self._words, self._rates, self._lab = asked, scale, words, rates, lab
         self.titles = {
             CLEAR: words.arms[CLEAR].title,
             **{name: words.arms[name].title for name in asked.ours},
@@ -131,12 +134,13 @@ class Compared:
 
     def _shared(self, tuning: TuningSpec) -> dict[str, Any]:
         asked, scale = self.asked, self.scale
+        said: dict[str, Setting] = {**asked.training, **scale.training}
+        if tuning.method in self._rates:
+            said["learning_rate"] = self._rates[tuning.method]
         return {
             "task": self._words.tasks[asked.task], "limits": scale.limits, "tuning": tuning,
             "model": self._lab.model().fingerprint,
-            "training": settled(
-                Objective.CLASSIFICATION, tuning, {**asked.training, **scale.training}, self._lab.model().learner
-            ),
+            "training": settled(Objective.CLASSIFICATION, tuning, said, self._lab.model().learner),
             "attacker": asked.attacker,
         }  # fmt: skip
 

@@ -119,8 +119,9 @@ WORDS, METHODS = LAYOUT.axis("words").text, LAYOUT.axis("method").text
 @RECIPE.part("figure-4")
 def figure_4(c: RaptConfig, lab: Lab) -> Part:
     """Accuracy and what is inferred of authors: CAPE, DPNR, Qu et al. and RAPT."""
-    of = _utility(c, lab)
-    return compare(Compared(c.comparison, c.at(lab.options.size).comparison, of.asked, lab), PAPER["figure_4"])
+    scale = c.at(lab.options.size)
+    compared = Compared(c.comparison, scale.comparison, _utility(c, lab).asked, scale.rates, lab)
+    return compare(compared, PAPER["figure_4"])
 
 
 @RECIPE.part("table-5")
