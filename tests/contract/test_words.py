@@ -219,6 +219,7 @@ print(release.identities[0].hex(), bytes(release.payload.segments[0].values.toli
 """
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same() -> None:
     """Whatever Python's hashes are there: names of words are hashes of their own."""
     release = release_of(build(), text("dog/NOUN zebra/NOUN the/DET Run/VERB"))

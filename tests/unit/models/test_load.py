@@ -126,6 +126,7 @@ print(len(load_tokenizer("clinic/tiny")), fingerprint(load_model("clinic/tiny", 
 """
 
 
+@pytest.mark.slow
 def test_a_hub_id_loads_from_the_cache(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The hub's own cache, laid out as its client leaves it; no network is asked, and none is there."""
     revision, home = "0" * 40, tmp_path_factory.mktemp("hub")
