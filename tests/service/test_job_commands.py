@@ -99,7 +99,7 @@ REFUSED: tuple[tuple[tuple[object, ...], int, str], ...] = (
     ((*ALONE, "--detach", "--public-first", "sample"), 2, "--public-first"),
     ((*ALONE, "--label-column", "ward"), 3, "train has no column 'ward'"),
     ((*ALONE, "--objective", "lm"), 3, "others' labels stay here"),
-    ((*ALONE, "--label-budget", 0.5), 3, "must be 1 or more"),
+    ((*ALONE, "--label-budget", 0.5), 6, "beyond the budget of 0.5"),
 )
 
 
