@@ -906,7 +906,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "caught_by"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "caught_by"), slow_but(["blind", "told_the_truth"], FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+)
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_a_broken_attack_has_no_number(tmp_path, planted, remembered, name, make, fault, caught_by):
     world = make(tmp_path, Traffic.UNPROTECTED)

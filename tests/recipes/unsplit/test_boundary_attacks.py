@@ -62,6 +62,7 @@ def test_an_unprotected_iteration_is_read_and_its_noise_is_not(lab):
         assert share(lab.result(attack(lab, traffic=traffic)).reading) <= 0.3, traffic
 
 
+@pytest.mark.slow
 def test_a_guess_that_knows_the_truth_fails_its_controls(lab, monkeypatch):
     """Planted fault: the attack returns the texts that the measurer holds, whatever it is shown."""
 

@@ -59,6 +59,7 @@ def test_weights_after_the_first_iteration_are_the_customers(lab):
     assert 0 < float(steps.max()) < 1e-4  # one step of AdamW at 5e-6
 
 
+@pytest.mark.slow
 def test_a_recording_survives_its_file(lab):
     found = recording(split_run(lab), lab)
     again = Recording.load(found.save())

@@ -98,6 +98,7 @@ def test_a_setting_is_found_confirmed_and_recommended(
 
 
 @pytest.mark.usefixtures("known_secret")
+@pytest.mark.slow
 def test_words_are_searched_to_the_command_line(
     run: Run,
     texts: Path,

@@ -104,6 +104,7 @@ def many_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_any_number_of_jobs_writes_the_same_bytes(
     many_notes: Path,
     tiny_model: Path,  # noqa: F811

@@ -29,6 +29,7 @@ def vocabulary(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_makes_a_model_to_which_customers_release_what_they_always_do(
     text: Path, vocabulary: Path, tmp_path: Path, run: Run
 ) -> None:

@@ -105,6 +105,7 @@ def fresh(**changes):
     return dataclasses.replace(KNOWN, public=PublicText(telling(400, seed=1), source="made up"), **changes)
 
 
+@pytest.mark.slow
 def test_it_reads_what_neighbours_further_off_tell(tmp_path):
     """A topic stands in every other word: no pair of neighbours tells it, and the whole text does."""
     view = seen(tmp_path, released())
