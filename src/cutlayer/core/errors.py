@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import ClassVar
 
 from cutlayer.printable import printable
@@ -49,7 +50,8 @@ class Fault:
     allowed: str
 
     def __str__(self) -> str:
-        return f"{self.path} = {self.given!r}: {self.allowed}"
+        given = str(self.given) if isinstance(self.given, PurePath) else self.given
+        return f"{self.path} = {given!r}: {self.allowed}"
 
 
 class ConfigError(CutlayerError):

@@ -49,7 +49,7 @@ class Reading(ABC):
         """Refuses a vocabulary of the customer's that was made from the texts: what comes out would show their words.
 
         Args:
-            tokens: The texts, or the first some of them.
+            tokens: The texts, or some of them.
 
         Raises:
             PrivacyError: It has almost all of the words that few of the texts have and no common list has, and either

@@ -213,8 +213,13 @@ class Drawer:
         return self.reading.read(dataset, max_content=self.max_content(dataset.segments))
 
     def draw(self, rows: Sequence[Row]) -> Drawn:
-        """What would leave for each row."""
+        """What would leave for each row.
+
+        Raises:
+            PrivacyError: The vocabulary was made from these texts.
+        """
         tokens = self.tokens(rows)
+        self.reading.check_vocabulary(tokens)
         drawn: list[Tokens] = []
         replaced: list[int] = []
         for indices in blocks(tokens, BLOCK_TOKENS):
@@ -331,8 +336,6 @@ def in_shards(
     """
     drawer = drawer_of(drawing)
     try:
-        if drawer.reading.own_vocabulary and (first := next(shards(rows, SHARD_CHARACTERS), ())):
-            drawer.reading.check_vocabulary(drawer.tokens(first))
         if account is not None and account.budget is not None:
             _check_budget(rows, drawer, account, account.budget, work.progress)
         kept = None if work.kept is None else work.kept / drawer.corpus_name(rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cutlayer.customer.shards import SHARD_CHARACTERS
 from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
 from tests.unit.cli.conftest import Ran, Run
 
@@ -175,21 +176,39 @@ def lettered(number: int) -> str:
     return "qz" + "".join(chr(ord("a") + int(digit)) for digit in f"{number:03}") + "x"
 
 
-@pytest.mark.usefixtures("nothing_is_sent")
-def test_a_vocabulary_of_the_texts_own_words_is_refused_before_one_leaves(
-    notes: Path, tmp_path: Path, run: Run, starter_installed: None
-) -> None:
-    texts = [f"The {lettered(n)} saw the {lettered(n + 100)}." for n in range(40)]
+def own_words(notes: Path, tmp_path: Path, before: list[str]) -> Path:
+    """A vocabulary of the last 40 notes' own words."""
+    texts = [*before, *(f"The {lettered(n)} saw the {lettered(n + 100)}." for n in range(40))]
     notes.write_text("text,label\n" + "".join(f"{text},{'ab'[n % 2]}\n" for n, text in enumerate(texts)))
     file, tags = tmp_path / "own.tsv", ("NOUN", "VERB", "PRON", "ADP")
     rare = [lettered(n + more) for n in range(40) for more in (0, 100)]
     file.write_text("".join(f"{word}\t{tag}\t1\n" for word in rare for tag in tags))
+    return file
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+def test_a_vocabulary_of_the_texts_own_words_is_refused_before_one_leaves(
+    notes: Path, tmp_path: Path, run: Run, starter_installed: None
+) -> None:
+    file = own_words(notes, tmp_path, [])
     refused = command(run, "privatize", notes, *WORDS, "--model", "starter", "--vocabulary", file, "--charge")
     assert refused.code == 6, refused.err
     assert "has 80 of the 80 words" in refused.result["error"]
     assert not notes.with_name("seen.csv").exists()
     assert run("ledger", "show", "--json").result["summary"]["mechanisms"] == []
     assert "qz" not in refused.out + refused.err
+
+
+@pytest.mark.usefixtures("nothing_is_sent")
+def test_a_vocabulary_of_words_that_stand_far_behind_in_the_file_is_refused(
+    notes: Path, tmp_path: Path, run: Run, starter_installed: None
+) -> None:
+    """In another shard than the first."""
+    file = own_words(notes, tmp_path, ["The cat saw the dog."] * (SHARD_CHARACTERS // 20))
+    refused = command(run, "privatize", notes, *WORDS, "--model", "starter", "--vocabulary", file)
+    assert refused.code == 6, refused.err
+    assert "has 80 of the 80 words" in refused.result["error"]
+    assert not notes.with_name("seen.csv").exists()
 
 
 def test_a_vocabulary_that_was_written_anew_is_read_anew(

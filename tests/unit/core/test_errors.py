@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 from cutlayer.core import BudgetError, ConfigError, CutlayerError, Fault, PrivacyError, errors
 
@@ -22,6 +23,12 @@ def test_a_config_error_lists_every_fault_with_path_and_value() -> None:
     error = ConfigError([Fault("eta", -1.0, "must be above 0"), Fault("rank", 0, "must be at least 1")], remedy="Fix.")
     assert str(error) == "eta = -1.0: must be above 0; rank = 0: must be at least 1. Fix."
     assert [fault.path for fault in error.faults] == ["eta", "rank"]
+
+
+def test_a_file_is_named_by_its_path_alone() -> None:
+    assert str(ConfigError([Fault("vocabulary", Path("a/b.tsv"), "lacks a category")])) == (
+        "vocabulary = 'a/b.tsv': lacks a category"
+    )
 
 
 def test_budget_refusals_are_privacy_errors() -> None:
