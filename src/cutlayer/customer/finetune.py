@@ -67,7 +67,8 @@ def default_folder(connection: Connection, spec: RunSpec, seed: int | None, data
         data: Digest of the rows.
     """
     # the address in one spelling: another one would make another run of the same call
-    call = f"{connection.transport.peer}\n{spec.model_dump_json(exclude=set(BUDGETS))}\n{seed}\n{data}"
+    parts = (connection.transport.peer, spec.model_dump_json(exclude=set(BUDGETS)), seed, data)
+    call = "\n".join(map(str, (*parts, *filter(None, [spec.privacy.vocabulary_digest]))))
     name = hashlib.blake2b(call.encode(), digest_size=8).hexdigest()
     number = 0
     while Run.is_finished(folder := connection.home.run(f"{name}-{number}")):

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cutlayer.core import ConfigError, DataError, StorageError, VendorError
 from cutlayer.customer.home import Home, read_json, write_bytes, write_json
 from cutlayer.customer.settings import RunSpec
-from cutlayer.privacy.spec import Words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,10 +72,9 @@ class Profile(BaseModel):
                 status=409,
                 remedy="Train it again, or ask the vendor for the weights of before.",
             )
-        privacy = self.spec.privacy
-        if isinstance(privacy, Words) and self.vocabulary not in (None, privacy.vocabulary_digest):
+        if self.vocabulary not in (None, self.spec.privacy.vocabulary_digest):
             raise DataError(
-                f"{privacy.vocabulary} holds other words than when adapter {self.adapter} was trained.",
+                f"The vocabulary holds other words than when adapter {self.adapter} was trained.",
                 remedy="Restore the file, or train again.",
             )
 

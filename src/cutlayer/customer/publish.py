@@ -27,7 +27,6 @@ from cutlayer.customer.run import Run
 from cutlayer.customer.session import Texts
 from cutlayer.customer.trainer import Examples, Score, Trainer, evaluate
 from cutlayer.customer.upload import Uploaded
-from cutlayer.privacy.spec import Words
 from cutlayer.wire import routes
 from cutlayer.wire.messages import AdapterInfo, SnapshotRequest
 
@@ -68,7 +67,7 @@ def publish(
         labels=plan.data.label_names,
         spec=plan.spec,
         fingerprint=plan.offer.model.fingerprint,
-        vocabulary=plan.spec.privacy.vocabulary_digest if isinstance(plan.spec.privacy, Words) else None,
+        vocabulary=run.state.vocabulary,
     ).save(home, plan.data.importance, trained)
     plan.session.load_trained(trained)
     answers = PAIR_OUTPUT if plan.spec.sends_pairs else len(plan.data.label_names) or None

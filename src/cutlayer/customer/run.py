@@ -74,6 +74,7 @@ class RunState(BaseModel):
         content_digest: The same in no order.
         texts_digest: Of the texts alone, in no order.
         spec: What the run is.
+        vocabulary: Of the file of the customer's from which words are drawn: what it held when the run began.
         threads: Of matrix products when it began: a trained bottom gives other last bits with others.
         asked: Whether the vendor may know of the job; before that the folder is free for another run.
         accepted: Whether the vendor has taken the job; before that no text leaves.
@@ -91,6 +92,7 @@ class RunState(BaseModel):
     content_digest: str = ""
     texts_digest: str = ""
     spec: RunSpec
+    vocabulary: str | None = None
     threads: int = Field(default_factory=torch.get_num_threads)
     asked: bool = False
     accepted: bool = False
@@ -223,6 +225,7 @@ class Run:
                 content_digest=data.content,
                 texts_digest=data.texts,
                 spec=spec,
+                vocabulary=spec.privacy.vocabulary_digest,
             )
             return cls(folder, state)
         state = _read_state(file)
@@ -242,6 +245,11 @@ class Run:
             raise ConfigError(
                 f"{folder} holds a run with other settings: {', '.join(told)}.",
                 remedy="Give these settings as they are there, and it goes on; or choose another folder with --out.",
+            )
+        if state.vocabulary not in (None, spec.privacy.vocabulary_digest):
+            raise ConfigError(
+                f"{folder} holds a run that draws among other words than the vocabulary holds now.",
+                remedy="Restore the file, and it goes on; or choose another folder with --out.",
             )
         state.spec = spec
         return cls(folder, state, reordered=state.data_digest != data.rows)

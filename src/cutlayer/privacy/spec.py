@@ -158,6 +158,15 @@ class PrivacySpec(SpecFamily):
         """Tells runs with different settings apart; the order in which texts leave is derived from it."""
         return self.model_dump_json()
 
+    @property
+    def vocabulary_digest(self) -> str | None:
+        """Of what a file of the customer's holds now from which words are drawn; `None` where there is none.
+
+        Raises:
+            DataError: There is no such file.
+        """
+        return None
+
 
 class _FirstForm(Spec):
     """The kinds of before there were kinds, as they were written then: orders are derived from this text."""
@@ -414,11 +423,7 @@ class Words(WordDraw, _Noise):
 
     @property
     def vocabulary_digest(self) -> str | None:
-        """Of what `vocabulary` holds now; `None` for the one that comes with cutlayer.
-
-        Raises:
-            DataError: There is no such file.
-        """
+        """See `PrivacySpec.vocabulary_digest`."""
         if self.vocabulary is None:
             return None
         try:

@@ -140,6 +140,25 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert len(client.predict(straight.adapter_id, TEST.texts[:3])) == 3
 
 
+def test_a_vocabulary_that_was_written_anew_is_another_run(client: Client, privacy: Words, tmp_path: Path) -> None:
+    """A run that goes on would draw a part among other words; a finished one is not shown as if it had them."""
+    assert privacy.vocabulary is not None
+    before, folder = privacy.vocabulary.read_text(), tmp_path / "run"
+    with pytest.raises(Stopped):
+        finetune(client, privacy, progress=Interrupts(), out=folder)
+    with pytest.raises(Stopped):
+        finetune(client, privacy, progress=Interrupts())
+    sent = sum(frame.texts > 0 for frame in client.ledger.frames())
+    privacy.vocabulary.write_text(before + "more\tNOUN\t1\n")
+    with pytest.raises(ConfigError, match="among other words than the vocabulary holds now"):
+        finetune(client, privacy, out=folder)
+    assert sum(frame.texts > 0 for frame in client.ledger.frames()) == sent
+    anew = finetune(client, privacy)
+    privacy.vocabulary.write_text(before)
+    named, found = finetune(client, privacy, out=folder), finetune(client, privacy)
+    assert named.adapter_sha256 == found.adapter_sha256 != anew.adapter_sha256
+
+
 @dataclass(frozen=True)
 class Roads:
     """The privatizers of a run with plain words before its training texts, and texts."""
