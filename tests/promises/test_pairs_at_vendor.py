@@ -94,6 +94,8 @@ def test_texts_in_clear_are_warned_of_and_crossed_once(t5: str, tmp_path: Path) 
         evidence = Evidence.of(result.folder, Corpora(TRAIN, DEV, TEST), archive, home=client.home)
         shards = [frame for frame in client.ledger.frames() if frame.route == routes.SHARD_PUT.name]
     assert result.guarantee.budget == math.inf
+    assert result.dev_before is None, "the vendor tells each epoch's, not that of before"
+    assert "NaN" not in (result.folder / "result.json").read_text()
     assert sum(frame.texts for frame in shards) == len(TRAIN) + len(DEV), "a pair that stands twice is told twice"
     up = {f.route.name for f in read_recording(result.folder / "transcript") if f.direction is Direction.UP}
     assert not up & {"job.step", "job.source", "job.gradient", "job.infer", "record-set.labels"}

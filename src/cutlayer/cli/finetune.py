@@ -221,7 +221,7 @@ def language_rows(result: LanguageResult) -> list[tuple[str, object]]:
             if result.token_recovery_without_blocks is not None
             else []
         ),
-        ("dev perplexity before", f"{result.dev_before:.2f}"),
+        *([] if result.dev_before is None else [("dev perplexity before", f"{result.dev_before:.2f}")]),
         ("dev perplexity by epoch", ", ".join(f"{value:.2f}" for value in result.dev)),
     ]
 

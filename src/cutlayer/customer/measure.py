@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -164,7 +163,7 @@ def _language(recorded: RecordedRun, utility: Score | None, common: dict[str, An
         perplexity_on="dev" if utility is None else "test",
         perplexity_n=_predicted(recorded) if utility is None else utility.n,
         perplexity_standard_error=None if utility is None else utility.standard_error,
-        dev_before=math.nan if state.untrained is None else state.untrained,
+        dev_before=state.untrained,
         token_recovery_first_steps=_share(trained),
         token_recovery_first_steps_note=_reason(trained),
         token_recovery_last_steps=_share(at_end),

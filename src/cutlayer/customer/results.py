@@ -125,6 +125,7 @@ class LanguageResult(RunResult):
         perplexity_n: How many tokens were predicted.
         perplexity_standard_error: Its standard error, clustered by block.
         dev_before: Dev perplexity before the first step on private text; after those on public text, if there are any.
+            `None` where the vendor has both texts of pairs: it measures each epoch's, and not that of before.
         token_recovery_first_steps: Share of tokens of the first training steps that the vendor reads from the
             gradients that go up, by means of the tail that it handed out; `None` with the reason in the note.
         token_recovery_first_steps_note: Why there is no number.
@@ -146,7 +147,7 @@ class LanguageResult(RunResult):
     perplexity_on: str
     perplexity_n: int
     perplexity_standard_error: float | None
-    dev_before: float
+    dev_before: float | None
     token_recovery_first_steps: Proportion | None
     token_recovery_first_steps_note: str
     token_recovery_last_steps: Proportion | None

@@ -90,7 +90,7 @@ class Wrote(Spec):
     eta: float | None = None
     replaced: float = 0.0
     clear: float = 1.0
-    before: float
+    before: float | None
     dev: tuple[float, ...]
     seconds: float
     counts: Mapping[str, tuple[Counts, ...]]

@@ -72,7 +72,7 @@ class Tuned(Spec):
     """
 
     perplexity: Perplexity
-    before: float
+    before: float | None
     dev: tuple[float, ...]
     replaced: float | None = None
     rows: Proportion | None = None

@@ -230,6 +230,11 @@ def result(**changes: Any) -> LanguageResult:
     return LanguageResult.model_construct(**(usual | changes))
 
 
+def test_what_was_not_measured_before_training_is_not_shown() -> None:
+    assert "dev perplexity before" in dict(language_rows(result()))
+    assert "dev perplexity before" not in dict(language_rows(result(dev_before=None)))
+
+
 def test_what_the_vendor_reads_stands_beside_the_perplexity() -> None:
     rows = dict(language_rows(result()))
     assert list(rows)[:4] == ["perplexity", "read from gradients", "the same in the last steps", "read from answers"]
