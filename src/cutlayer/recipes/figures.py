@@ -26,6 +26,8 @@ STYLES: tuple[Literal[":", "--", "-."], ...] = (":", "--", "-.")
 """Of levels drawn across."""
 WIDTH, HEIGHT, LOW = 5.2, 4.4, 3.2
 """Inches of a panel, which is lower where there are several rows of them."""
+_LETTERS = 70
+"""Of names side by side below a panel; more of them run into each other, and are slanted."""
 _SOURCE = "source"
 
 
@@ -140,8 +142,10 @@ class Figure:
             plot.on(axes).plot()
             axes.set_title(", ".join(axis.text(level) for axis, level in facets), fontsize=9)
             self._finish(axes, ours, stated, colours, results, place)
-        handles = _legend(colours, marks, [each.label for each in self.references], stated=not paper.empty)
-        drawing.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+        told = {} if self.colour.name == self.x.name else colours  # names that stand below need no legend
+        handles = _legend(told, marks, [each.label for each in self.references], stated=not paper.empty)
+        if handles:
+            drawing.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
         drawing.suptitle(f"{self.title}\non {model}", fontsize=10)
         return drawing
 
@@ -196,6 +200,8 @@ class Figure:
             axes.minorticks_off()
             axes.set_xticks(ticks, [self.x.text(tick) for tick in ticks])
         axes.tick_params(labelsize=8)
+        if self.below is None and not self.logarithmic and sum(map(len, ticks)) > _LETTERS:
+            axes.tick_params(axis="x", rotation=25)
         axes.grid(alpha=0.3)
         if self.scale != "linear":
             axes.set_yscale(self.scale)
