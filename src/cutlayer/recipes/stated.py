@@ -27,7 +27,7 @@ class StatedSetting(Spec):
 
 
 def differing(paper: Mapping[str, Any]) -> Told:
-    """Where trainings differ from a paper, with the data sets whose trainings do; those on one matter side by side.
+    """Where trainings differ from a paper, with the data sets whose trainings do; a matter has one row for each reason.
 
     Args:
         paper: Of `papers/NAME.yaml`; `training` there holds what is stated, by the names of `_settings`.
@@ -45,12 +45,16 @@ def differing(paper: Mapping[str, Any]) -> Told:
                 # once, also where a cell of an older version says the same in other words
                 differ.setdefault(each.what, {}).setdefault(each.ours, (each, {}))[1][cell.task.title] = None
         everywhere = {cell.task.title for cell, _ in trainings}
-        rows = [
-            (each, "all data sets" if titles.keys() == everywhere else ", ".join(titles))
-            for same in differ.values()
-            for each, titles in same.values()
+        rows: dict[tuple[str, ...], list[str]] = {}
+        for same in differ.values():
+            for each, titles in same.values():
+                place = "all data sets" if titles.keys() == everywhere else ", ".join(titles)
+                rows.setdefault((each.what, place, each.value_in_paper, each.why), []).append(each.ours)
+        merged = [
+            (Deviation(what=what, value_in_paper=stated, ours="; ".join(ours), why=why), place)
+            for (what, place, stated, why), ours in rows.items()
         ]
-        yield deviations_table(rows, "Where trainings differ from the paper")
+        yield deviations_table(merged, "Where trainings differ from the paper")
 
     return told
 
