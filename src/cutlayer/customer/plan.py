@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
-from cutlayer.core import Cut, CutlayerWarning
+from cutlayer.core import Cut, CutlayerWarning, PrecededTokens, Tokens
 from cutlayer.customer.clear_words import warn_of_clear_words
 from cutlayer.customer.corpora import Labelled, Plain
 from cutlayer.customer.derived import Privatizing, dropout_seed, label_response, noise_secret, run_order
@@ -28,6 +29,7 @@ from cutlayer.customer.validate import check_head, check_model
 from cutlayer.models import FAMILIES, Archive
 from cutlayer.models.optimiser import updates_in, warmup_in
 from cutlayer.privacy import Spellings, build_privatizer
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec
 from cutlayer.wire import Form
 from cutlayer.wire.messages import (
@@ -39,6 +41,9 @@ from cutlayer.wire.messages import (
     RecordSetSpec,
     WarmedFor,
 )
+
+_LOOKED_AT: Final = 500
+"""Texts of train that are drawn without plain words, too, to tell what these cost them."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,7 @@ def plan(
     data.check()
     privatizer = data.privatizing.privatizer
     warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
+    _warn_of_lost_ends(data.privatizing, data.tokens)
     if data.label_words is None and data.label_names:
         spec.reconstruction.warn_of_what_labels_lose(spec.tuning.pooling, len(data.label_names))
     if data.label_words is not None and len(spec.label_words) < len(data.label_words):
@@ -263,6 +269,28 @@ def plan(
         session=session,
         forecast=forecast,
     )
+
+
+def _warn_of_lost_ends(privatizing: Privatizing, tokens: Tokens) -> None:
+    """Tells, before anything leaves, of training texts that lose their end to the plain words before them."""
+    training, some = privatizing.training, tokens.select(range(min(len(tokens), _LOOKED_AT)))
+    if not isinstance(training, WordsPrivatizer) or training.plain is None:
+        return
+    behind = training.shape(some)
+    alone = training.preceded_by(None, told=False).shape(some)
+    if not isinstance(behind, PrecededTokens):
+        return
+    own, whole = (
+        torch.stack([segment.lengths for segment in each.segments]).sum(0) for each in (behind.parted()[1], alone)
+    )
+    if cut := int((own < whole).sum()):
+        lost = 1 - own.sum().item() / whole.sum().item()
+        warnings.warn(
+            f"Plain words stand within max_length: of the first {len(some)} texts of train {cut} lose their end to "
+            f"them, {lost:.0%} of all tokens. Give a larger max_length, or fewer plain_tokens.",
+            CutlayerWarning,
+            stacklevel=3,
+        )
 
 
 def _told_as_they_are(spec: RunSpec) -> str:

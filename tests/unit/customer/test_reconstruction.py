@@ -159,6 +159,22 @@ def test_a_vocabulary_that_was_written_anew_is_another_run(client: Client, priva
     assert named.adapter_sha256 == found.adapter_sha256 != anew.adapter_sha256
 
 
+@pytest.mark.parametrize("longest", [14, 62])
+def test_texts_that_lose_their_end_to_plain_words_are_told_of(
+    client: Client, privacy: Words, longest: int, tmp_path: Path
+) -> None:
+    """Of 5 words, 2 marks and 14 positions seven are left, for texts of up to nine words."""
+    short = TRAINING.model_copy(update={"max_length": longest, "epochs": 1})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        client.finetune(
+            TRAIN, test=TEST, privacy=privacy, training=short, seed=SEED, reconstruction=PLAIN, out=tmp_path / "run"
+        )
+    found = [str(each.message) for each in told if "lose their end" in str(each.message)]
+    assert len(found) == (longest == 14)
+    assert all(re.search(r"of the first \d+ texts of train \d+ lose their end to them, \d+%", each) for each in found)
+
+
 @dataclass(frozen=True)
 class Roads:
     """The privatizers of a run with plain words before its training texts, and texts."""

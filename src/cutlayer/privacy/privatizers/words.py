@@ -117,7 +117,7 @@ class WordsPrivatizer(Privatizer):
     plain: PlainWords | None = None
     told: bool = False
 
-    def preceded_by(self, plain: PlainWords, *, told: bool) -> WordsPrivatizer:
+    def preceded_by(self, plain: PlainWords | None, *, told: bool) -> WordsPrivatizer:
         """The same for texts behind public words, which are drawn with them.
 
         A text's own words become what they become without: their draws, and what these are charged, depend on the
@@ -125,7 +125,7 @@ class WordsPrivatizer(Privatizer):
         charged to nobody, and count neither as replaced nor as left in clear.
 
         Args:
-            plain: The words.
+            plain: The words; `None` for the texts by themselves.
             told: Whether a release says where they stand in it.
         """
         other = copy.copy(self)
