@@ -140,6 +140,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert len(client.predict(straight.adapter_id, TEST.texts[:3])) == 3
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_was_written_anew_is_another_run(client: Client, privacy: Words, tmp_path: Path) -> None:
     """A run that goes on would draw a part among other words; a finished one is not shown as if it had them."""
     assert privacy.vocabulary is not None
