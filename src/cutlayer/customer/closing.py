@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from cutlayer.core import ConfigError, Fault, ModelError, Ragged, Tokens
@@ -45,12 +46,12 @@ class Closing:
         values[kept] = texts.values
         return Ragged(values, lengths)
 
-    def join(self, sides: Sequence[Ragged], most: int) -> Ragged:
+    def join(self, sides: Sequence[Ragged], most: int | Tensor) -> Ragged:
         """The texts of each row one behind the other, each closed; of a row with more ids than that the first.
 
         Args:
             sides: Ids of `n` texts, or of `n` source texts and `n` target texts.
-            most: Ids of a row.
+            most: Ids of a row; `[n]` int64 where rows may have more or fewer.
         """
         closed = [self.close(side) for side in sides]
         joined = closed[0]
@@ -60,7 +61,7 @@ class Closing:
                 torch.cat([piece for row in pieces for piece in row]),
                 torch.stack([side.lengths for side in closed]).sum(0),
             )
-        return joined.first(joined.lengths.clamp(max=most))
+        return joined.first(joined.lengths.minimum(torch.as_tensor(most)))
 
     def part(self, joined: Ragged) -> Tokens:
         """Pairs that were joined: source texts with the mark behind them, and target texts as far as they were kept."""

@@ -286,8 +286,8 @@ def _warn_of_lost_ends(privatizing: Privatizing, tokens: Tokens) -> None:
     if cut := int((own < whole).sum()):
         lost = 1 - own.sum().item() / whole.sum().item()
         warnings.warn(
-            f"Plain words stand within max_length: of the first {len(some)} texts of train {cut} lose their end to "
-            f"them, {lost:.0%} of all tokens. Give a larger max_length, or fewer plain_tokens.",
+            f"Plain words take positions of the model: of the first {len(some)} texts of train {cut} lose their end "
+            f"to them, {lost:.0%} of all tokens. Give fewer plain_tokens, or choose a model with more positions.",
             CutlayerWarning,
             stacklevel=3,
         )

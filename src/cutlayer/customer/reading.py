@@ -17,8 +17,8 @@ from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.settings import RunSpec
 from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokenise
-from cutlayer.data.tokenise import kept_lengths
-from cutlayer.models import Archive, principal_components, word_vectors
+from cutlayer.data.tokenise import UNCUT, kept_lengths, shortened
+from cutlayer.models import Archive, Template, principal_components, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
 from cutlayer.privacy.words import folded
 
@@ -223,20 +223,22 @@ def reading_of(
     template = archive.template.behind(positions)
     closing = Closing.of(archive.tokenizer) if closed else None
 
-    def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
+    def pieces(columns: tuple[list[str], ...], *, preceding: Tensor | None = None) -> tuple[Ragged, ...]:
+        before = torch.tensor(0) if preceding is None else preceding
+        texts = tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=UNCUT)
         if closing is not None:
-            most = row_length(template, max_length)
-            content = most if len(columns) == 1 else most - 1
-            texts = tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=content)
-            return (closing.join(texts.segments, most),)
-        if sides is not None:
-            each_side = (Dataset(tuple((text,) for text in column)) for column in columns)
-            return tuple(
-                tokenise(each, archive.tokenizer, max_content=most).segments[0]
-                for each, most in zip(each_side, sides, strict=False)
-            )
-        most = template.max_content(len(columns), max_length)
-        return tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=most).segments
+            own = _own(row_length(template, max_length), template, before)
+            content = own if len(columns) == 1 else (own - 1).clamp(min=0)
+            return (closing.join(shortened(texts, content, preceding=preceding).segments, own + before),)
+        if sides is None:
+            own = _own(template.max_content(len(columns), max_length), template, before, segments=len(columns))
+            return shortened(texts, own, preceding=preceding).segments
+        source, *target = (Tokens((side,)) for side in texts.segments)
+        own = _own(sides[0], template, before + sides[1], segments=2)
+        return (
+            *shortened(source, own, preceding=preceding).segments,
+            *(side for each in target for side in shortened(each, sides[1]).segments),
+        )
 
     def piece_ends(texts: list[str]) -> Ragged:
         encoded = archive.tokenizer(
@@ -256,6 +258,20 @@ def reading_of(
         own_vocabulary=privacy.vocabulary is not None,
         closing=closing,
     )
+
+
+def _own(most: int, template: Template, others: Tensor, *, segments: int = 1) -> Tensor:
+    """Tokens that each text may have of its own, `[n]` or `[]` int64: fewer than `most` where the model has no more.
+
+    Args:
+        most: Of a text by itself.
+        template: The model's.
+        others: `[n]` or `[]` int64, tokens of its row that are not its own.
+        segments: Texts of a row.
+    """
+    if template.max_length is None:
+        return torch.full_like(others, most)
+    return (template.max_content(segments) - others).clamp(min=0, max=most)
 
 
 @lru_cache(maxsize=2)

@@ -31,7 +31,7 @@ class Reconstruction(SettingsSpec):
         0,
         help="Public words that are put before each training text and drawn with it (mechanism words). They cost no "
         "budget. Of a classifier use them with pooling mean: other heads read them, too. Nothing learns to write them. "
-        "0: none; the paper has 40.",
+        "max_length does not count them. 0: none; the paper has 40.",
         shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
         ge=0,
         le=MAX_PLAIN_TOKENS,

@@ -135,8 +135,7 @@ def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:
 
 def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with public words before texts, or with their absence."""
-    settings, longest = spec.reconstruction, spec.training.max_length
-    count = settings.plain_tokens
+    settings, count = spec.reconstruction, spec.reconstruction.plain_tokens
     if not count:
         for name, declared in Reconstruction.model_fields.items():
             if (value := getattr(settings, name)) != declared.default:
@@ -148,8 +147,6 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("plain_tokens", count, "needs mechanism words: plain tokens are drawn as words of a text are")
     elif spec.form is not Form.IDS:
         yield Fault("plain_tokens", count, "needs bottom 0, or the text cut, and a frozen bottom: ids are released")
-    if longest is not None and count + _LEAST_POSITIONS > longest:
-        yield Fault("plain_tokens", count, f"leaves no room for a text: max_length is {longest}")
     if count * settings.plain_sequences > MAX_PLAIN_INDICES:
         yield Fault(
             "plain_sequences", settings.plain_sequences, f"make more than {MAX_PLAIN_INDICES} words with plain_tokens"

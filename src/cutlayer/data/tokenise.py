@@ -37,10 +37,24 @@ def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_conten
     """
     if max_content < 1:
         raise ConfigError([Fault("max_content", max_content, "must be at least 1")])
-    segments = [_ids([row[side] for row in dataset.texts], tokenizer) for side in range(dataset.segments)]
-    lengths = torch.stack([segment.lengths for segment in segments], dim=1)
-    kept = kept_lengths(lengths, max_content)
-    return Tokens(tuple(segment.first(kept[:, side]) for side, segment in enumerate(segments)))
+    sides = (_ids([row[side] for row in dataset.texts], tokenizer) for side in range(dataset.segments))
+    return shortened(Tokens(tuple(sides)), max_content)
+
+
+def shortened(tokens: Tokens, most: int | Tensor, *, preceding: Tensor | None = None) -> Tokens:
+    """Rows without the end of those that have more tokens than they may; see `kept_lengths`.
+
+    Args:
+        tokens: `n` rows.
+        most: Tokens of a row; `[n]` int64 where rows may have more or fewer.
+        preceding: `[n]` int64, how many tokens of each first text stay, and count for nothing.
+    """
+    lengths = torch.stack([segment.lengths for segment in tokens.segments], dim=1)
+    beside = torch.zeros_like(lengths)
+    if preceding is not None:
+        beside[:, 0] = preceding
+    kept = kept_lengths(lengths - beside, most) + beside
+    return Tokens(tuple(segment.first(kept[:, side]) for side, segment in enumerate(tokens.segments)))
 
 
 def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
@@ -60,16 +74,17 @@ def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
     return Ragged.concatenate(parts)
 
 
-def kept_lengths(lengths: Tensor, most: int) -> Tensor:
-    """Lengths `[n, segments]` of texts, or pairs, that are cut to so many items a row."""
-    return lengths.clamp(max=most) if lengths.shape[1] == 1 else _longest_first(lengths, most)
+def kept_lengths(lengths: Tensor, most: int | Tensor) -> Tensor:
+    """Lengths `[n, segments]` of texts, or pairs, that are cut to so many items a row, `[n]` where rows differ."""
+    room = torch.as_tensor(most).expand(len(lengths))
+    return lengths.minimum(room[:, None]) if lengths.shape[1] == 1 else _longest_first(lengths, room)
 
 
-def _longest_first(lengths: Tensor, most: int) -> Tensor:
+def _longest_first(lengths: Tensor, most: Tensor) -> Tensor:
     """Lengths `[n, 2]` after dropping tokens from the longer text until both fit."""
     first, second = lengths.unbind(1)
     # once both texts are equally long they are cut in turn, so neither falls below half
-    shorter = torch.minimum(first, second).clamp(max=most // 2)
+    shorter = torch.minimum(first, second).minimum(most // 2)
     cut_first = torch.where(first > second, most - shorter, shorter)
     cut = torch.stack([cut_first, most - cut_first], dim=1)
     return torch.where((first + second <= most)[:, None], lengths, cut)

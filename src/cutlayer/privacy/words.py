@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -233,8 +233,19 @@ def written(pieces: NDArray[np.object_], lengths: Tensor) -> list[str]:
     return ["".join(flat[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)]
 
 
-Pieces = Callable[[tuple[list[str], ...]], tuple[Ragged, ...]]
-"""Ids of each segment's texts, as the vendor's model reads them."""
+class Pieces(Protocol):
+    """Ids of each segment's texts, as the vendor's model reads them."""
+
+    def __call__(self, columns: tuple[list[str], ...], *, preceding: Tensor | None = None) -> tuple[Ragged, ...]:
+        """Tokenises texts; those that are too long lose their end.
+
+        Args:
+            columns: `n` texts of each segment.
+            preceding: `[n]` int64, how many ids at the start of each first text are of plain words. A text's own ids
+                are cut where they are without these, unless the model has no positions for both.
+        """
+
+
 PieceEnds = Callable[[list[str]], Ragged]
 """Behind which character each piece of each text ends, `[pieces]` int64, of texts that are not cut."""
 

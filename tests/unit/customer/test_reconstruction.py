@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import cutlayer
 from cutlayer.attacks import Check, Measured, measure
@@ -160,19 +161,22 @@ def test_a_vocabulary_that_was_written_anew_is_another_run(client: Client, priva
     assert named.adapter_sha256 == found.adapter_sha256 != anew.adapter_sha256
 
 
-@pytest.mark.parametrize("longest", [14, 62])
+@pytest.mark.parametrize(("virtual", "longest"), [(48, None), (3, None), (3, 8)])
 def test_texts_that_lose_their_end_to_plain_words_are_told_of(
-    client: Client, privacy: Words, longest: int, tmp_path: Path
+    client: Client, privacy: Words, virtual: int, longest: int | None, tmp_path: Path
 ) -> None:
-    """Of 5 words, 2 marks and 14 positions seven are left, for texts of up to nine words."""
+    """Of 64 positions, 48 virtual ones, 2 marks and 5 words nine are left, for texts of up to nine words, and of more
+    pieces. `max_length` takes as much of a text without them.
+    """
     short = TRAINING.model_copy(update={"max_length": longest, "epochs": 1})
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         client.finetune(
-            TRAIN, test=TEST, privacy=privacy, training=short, seed=SEED, reconstruction=PLAIN, out=tmp_path / "run"
-        )
+            TRAIN, test=TEST, privacy=privacy, training=short, seed=SEED, reconstruction=PLAIN, out=tmp_path / "run",
+            tuning=Prefix(prefix_length=virtual),
+        )  # fmt: skip
     found = [str(each.message) for each in told if "lose their end" in str(each.message)]
-    assert len(found) == (longest == 14)
+    assert len(found) == (virtual == 48)
     assert all(re.search(r"of the first \d+ texts of train \d+ lose their end to them, \d+%", each) for each in found)
 
 
@@ -183,16 +187,23 @@ class Roads:
     privatizing: Privatizing
     tokens: Tokens
     tokenizer: Any
+    cut: bool
 
 
-@pytest.fixture
-def roads(tiny_model: Path, privacy: Words, tmp_path: Path) -> Roads:  # noqa: F811
+_KEPT = 4
+"""Ids of a text that lost its end."""
+
+
+@pytest.fixture(params=[None, _KEPT + 2], ids=["whole", "cut"])
+def roads(request: pytest.FixtureRequest, tiny_model: Path, privacy: Words, tmp_path: Path) -> Roads:  # noqa: F811
+    """Of texts that leave whole, or of which the most lose their end."""
     home = Home(give_secret(tmp_path / "own"))
     archive = local_archive(home, str(tiny_model), Cut(bottom=0))
-    spec = run_spec(eta=1.0).model_copy(update={"privacy": privacy, "reconstruction": PLAIN, "seed": 4})
+    spec = run_spec(eta=1.0, max_length=request.param)
+    spec = spec.model_copy(update={"privacy": privacy, "reconstruction": PLAIN, "seed": 4})
     privatizing = run_privatizing(archive, home, spec)
     tokens = privatizing.reading.read(TRAIN, max_content=62)
-    return Roads(privatizing, tokens, archive.tokenizer)
+    return Roads(privatizing, tokens, archive.tokenizer, cut=request.param is not None)
 
 
 def charged(release: Release) -> tuple[Any, Any]:
@@ -222,6 +233,8 @@ def test_plain_words_cost_nothing_and_change_no_draw(roads: Roads) -> None:
     (own,), (all_,) = without.payload.segments, before.payload.segments
     for number, count in enumerate(behind):
         assert all_[number][count:].tolist() == own[number].tolist()
+    longest = int(own.lengths.max())
+    assert (longest == _KEPT) if roads.cut else (longest > _KEPT)
 
 
 def test_it_is_told_where_each_word_stands(roads: Roads) -> None:
@@ -416,11 +429,6 @@ def test_a_text_that_plain_words_leave_no_room_for_is_refused(client: Client, pr
     many = Reconstruction(plain_tokens=40)
     with pytest.raises(ConfigError, match=r"plain_tokens = 40: leaves no room for a text: tiny has 64 positions"):
         finetune(client, privacy, reconstruction=many, tuning=Prefix(prefix_length=17))
-    short = TRAINING.model_copy(update={"max_length": 14})
-    with pytest.raises(ConfigError, match=r"plain_tokens = 12: leaves no room for a text: max_length is 14"):
-        client.finetune(
-            TRAIN, test=TEST, privacy=privacy, training=short, reconstruction=Reconstruction(plain_tokens=12)
-        )
     assert client.home.ledger.is_empty()
 
 
@@ -431,8 +439,10 @@ def test_words_of_many_pieces_that_leave_no_room_are_refused(roads: Roads) -> No
     assert dictionary is not None
     whole = dictionary.pieces
 
-    def pieces(columns: tuple[list[str], ...]) -> tuple[Ragged, ...]:
-        return tuple(each.first(each.lengths.clamp(max=5)) for each in whole(columns))
+    def pieces(columns: tuple[list[str], ...], *, preceding: Tensor | None = None) -> tuple[Ragged, ...]:
+        if preceding is None:
+            return whole(columns)
+        return tuple(each.first(each.lengths.minimum(preceding)) for each in whole(columns))
 
     cut = replace(dictionary, pieces=pieces)
     training.space = replace(training.space, dictionary=cut)

@@ -277,7 +277,8 @@ class WordsPrivatizer(Privatizer):
         named = self._name(tokens, labels, look, excerpts)
         written = self._kept.found(named) or self._written(named)
         # the same draws are other ids by another tokenizer, or where more of a text is kept
-        carried = named.release.carried_as(written.payload, self._dictionary.written_as.encode())
+        kept = self._dictionary.written_as + ("" if self.plain is None else " beside plain words")
+        carried = named.release.carried_as(written.payload, kept.encode())
         return replace(carried, replaced=written.replaced, clear=self._clear(named.texts), pending=None)
 
     def named(
@@ -303,15 +304,17 @@ class WordsPrivatizer(Privatizer):
         texts, drawn = named.texts, self._drawn(named)
         segments = texts.lengths.shape[1]
         columns = tuple(drawn.texts[side::segments] for side in range(segments))
-        ids = self._dictionary.pieces(columns)
         replaced = texts.sums(drawn.changed[drawn.own].long())
         if self.plain is None:
-            return Written(Tokens(ids), replaced)
-        preceding = self._preceding(self.plain, drawn, columns[0], ids[0].lengths)
-        if ((preceding.sum(1) == ids[0].lengths) & (texts.lengths[:, 0] > 0)).any():
+            return Written(Tokens(self._dictionary.pieces(columns)), replaced)
+        preceding = self._preceding(self.plain, drawn, columns[0])
+        before = preceding.sum(1)
+        ids = self._dictionary.pieces(columns, preceding=before)
+        own = torch.stack([side.lengths for side in ids]).sum(0) - before
+        if ((own <= 0) & (texts.per_text > 0)).any():
             raise ConfigError(
                 [Fault("plain_tokens", self.plain.count, "leave no room for a text: nothing of its own would leave")],
-                remedy="Use fewer plain tokens, or a larger max_length.",
+                remedy="Use fewer plain tokens, or a model with more positions.",
             )
         if int(preceding.max()) > _MOST_PIECES:
             raise ConfigError(
@@ -327,22 +330,19 @@ class WordsPrivatizer(Privatizer):
         digests = (hashlib.blake2b(identity, key=key, digest_size=8) for identity in named.release.identities)
         return torch.tensor([int.from_bytes(each.digest(), "little") % len(plain.names) for each in digests])
 
-    def _preceding(self, plain: PlainWords, drawn: DrawnWords, texts: list[str], kept: Tensor) -> Tensor:
+    def _preceding(self, plain: PlainWords, drawn: DrawnWords, texts: list[str]) -> Tensor:
         """`[n, m]` int64: of how many ids each plain word before a text is.
 
         Args:
             plain: The words.
             drawn: What became of them, and of the texts' own words.
             texts: The items' first texts.
-            kept: `[n]` int64, how many ids were kept of each and of what stands behind it in one text.
         """
         ends = self._dictionary.piece_ends(texts)
-        kept = kept.minimum(ends.lengths)  # a second text, and marks that close texts, stand behind
-        ends = ends.first(kept)
         # texts side by side, with room between them, so that one search serves all
         room = 1 + max(map(len, texts))
         words = drawn.spans[:, 1][~drawn.own].reshape(-1, plain.count) + room * torch.arange(len(texts))[:, None]
-        owner = torch.arange(len(texts)).repeat_interleave(kept)
+        owner = torch.arange(len(texts)).repeat_interleave(ends.lengths)
         word = torch.searchsorted(words.flatten(), ends.values - 1 + room * owner, right=True)
         of_plain = word < (owner + 1) * plain.count
         return torch.bincount(word[of_plain], minlength=words.numel()).reshape(words.shape)
