@@ -171,7 +171,7 @@ def test_each_arm_writes_about_both_files_and_the_paper_stands_beside_it(written
     frame = pandas.DataFrame(written.content["table"])
     here = frame[(frame["metric"] == "BLEU") & (frame["source"] == "here")]
     assert {(row.arm, row.of) for row in here.itertuples()} == {
-        (arm, of) for arm in ("clear", "t2t", "pct2t") for of in ("seen", "unseen", "all")
+        (arm, of) for arm in ("clear", "t2t", "pct2t", "rapt") for of in ("seen", "unseen", "all")
     }
     assert set(here[here["of"] == "all"]["n"]) == {6}
     assert here["value"].between(0, 1).all()
@@ -180,11 +180,14 @@ def test_each_arm_writes_about_both_files_and_the_paper_stands_beside_it(written
     (one,) = paper[(paper["method"] == "prompt") & (paper["arm"] == "rapt") & (paper["of"] == "all")]["value"]
     assert one == pytest.approx(0.3864)
     replaced = frame[frame["metric"] == "replaced"].set_index("arm")["value"]
-    assert set(replaced.index) == {"t2t", "pct2t"}
+    assert set(replaced.index) == {"t2t", "pct2t", "rapt"}
     assert (replaced > 0.6).all()  # of a dozen words
+    assert replaced["rapt"] == replaced["pct2t"], "plain words are no entities'"
+    perplexity = frame[frame["metric"] == "perplexity"].set_index("arm")["value"]
+    assert perplexity["rapt"] != perplexity["pct2t"], "something was learnt of plain words"
     gained = frame[frame["metric"] == "BLEU gained"]
-    assert set(gained["arm"]) == {"pct2t"}
-    assert len(gained) == 3
+    assert set(gained["arm"]) == {"pct2t", "rapt"}
+    assert len(gained) == 6
 
 
 @pytest.mark.slow

@@ -238,7 +238,8 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     privatizer = data.privatizing.privatizer
-    warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
+    if spec.privacy.protects:
+        warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
     _warn_of_lost_ends(data.privatizing, data.tokens)
     if data.label_words is None and data.label_names:
         spec.reconstruction.warn_of_what_labels_lose(spec.tuning.pooling, len(data.label_names))
@@ -298,8 +299,11 @@ def _told_as_they_are(spec: RunSpec) -> str:
     if not spec.sends_pairs:
         clear = spec.label_epsilon is None
         return "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first." * clear
-    clear = spec.privacy.mechanism == "none"
-    return "Source and target texts are sent to the vendor as they are. --mechanism words draws them first." * clear
+    return (
+        "Source and target texts are sent to the vendor as they are. --mechanism words draws them first."
+        if not spec.privacy.protects
+        else ""
+    )
 
 
 def warn_of_another_warm_up(privacy: PrivacySpec, model: ModelInfo) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokeni
 from cutlayer.data.tokenise import UNCUT, kept_lengths, shortened
 from cutlayer.models import Archive, Template, principal_components, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
-from cutlayer.privacy.words import folded
+from cutlayer.privacy.words import UNTAGGED, folded
 
 _FEW_TEXTS = 2
 _TELLING = 20
@@ -91,14 +92,22 @@ class WordReading(Reading):
     Args:
         tagger: Tells parts of speech.
         dictionary: Whose lexicon numbers words.
+        drawn: Whether words of texts are drawn; else they are of no part of speech, and leave as they are.
         own_vocabulary: Whether its vocabulary is a file of the customer's.
         closing: What closes the texts that drawn words make, where these are a language model's.
     """
 
     def __init__(
-        self, tagger: Tagger, dictionary: Dictionary, *, own_vocabulary: bool = False, closing: Closing | None = None
+        self,
+        tagger: Tagger,
+        dictionary: Dictionary,
+        *,
+        drawn: bool = True,
+        own_vocabulary: bool = False,
+        closing: Closing | None = None,
     ) -> None:
         self.tagger = tagger
+        self._drawn = drawn
         self.own_vocabulary = own_vocabulary
         self.dictionary: Dictionary = dictionary
         self._closing = closing
@@ -125,7 +134,8 @@ class WordReading(Reading):
         before = ["", *map(_blank, tagged.after)]
         for start in (tagged.lengths.cumsum(0) - tagged.lengths).tolist():
             before[start] = ""  # a text's first word is the same whatever stands before it in the file
-        names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tagged.tags))
+        tags = tagged.tags if self._drawn else repeat(UNTAGGED)
+        names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tags))
         return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
 
     def check_vocabulary(self, tokens: Tokens) -> None:
@@ -255,6 +265,7 @@ def reading_of(
     return WordReading(
         tagger,
         Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as),
+        drawn=privacy.protects,
         own_vocabulary=privacy.vocabulary is not None,
         closing=closing,
     )

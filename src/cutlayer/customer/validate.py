@@ -140,6 +140,8 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
         for name, declared in Reconstruction.model_fields.items():
             if (value := getattr(settings, name)) != declared.default:
                 yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
+        if spec.privacy.mechanism == "words" and not spec.privacy.protects:
+            yield Fault("words", "none", "draws nothing without plain tokens: give plain_tokens, or mechanism none")
         return
     if spec.objective.generates and settings.plain_tokens_at_inference:
         yield Fault("plain_tokens_at_inference", True, "is for classifiers: others are measured on texts by themselves")

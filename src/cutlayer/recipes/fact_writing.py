@@ -6,22 +6,23 @@ Ref: RAPT §V-A1, §V-C, Table V.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise, product
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, Field
 
 from cutlayer.core import Cut, CutlayerWarning, DataError, Spec
-from cutlayer.customer import Client, EntityMap, Objective, Sampling, TrainSpec, TuningSpec
+from cutlayer.customer import Client, EntityMap, Objective, Reconstruction, Sampling, TrainSpec, TuningSpec
 from cutlayer.data import UNCUT, Dataset, Facts, read_webnlg
 from cutlayer.privacy import NoPrivacy, PrivacySpec
+from cutlayer.privacy.spec import NO_WORDS
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.bleu import Counts, bleu_counts, bleu_gain, corpus_bleu
-from cutlayer.recipes.options import Setting, named
+from cutlayer.recipes.options import Named, Setting, named
 from cutlayer.recipes.replacement import Candidates, Replacement, Source
 from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.tasks import SPLIT_SEED, data_file
@@ -68,10 +69,12 @@ class EntityArm(Spec):
     Attributes:
         title: For readers.
         candidates: Among which words each word of an entity is replaced; `None` where all leave as they are.
+        reconstruction: Public words before facts to train on, which are drawn as entities' words are.
     """
 
     title: str
     candidates: Candidates | None = None
+    reconstruction: Reconstruction = Reconstruction()
 
 
 class Wrote(Spec):
@@ -154,8 +157,9 @@ class FactCell(Cell):
             learnt = _protected(client, rows, train + dev, privacy)
             result = client.finetune(
                 _pairs(learnt.rows[: len(train)]), dev=_pairs(learnt.rows[len(train) :]), objective=Objective.LM,
-                privacy=NoPrivacy(), cut=Cut(bottom=None, tail=0), tuning=self.tuning, training=self.training,
-                seed=self.seed, out=lab.scratch(self), progress=lab.progress,
+                privacy=self._behind_plain_words(lab, eta), cut=Cut(bottom=None, tail=0), tuning=self.tuning,
+                training=self.training, reconstruction=self.arm.reconstruction, seed=self.seed,
+                out=lab.scratch(self), progress=lab.progress,
             )  # fmt: skip
             asked = _protected(client, [(each.source,) for each in (*seen, *unseen)], seen + unseen, privacy)
             sampling = Sampling(max_new_tokens=self.max_new_tokens, num_beams=self.num_beams)
@@ -218,6 +222,12 @@ class FactCell(Cell):
             return replacement.eta(lab, tokens, share)
 
         return lab.once((type(self), replacement, self.files, self.limits, share), found)
+
+    def _behind_plain_words(self, lab: Lab, eta: float | None) -> PrivacySpec:
+        """Of texts whose entities were drawn already: nothing, but for public words before them."""
+        if eta is None or not self.arm.reconstruction.plain_tokens:
+            return NoPrivacy()
+        return self._replacement().privacy(eta, lab).model_copy(update={"words": (NO_WORDS,)})
 
     def _replacement(self) -> Replacement:
         if self.arm.candidates is None:
@@ -287,6 +297,12 @@ class WritingSpec(Spec):
     def ordered(self) -> Mapping[str, EntityArm]:
         """The arms of `order`."""
         return {name: self.arms[name] for name in self.order}
+
+    def weighed(self, weigh: Callable[[Reconstruction], Reconstruction]) -> Self:
+        """The same with another weight of what is reconstructed."""
+        weighed = {name: {"reconstruction": weigh(arm.reconstruction)} for name, arm in self.arms.items()}
+        arms = {name: arm.model_copy(update=weighed[name]) for name, arm in self.arms.items()}
+        return self.model_copy(update={"arms": Named("arm", arms)})
 
     def scenarios(self, lab: Lab, limits: FactLimits, said: Mapping[str, Mapping[str, Setting]]) -> Iterator[Scenario]:
         """All arms by all methods.

@@ -127,7 +127,8 @@ def figure_4(c: RaptConfig, lab: Lab) -> Part:
 @RECIPE.part("table-5")
 def table_5(c: RaptConfig, lab: Lab) -> Part:
     """BLEU of texts about facts whose entities left as drawn words."""
-    asked, scale = c.writing, c.at(lab.options.size)
+    scale = c.at(lab.options.size)
+    asked = c.writing.weighed(scale.weighed)
     stated = Stated.lines(PAPER["table_5"]["lines"], percent=("BLEU",))
     titles = {**PAPER["table_5"]["arms"], **{name: arm.title for name, arm in asked.arms.items()}}
     claims = [

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.customer import TuningSpec
+from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.models import Kind, Quantization
 from cutlayer.recipes.author_attacks import STRONGEST, strongest
 from cutlayer.recipes.claims import above, alike, at_least, both
@@ -64,11 +65,14 @@ class UtilityScale(Spec):
         if arm.warm_up is not None:
             training = WarmUpSpec(**{**arm.warm_up.training.model_dump(), **self.warm_up})
             changes["warm_up"] = arm.warm_up.model_copy(update={"training": training})
-        learns = arm.reconstruction.plain_tokens and arm.reconstruction.weight
-        if self.reconstruction_weight is not None and learns:
-            weight = {"reconstruction_weight": self.reconstruction_weight}
-            changes["reconstruction"] = arm.reconstruction.model_copy(update=weight)
+        changes["reconstruction"] = self.weighed(arm.reconstruction)
         return arm.model_copy(update=changes)
+
+    def weighed(self, reconstruction: Reconstruction) -> Reconstruction:
+        """The same with the weight that this size has, where anything is reconstructed."""
+        learns = reconstruction.plain_tokens and reconstruction.weight
+        weight = self.reconstruction_weight if learns else None
+        return reconstruction if weight is None else reconstruction.model_copy(update={"reconstruction_weight": weight})
 
 
 class UtilitySpec(Spec):

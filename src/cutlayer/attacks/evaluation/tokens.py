@@ -27,7 +27,7 @@ from cutlayer.attacks.evaluation.traffic import (
     sent,
 )
 from cutlayer.attacks.evaluation.truth import Graded
-from cutlayer.attacks.knowledge import Knowledge
+from cutlayer.attacks.knowledge import Inapplicable, Knowledge
 from cutlayer.attacks.view import Transcript
 from cutlayer.core import DataError, Rows, Tokens
 from cutlayer.privacy.neighbours import NeighbourSearch
@@ -331,7 +331,13 @@ class TokenTruth:
         return float(knowledge.candidates[asked].double().mean())
 
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
-        """The same knowledge: of its tokens nothing is told."""
+        """The same knowledge: of its tokens nothing is told.
+
+        Raises:
+            Inapplicable: None of them is counted.
+        """
+        if self.uncounted is not None and bool(self.uncounted[self.tokens.values].all()):
+            raise Inapplicable("No word of these texts was drawn: all of them left as they are.")
         return knowledge
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, fol
 _BLOCK_WORDS = 2**16
 _COMPUTED = "Holds up to the precision of fp64, in which the probabilities of words are computed."
 _BLANKS = ("", " ", "\n")
+_AS_THEY_ARE = "Texts are released as they are, behind public words that are drawn: the vendor reads them."
 _MOST_PIECES = 2**8 - 1
 """Of a plain word: what is told of it is a byte."""
 
@@ -178,6 +180,8 @@ class WordsPrivatizer(Privatizer):
         return own + self._common_deviations
 
     def _noise_guarantee(self) -> Guarantee:
+        if not self.spec.protects:
+            return Guarantee.nothing(_AS_THEY_ARE)
         unit = f"words of table {self._dictionary.vocabulary.unit}"
         stated = self.mechanism.guarantee(eta=self.spec.eta, space=unit, per="word")
         if not self.spec.exponential:
@@ -186,6 +190,8 @@ class WordsPrivatizer(Privatizer):
         return stated.model_copy(update={"caveats": tuple(caveats)})
 
     def _caveats(self) -> tuple[str, ...]:
+        if not self.spec.protects:
+            return ()
         grouping = self._dictionary.vocabulary.grouping
         kept = "all words" if grouping.all_tags else f"words of the categories {', '.join(grouping.names)}"
         return (
@@ -206,7 +212,9 @@ class WordsPrivatizer(Privatizer):
         return self._dictionary.vocabulary.table
 
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
-        """Words in clear are charged nothing: no budget is about them."""
+        """Words in clear are charged nothing, no budget being about them, unless nothing is drawn of any text."""
+        if not self.spec.protects:
+            return torch.full((len(texts.values),), math.inf, dtype=torch.float64)
         eta = torch.tensor(self.spec.eta, dtype=torch.float64)
         return torch.where(self._distinct(texts.values).drawn, eta, 0.0)
 
@@ -440,7 +448,8 @@ class WordsPrivatizer(Privatizer):
     @property
     def name(self) -> str:
         """See `Privatizer.name`."""
-        return f"{super().name}, exponential" if self.spec.exponential else super().name
+        name = super().name if self.spec.protects else f"{super().name}, plain ones alone"
+        return f"{name}, exponential" if self.spec.exponential else name
 
     @cached_property
     def _exponential(self) -> Exponential:
