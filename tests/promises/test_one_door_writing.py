@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError, DataError, VendorError
-from cutlayer.customer import Client, EntityMap, LanguageResult, Protected, Sampling, reading
+from cutlayer.customer import Client, EntityMap, LanguageResult, Protected, Reconstruction, Sampling, reading
 from cutlayer.customer.derived import prompt_reading, run_privatizing
 from cutlayer.customer.handout import choose_model, fetch_archive
 from cutlayer.customer.profile import Profile
@@ -221,11 +221,17 @@ def test_no_rows_are_exchanged_with_an_adapter_of_drawn_words(
         assert len(list(client.ledger.frames())) == left
 
 
+@pytest.mark.parametrize("behind", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "plain words"])
 def test_entities_of_prompts_leave_as_drawn_words_and_are_put_back(
-    decoder: Path, words: dict[str, Any], data_dir: Path, api_key: str, tmp_path: Path
+    behind: bool, decoder: Path, words: dict[str, Any], data_dir: Path, api_key: str, tmp_path: Path
 ) -> None:
+    """By an adapter that learnt from texts in which nothing was drawn, or nothing but plain words before them."""
+    settings: dict[str, Any] = {"mechanism": "none", "bottom": None}
+    if behind:
+        settings = {**words, "words": ("none",), "candidates": "all", "bottom": None}
+        settings["reconstruction"] = Reconstruction(plain_tokens=3)
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = tune(client, {"mechanism": "none", "bottom": None}, pairs=False, epochs=1)
+        result = tune(client, settings, pairs=False, epochs=1)
         privacy = Words(eta=6, words=("all",), candidates="all", space=words["space"], vocabulary=words["vocabulary"])
         protected = client.protect(PROMPTS, list(CANARIES), privacy=privacy)
         sent = asked(client, result.adapter_id, tmp_path / "asked", prompts=protected)
