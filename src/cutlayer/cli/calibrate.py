@@ -54,8 +54,10 @@ class Search(WordDraw):
         help="What the strongest attack may read.",
         shown=Shown(SEARCH, common=True, metavar="METRIC=SHARE"),
     )
-    bottoms: tuple[Annotated[int, Field(ge=0)], ...] = setting(
-        (0,), help="Blocks at the customer.", shown=Shown(SEARCH, unit="blocks", flags=("--bottom",))
+    bottoms: tuple[Annotated[int, Field(ge=0)] | None, ...] = setting(
+        (0,),
+        help="Blocks at the customer. text: none, nor the table; with mechanism words.",
+        shown=Shown(SEARCH, unit="blocks", flags=("--bottom",), none="text"),
     )
     mechanisms: tuple[Literal["text-to-text", "vector", "activations", "words"], ...] = setting(
         ("text-to-text",),
@@ -209,6 +211,8 @@ def _arms(searched: Search) -> tuple[Arm, ...]:
     if words and "words" not in searched.mechanisms:
         without = "means nothing without mechanism words: add --mechanism words, or leave it out"
         raise ConfigError([Fault(name, _typed(value), without) for name, value in words.items()])
+    if None in searched.bottoms and searched.mechanisms != ("words",):
+        raise ConfigError([Fault("bottom", "text", "goes with mechanism words alone: noise on tokens needs a table")])
     drawn = Words(eta=1.0, **words) if "words" in searched.mechanisms else None
 
     steered = {"no": (False,), "yes": (True,), "both": (False, True)}[searched.cti]

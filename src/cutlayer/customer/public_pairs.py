@@ -55,8 +55,6 @@ class PublicDraws:
         mechanism = self.draw.privacy.mechanism
         if mechanism != "words":
             raise ConfigError([Fault("mechanism", mechanism, "must be words: no other mechanism's text is denoised")])
-        if not self.draw.privacy.protects:
-            raise ConfigError([Fault("words", "none", "draws nothing that could be denoised: name categories, or all")])
 
     @classmethod
     def of_file(cls, source: str, column: str, draw: Draw, progress: Progress) -> Self:

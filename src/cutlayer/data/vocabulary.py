@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from cutlayer.core import DataError
+from cutlayer.core import ConfigError, DataError, Fault
 from cutlayer.data.read import read_lines
 from cutlayer.data.tagger import UNIVERSAL_TAGS
 
@@ -53,8 +53,9 @@ class WordCounts:
             path: As described above; ending in `.tsv` or `.tsv.gz` by custom.
 
         Raises:
-            DataError: There is no such file, it is empty or damaged, or a line is none of this form, or repeats the
-                word and tag of one before; the line is named, and not what it holds.
+            ConfigError: It is empty.
+            DataError: There is no such file, it is damaged, or a line is none of this form, or repeats the word and tag
+                of one before; the line is named, and not what it holds.
         """
         file = Path(path)
         if not file.is_file():
@@ -68,7 +69,9 @@ class WordCounts:
                 )
             lines[word, tag] = count
         if not lines:
-            raise DataError(f"{path} holds no words.", remedy="Write `word<TAB>tag<TAB>count`, one a line.")
+            raise ConfigError(
+                [Fault("vocabulary", str(path), "holds no words: write `word<TAB>tag<TAB>count`, one a line")]
+            )
         return cls(
             tuple(word for word, _ in lines),
             tuple(tag for _, tag in lines),

@@ -153,6 +153,7 @@ def test_a_target_that_nothing_reaches_is_said(
         (("--at-most", "token_recovery=2"), "between 0 and 1"),
         (("--mechanism", "magic"), "magic"),
         (("--mechanism", "activations", "--cti", "yes"), "cti"),
+        (("--bottom", "text"), "goes with mechanism words alone"),
         (("--bottom", "0", "--bottom", "1", "--evaluations", "1"), "evaluations"),
     ],
 )

@@ -112,7 +112,7 @@ def test_what_is_not_there_is_named(
         ("dog\tNOUN\t3\ngo\tQUIXOTIC\t2\n", 4, "line 2"),
         ("dog\tNOUN\t3\ngo\tVERB\tquixotic\n", 4, "line 2"),
         ("dog\tNOUN\t3\ngo\tVERB\t2\nhe\tPRON\t1\n", 3, "no word of category 'preposition'"),
-        ("", 4, "holds no words"),
+        ("", 3, "holds no words"),
     ],
 )
 def test_a_vocabulary_that_does_not_serve_is_refused_by_its_line(

@@ -112,14 +112,16 @@ def test_a_budget_is_exceeded_by_texts_that_leave_as_they_are(client: Client, al
 def test_without_plain_words_there_is_nothing_to_draw(client: Client, alone: Words) -> None:  # noqa: F811
     with pytest.raises(ConfigError, match="words = 'none': draws nothing without plain tokens"):
         finetune(client, alone)
+    with pytest.raises(ConfigError, match="draws nothing of a text: name categories"):
+        client.privatize(["w1 met w2"], privacy=alone)
     with pytest.raises(ConfigError, match="words = 'none': must be all"):
         client.protect(["w1 met w2"], ["w1"], privacy=alone)
 
 
 def test_a_drawn_text_is_another_release_than_one_that_leaves_as_it_is(
     alone: Words,
-    tiny_model: Path,
-    tmp_path: Path,  # noqa: F811
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """Charges of the one say nothing of the other, whose unit is another."""
     privatizing, tokens, _ = made(alone, tiny_model, tmp_path)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutlayer.core import DataError
+from cutlayer.core import ConfigError, DataError
 from cutlayer.data import UNIVERSAL_TAGS, WordCounts, load_word_counts
 from training.words import select
 
@@ -67,7 +67,7 @@ def test_files_that_hold_no_words_are_refused(tmp_path):
     with pytest.raises(DataError, match="no file"):
         load_word_counts(path)
     path.write_text("")
-    with pytest.raises(DataError, match="holds no words"):
+    with pytest.raises(ConfigError, match="holds no words"):
         load_word_counts(path)
     path.write_bytes(b"caf\xe9\tNOUN\t3\n")
     with pytest.raises(DataError, match="not UTF-8"):
