@@ -227,13 +227,12 @@ def test_entities_of_prompts_leave_as_drawn_words_and_are_put_back(
 ) -> None:
     """By an adapter that learnt from texts in which nothing was drawn, or nothing but plain words before them."""
     settings: dict[str, Any] = {"mechanism": "none", "bottom": None}
-    if behind:
-        settings = {**words, "words": ("none",), "candidates": "all", "bottom": None}
-        settings["reconstruction"] = Reconstruction(plain_tokens=3)
+    privacy = Words(eta=6, words=("all",), candidates="all", space=words["space"], vocabulary=words["vocabulary"])
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        result = tune(client, settings, pairs=False, epochs=1)
-        privacy = Words(eta=6, words=("all",), candidates="all", space=words["space"], vocabulary=words["vocabulary"])
         protected = client.protect(PROMPTS, list(CANARIES), privacy=privacy)
+        if behind:
+            settings["reconstruction"] = Reconstruction(plain_tokens=3, plain_as=protected.map.job)
+        result = tune(client, settings, pairs=False, epochs=1)
         sent = asked(client, result.adapter_id, tmp_path / "asked", prompts=protected)
         check_no_canaries(decoder, sent)
         with pytest.raises(AssertionError, match="canary"):

@@ -10,7 +10,7 @@ import typer
 from cutlayer.cli.command import settings_command
 from cutlayer.cli.options import AsJson, Connection
 from cutlayer.cli.output import Output
-from cutlayer.privacy.spec import D_CHI, NO_WORDS, WordDraw, Words
+from cutlayer.privacy.spec import D_CHI, WordDraw, Words
 
 if TYPE_CHECKING:
     from cutlayer.customer import Account
@@ -50,8 +50,6 @@ def _in_words(privacy: Mapping[str, Any] | None) -> str:
         return "trained elsewhere"
     if privacy["mechanism"] == "none":
         return "none"
-    if privacy.get("words") == [NO_WORDS]:
-        return "none, behind plain words"
     words = [f"eta {privacy['eta']:g}", privacy["mechanism"]]
     if "words" in privacy:
         becomes = "words of their category" if privacy["candidates"] == "category" else "any words"

@@ -184,6 +184,30 @@ class PrecededTokens(Tokens):
         return PrecededTokens(super().with_values(values).segments, self.preceding, self.sequences)
 
     @classmethod
+    def concatenate(cls, parts: Sequence[Tokens]) -> Tokens:
+        """See `Tokens.concatenate`: texts without such words among them have none any more."""
+        whole = Tokens.concatenate(parts)
+        told = [part for part in parts if isinstance(part, PrecededTokens)]
+        if len(told) < len(parts):
+            return whole
+        preceding, sequences = (
+            torch.cat([getattr(part, name) for part in told]) for name in ("preceding", "sequences")
+        )
+        return cls(whole.segments, preceding, sequences)
+
+    def followed_by(self, texts: Tokens) -> PrecededTokens:
+        """These words, each row's by themselves, with a text behind each.
+
+        Args:
+            texts: `n` texts.
+        """
+        first, *others = texts.segments
+        joined = [part for pair in zip(self.segments[0].split(), first.split(), strict=True) for part in pair]
+        lengths = self.segments[0].lengths + first.lengths
+        values = torch.cat([*joined, first.values.new_empty(0)])
+        return PrecededTokens((Ragged(values, lengths), *others), self.preceding, self.sequences)
+
+    @classmethod
     def of(cls, words: Ragged, texts: Tokens, *, sequences: Tensor) -> PrecededTokens:
         """Texts behind words of one token each.
 
@@ -192,11 +216,8 @@ class PrecededTokens(Tokens):
             texts: `n` texts.
             sequences: `[n]` int64, see the attribute.
         """
-        first, *others = texts.segments
-        pairs = zip(words.split(), first.split(), strict=True)
-        joined = Ragged(torch.cat([part for pair in pairs for part in pair]), words.lengths + first.lengths)
         most = int(words.lengths.max()) if len(words) else 0
-        return cls((joined, *others), (torch.arange(most) < words.lengths[:, None]).long(), sequences)
+        return cls((words,), (torch.arange(most) < words.lengths[:, None]).long(), sequences).followed_by(texts)
 
     def parted(self) -> tuple[Ragged, Tokens]:
         """Tokens of the preceding words alone, and the texts without them."""

@@ -24,6 +24,7 @@ from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress
+from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.results import Generation, Prediction
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import Objective, Sampling
@@ -78,8 +79,11 @@ class Query:
         gate = connection.gate_of(f"{purpose}/{profile.adapter}", spec, offer)
         archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
         reading = prompt_reading(archive, connection.home, spec, segments=profile.segments) if prompts else None
+        asked = spec
+        if spec.reconstruction.plain_as is not None:  # plain words stood before texts of training alone
+            asked = spec.model_copy(update={"reconstruction": Reconstruction()})
         privatizing = run_privatizing(
-            archive, connection.home, spec, importance=profile.importance(connection.home), reading=reading
+            archive, connection.home, asked, importance=profile.importance(connection.home), reading=reading
         )
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.load_trained(profile.trained(connection.home))

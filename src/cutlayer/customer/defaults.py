@@ -217,7 +217,13 @@ def settle(given: FinetuneSpec, *, public: bool = False, learner: Learner = PAPE
         "model": given.model or "",
         "cut": cut,
         "tuning": settle_tuning(given, cut),
-        "training": settle_training(given.training, given.objective, given.tuning, learner, packing=not words),
+        "training": settle_training(
+            given.training,
+            given.objective,
+            given.tuning,
+            learner,
+            packing=not (words or given.reconstruction.plain_tokens),
+        ),
         "public_iterations": int(public) if iterations is None else iterations,
         "seed": given.seed or 0,
     }

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 from cutlayer.core import Cut
+from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
-from cutlayer.customer.plain import plain_words
+from cutlayer.customer.plain import cut_behind, plain_words
 from cutlayer.customer.reading import Reading, pair_lengths, reading_of
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.models import Archive
@@ -23,6 +24,7 @@ from cutlayer.privacy import (
     build_privatizer,
     table_fingerprint,
 )
+from cutlayer.privacy.privatizers.none import Behind, NoPrivacyPrivatizer
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 
 
@@ -144,9 +146,32 @@ def run_privatizing(
         spellings=reading.dictionary or Spellings(archive.spellings),
         importance=importance,
     )
-    plain = plain_words(spec, reading)
-    if plain is None or not isinstance(privatizer, WordsPrivatizer):
+    if not spec.reconstruction.plain_tokens:
         return Privatizing(reading, privatizer, privatizer)
+    if isinstance(privatizer, NoPrivacyPrivatizer):
+        return _behind_others(archive, home, spec, reading, privatizer)
+    if not isinstance(privatizer, WordsPrivatizer):
+        raise TypeError("plain words without words are refused before")
+    plain = plain_words(spec, spec.privacy, reading)
     training = privatizer.preceded_by(plain, told=True)
     asked = privatizer.preceded_by(plain, told=False) if spec.reconstruction.plain_tokens_at_inference else privatizer
     return Privatizing(reading, asked, training, plain)
+
+
+def _behind_others(
+    archive: Archive, home: Home, spec: RunSpec, reading: Reading, privatizer: NoPrivacyPrivatizer
+) -> Privatizing:
+    """How a run privatizes of which `protect` drew words before: plain words alone, as it drew these."""
+    if (job := spec.reconstruction.plain_as) is None:
+        raise TypeError("plain words without words are refused before")
+    privacy = EntityMap.load(home, job).drawn_as
+    words = reading_of(privacy, archive, home, max_length=None, positions=spec.tuning.positions)
+    drawer = build_privatizer(
+        privacy, secret=noise_secret(home, spec.unsafe_noise_seed), spellings=words.dictionary or Spellings(())
+    )
+    if not isinstance(drawer, WordsPrivatizer):
+        raise TypeError("words are drawn by their privatizer")
+    plain = plain_words(spec, privacy, words)
+    cut_as = f"{archive.tokenizing} {spec.tuning.positions} {archive.template.max_length}"
+    behind = Behind(drawer.preceded_by(plain, told=True), cut_behind(spec, archive), cut_as)
+    return Privatizing(reading, privatizer, privatizer.preceded_by(behind), plain)

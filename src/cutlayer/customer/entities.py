@@ -196,6 +196,7 @@ def protect(
         mentions=sum(map(len, mentions)),
         clear=dict(sorted(sum(clear, Counter[str]()).items())),
         own=own,
+        privacy=privacy.model_dump(mode="json"),
     )
     _warn(made)
     frame = NewFrame(

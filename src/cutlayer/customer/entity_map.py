@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from cutlayer.core import DataError
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.stand_ins import Spellings, put_back
-from cutlayer.privacy import BrokenSeal, CustomerSecret, Seal
+from cutlayer.privacy import BrokenSeal, CustomerSecret, Seal, Words
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class EntityMap:
         mentions: How many words of the texts others stand for.
         clear: By kind, how many words stand outside entities and left as they are.
         own: Of each text, or row of texts, what it writes otherwise than `words` do.
+        privacy: How words were drawn, as JSON; `None` of a job of before this was kept.
     """
 
     job: str
@@ -38,6 +39,7 @@ class EntityMap:
     mentions: int
     clear: Mapping[str, int]
     own: Sequence[Mapping[str, str]] = field(default=(), repr=False)
+    privacy: Mapping[str, Any] | None = None
 
     def restore(self, answer: str, *, row: int | None = None, job: str | None = None) -> str:
         """An answer with the entities' own words in it.
@@ -67,6 +69,19 @@ class EntityMap:
                 remedy="Give the number that the text had when it was protected.",
             )
         return put_back(answer, Spellings(self.own[row]), self._everywhere)
+
+    @property
+    def drawn_as(self) -> Words:
+        """How words were drawn.
+
+        Raises:
+            DataError: The map does not say: an earlier version made it.
+        """
+        if self.privacy is None:
+            raise DataError(
+                f"The map of job {self.job} does not say how its words were drawn.", remedy="Protect the texts anew."
+            )
+        return Words.model_validate(self.privacy)
 
     @cached_property
     def _everywhere(self) -> Spellings:

@@ -238,9 +238,8 @@ def plan(
     session = build_session(archive, home, spec, data.privatizing, None, device)
     data.check()
     privatizer = data.privatizing.privatizer
-    if spec.privacy.protects:
-        warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
-    _warn_of_lost_ends(data.privatizing, data.tokens)
+    warn_of_clear_words(privatizer.clear(data.tokens), data.tokens.total, of="train")
+    warn_of_lost_ends(spec, archive, data.privatizing, data.tokens)
     if data.label_words is None and data.label_names:
         spec.reconstruction.warn_of_what_labels_lose(spec.tuning.pooling, len(data.label_names))
     if data.label_words is not None and len(spec.label_words) < len(data.label_words):
@@ -272,20 +271,26 @@ def plan(
     )
 
 
-def _warn_of_lost_ends(privatizing: Privatizing, tokens: Tokens) -> None:
+def warn_of_lost_ends(spec: RunSpec, archive: Archive, privatizing: Privatizing, tokens: Tokens) -> None:
     """Tells, before anything leaves, of training texts that lose their end to the plain words before them."""
     training, some = privatizing.training, tokens.select(range(min(len(tokens), _LOOKED_AT)))
-    if not isinstance(training, WordsPrivatizer) or training.plain is None:
-        return
     behind = training.shape(some)
-    alone = training.preceded_by(None, told=False).shape(some)
     if not isinstance(behind, PrecededTokens):
         return
+    by_itself = privatizing.privatizer
+    if isinstance(training, WordsPrivatizer):  # whose other texts may have plain words, too
+        by_itself = training.preceded_by(None, told=False)
     own, whole = (
-        torch.stack([segment.lengths for segment in each.segments]).sum(0) for each in (behind.parted()[1], alone)
+        torch.stack([segment.lengths for segment in each.segments]).sum(0)
+        for each in (behind.parted()[1], by_itself.shape(some))
     )
-    if cut := int((own < whole).sum()):
-        lost = 1 - own.sum().item() / whole.sum().item()
+    template = archive.template.behind(spec.tuning.positions)
+    if template.max_length is None:
+        return
+    # a tokenizer may make fewer tokens of a word behind others: a text is cut where it would not fit
+    full = behind.preceding.sum(1) + whole > template.max_content(behind.segment_count)
+    if cut := int((full & (own < whole)).sum()):
+        lost = (whole - own)[full].sum().item() / whole.sum().item()
         warnings.warn(
             f"Plain words take positions of the model: of the first {len(some)} texts of train {cut} lose their end "
             f"to them, {lost:.0%} of all tokens. Give fewer plain_tokens, or choose a model with more positions.",
@@ -299,11 +304,8 @@ def _told_as_they_are(spec: RunSpec) -> str:
     if not spec.sends_pairs:
         clear = spec.label_epsilon is None
         return "Labels of train and dev are sent to the vendor as they are. label_epsilon draws them first." * clear
-    return (
-        "Source and target texts are sent to the vendor as they are. --mechanism words draws them first."
-        if not spec.privacy.protects
-        else ""
-    )
+    clear = spec.privacy.mechanism == "none"
+    return "Source and target texts are sent to the vendor as they are. --mechanism words draws them first." * clear
 
 
 def warn_of_another_warm_up(privacy: PrivacySpec, model: ModelInfo) -> None:

@@ -266,10 +266,8 @@ class LanguageTexts(SelfLabelled):
         return 2 if self._pairs else 1
 
     def _examples(self, texts: Texts) -> Examples:
-        leaving = texts.tokens
-        if self._reading.dictionary is not None:
-            privatizer = self.privatizing.of(trained=texts.trained)
-            leaving = privatizer.shape(texts.tokens)  # the very ids: the draw of a text never changes
+        # of drawn words the very ids: the draw of a text never changes
+        leaving = self.privatizing.of(trained=texts.trained).shape(texts.tokens)
         (ids,) = leaving.segments
         labels = self._closing.part(ids) if self._pairs else leaving
         if isinstance(leaving, PrecededTokens) and not self._pairs:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from cutlayer.core import ConfigError, Fault
 from cutlayer.customer.results import PrivatizedText
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work, drawer_of, in_shards
-from cutlayer.privacy import PrivacySpec, Words
+from cutlayer.privacy import PrivacySpec
 
 
 @dataclass(frozen=True)
@@ -23,19 +22,12 @@ class Draw:
         max_length: Tokens of a text, special tokens included, as in `Training`; the model's limit where it is left
             out.
         unsafe_noise_seed: Draws the noise from this seed, which then protects nothing.
-
-    Raises:
-        ConfigError: Plain words alone would be drawn, and there are none.
     """
 
     privacy: PrivacySpec
     model: str = "starter"
     max_length: int | None = None
     unsafe_noise_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.privacy, Words) and not self.privacy.protects:
-            raise ConfigError([Fault("words", "none", "draws nothing of a text: name categories, or all")])
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Profile(BaseModel):
             ConfigError: It gives labels, or draws what leaves, these words too.
         """
         self.check_writes()
-        if self.spec.privacy.protects:
+        if self.spec.privacy.mechanism != "none":
             raise ConfigError(
                 f"Adapter {self.adapter} draws what leaves ({self.spec.privacy.mechanism}), and would draw the words "
                 "that stand for entities once more: none would be known again.",

@@ -103,7 +103,7 @@ def publish(
             "train_loss": _mean_losses(plan, trainer, "loss"),
             "reconstruction_loss": _mean_losses(plan, trainer, "reconstruction_loss"),
             "eta": plan.spec.privacy.eta,
-            "no_privacy": not plan.spec.privacy.protects,
+            "no_privacy": plan.spec.privacy.mechanism == "none",
             "unsafe_noise": plan.spec.unsafe_noise_seed is not None,
             "looks": looks,
             "largest_distance": privatizer.largest_distance(),

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from cutlayer.data import Dataset, Tagger, load_tagger, load_word_counts, tokeni
 from cutlayer.data.tokenise import UNCUT, kept_lengths, shortened
 from cutlayer.models import Archive, Template, principal_components, word_vectors
 from cutlayer.privacy import Dictionary, Grouping, Lexicon, PrivacySpec, Word, Words, WordSpace, table_fingerprint
-from cutlayer.privacy.words import UNTAGGED, folded
+from cutlayer.privacy.words import folded
 
 _FEW_TEXTS = 2
 _TELLING = 20
@@ -92,22 +91,14 @@ class WordReading(Reading):
     Args:
         tagger: Tells parts of speech.
         dictionary: Whose lexicon numbers words.
-        drawn: Whether words of texts are drawn; else they are of no part of speech, and leave as they are.
         own_vocabulary: Whether its vocabulary is a file of the customer's.
         closing: What closes the texts that drawn words make, where these are a language model's.
     """
 
     def __init__(
-        self,
-        tagger: Tagger,
-        dictionary: Dictionary,
-        *,
-        drawn: bool = True,
-        own_vocabulary: bool = False,
-        closing: Closing | None = None,
+        self, tagger: Tagger, dictionary: Dictionary, *, own_vocabulary: bool = False, closing: Closing | None = None
     ) -> None:
         self.tagger = tagger
-        self._drawn = drawn
         self.own_vocabulary = own_vocabulary
         self.dictionary: Dictionary = dictionary
         self._closing = closing
@@ -134,8 +125,7 @@ class WordReading(Reading):
         before = ["", *map(_blank, tagged.after)]
         for start in (tagged.lengths.cumsum(0) - tagged.lengths).tolist():
             before[start] = ""  # a text's first word is the same whatever stands before it in the file
-        tags = tagged.tags if self._drawn else repeat(UNTAGGED)
-        names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tags))
+        names = self.dictionary.lexicon.names(map(Word, before, tagged.words, tagged.tags))
         return Ragged(torch.tensor(names, dtype=torch.int64), tagged.lengths)
 
     def check_vocabulary(self, tokens: Tokens) -> None:
@@ -237,14 +227,15 @@ def reading_of(
         before = torch.tensor(0) if preceding is None else preceding
         texts = tokenise(Dataset(tuple(zip(*columns, strict=True))), archive.tokenizer, max_content=UNCUT)
         if closing is not None:
-            own = _own(row_length(template, max_length), template, before)
-            content = own if len(columns) == 1 else (own - 1).clamp(min=0)
+            pairs = len(columns) > 1
+            own = own_tokens(row_length(template, max_length), template, before, least=1 + pairs)
+            content = own - 1 if pairs else own
             return (closing.join(shortened(texts, content, preceding=preceding).segments, own + before),)
         if sides is None:
-            own = _own(template.max_content(len(columns), max_length), template, before, segments=len(columns))
+            own = own_tokens(template.max_content(len(columns), max_length), template, before, segments=len(columns))
             return shortened(texts, own, preceding=preceding).segments
         source, *target = (Tokens((side,)) for side in texts.segments)
-        own = _own(sides[0], template, before + sides[1], segments=2)
+        own = own_tokens(sides[0], template, before + sides[1], segments=2)
         return (
             *shortened(source, own, preceding=preceding).segments,
             *(side for each in target for side in shortened(each, sides[1]).segments),
@@ -265,13 +256,12 @@ def reading_of(
     return WordReading(
         tagger,
         Dictionary(vocabulary, Lexicon(), pieces, piece_ends, written_as),
-        drawn=privacy.protects,
         own_vocabulary=privacy.vocabulary is not None,
         closing=closing,
     )
 
 
-def _own(most: int, template: Template, others: Tensor, *, segments: int = 1) -> Tensor:
+def own_tokens(most: int, template: Template, others: Tensor, *, segments: int = 1, least: int = 1) -> Tensor:
     """Tokens that each text may have of its own, `[n]` or `[]` int64: fewer than `most` where the model has no more.
 
     Args:
@@ -279,10 +269,22 @@ def _own(most: int, template: Template, others: Tensor, *, segments: int = 1) ->
         template: The model's.
         others: `[n]` or `[]` int64, tokens of its row that are not its own.
         segments: Texts of a row.
+        least: Tokens below which nothing of a text would leave.
+
+    Raises:
+        ConfigError: A text would have fewer.
     """
     if template.max_length is None:
         return torch.full_like(others, most)
-    return (template.max_content(segments) - others).clamp(min=0, max=most)
+    limit = template.max_content(segments)
+    room = (limit - others).clamp(max=most)
+    if (room < least).any():
+        raise ConfigError(
+            f"Plain words leave no room for a text: of {limit} tokens that fit the model up to {int(others.max())} are "
+            "theirs, or a target text's.",
+            remedy="Use fewer plain tokens, or a model with more positions.",
+        )
+    return room
 
 
 @lru_cache(maxsize=2)

@@ -43,6 +43,13 @@ class Reconstruction(SettingsSpec):
         ge=1,
         le=MAX_PLAIN_SEQUENCES,
     )
+    plain_as: str | None = setting(
+        None,
+        help="The job of `protect` that drew words of these texts: plain words are drawn as it drew these, and nothing "
+        "else is (eta inf).",
+        shown=Shown(TUNING, metavar="JOB", default="as the run's own words"),
+        exclude_if=_unsaid,
+    )
     plain_seed: int | None = setting(
         None,
         help="Which plain words are drawn: another number draws others, under the same seed of the run.",

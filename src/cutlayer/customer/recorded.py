@@ -272,7 +272,7 @@ def granted(spec: RunSpec, archive: Archive) -> Knowledge:
         cut=cut,
         table=archive.table,
         # without noise a row of any token may have left, one for unknown words too
-        candidates=archive.candidates if spec.privacy.protects else None,
+        candidates=None if spec.privacy.mechanism == "none" else archive.candidates,
         template=archive.template,
         bottom=archive.bottom,
         tail=archive.tail,

@@ -133,6 +133,16 @@ def _vendor_label_faults(spec: RunSpec) -> Iterator[Fault]:
         yield Fault("epochs", spec.training.epochs, f"must be at most {MAX_EPOCHS_ALONE} with labels at the vendor")
 
 
+def _faults_behind_others(spec: RunSpec) -> Iterator[Fault]:
+    """What does not go with plain words before texts of which `protect` drew words."""
+    if spec.reconstruction.plain_tokens_at_inference:
+        yield Fault("plain_tokens_at_inference", True, "needs mechanism words")
+    if spec.objective is Objective.SEQ2SEQ and not spec.sends_pairs:
+        yield Fault("plain_as", spec.reconstruction.plain_as, "needs labels_at vendor with seq2seq")
+    if spec.objective is Objective.LM and spec.training.packing:
+        yield Fault("packing", True, "must be off behind plain tokens, which stand before each text")
+
+
 def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
     """What does not go with public words before texts, or with their absence."""
     settings, count = spec.reconstruction, spec.reconstruction.plain_tokens
@@ -140,14 +150,17 @@ def _reconstruction_faults(spec: RunSpec) -> Iterator[Fault]:
         for name, declared in Reconstruction.model_fields.items():
             if (value := getattr(settings, name)) != declared.default:
                 yield Fault(name, value, "needs plain tokens: give plain_tokens, 40 for example")
-        if spec.privacy.mechanism == "words" and not spec.privacy.protects:
-            yield Fault("words", "none", "draws nothing without plain tokens: give plain_tokens, or mechanism none")
         return
     if spec.objective.generates and settings.plain_tokens_at_inference:
         yield Fault("plain_tokens_at_inference", True, "is for classifiers: others are measured on texts by themselves")
-    if spec.privacy.mechanism != "words":
-        yield Fault("plain_tokens", count, "needs mechanism words: plain tokens are drawn as words of a text are")
-    elif spec.form is not Form.IDS:
+    if spec.privacy.mechanism == "none" and settings.plain_as is not None:
+        yield from _faults_behind_others(spec)
+    elif spec.privacy.mechanism != "words":
+        why = "needs mechanism words, or plain_as: plain tokens are drawn as words of a text are, or of its entities"
+        yield Fault("plain_tokens", count, why)
+    elif settings.plain_as is not None:
+        yield Fault("plain_as", settings.plain_as, "must be left out with mechanism words: they are drawn as the texts")
+    if spec.form is not Form.IDS:
         yield Fault("plain_tokens", count, "needs bottom 0, or the text cut, and a frozen bottom: ids are released")
     if count * settings.plain_sequences > MAX_PLAIN_INDICES:
         yield Fault(

@@ -30,7 +30,6 @@ PRIVACY: Final = "Privacy"
 """The topic of these settings."""
 
 ALL_WORDS: Final = "all"
-NO_WORDS: Final = "none"
 CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
     "noun": ("NOUN", "PROPN"),
     "verb": ("VERB", "AUX"),
@@ -150,11 +149,6 @@ class PrivacySpec(SpecFamily):
         return False
 
     @property
-    def protects(self) -> bool:
-        """Whether anything of a text is hidden."""
-        return True
-
-    @property
     def replaces(self) -> bool:
         """Whether tokens, or words, are replaced by others, and no row with noise leaves."""
         return self.mechanism in ("text-to-text", "words")
@@ -195,11 +189,6 @@ class NoPrivacy(PrivacySpec):
     """The explicit decision to release texts as they are."""
 
     mechanism: Literal["none"] = "none"
-
-    @property
-    def protects(self) -> bool:
-        """See `PrivacySpec.protects`."""
-        return False
 
     @property
     def eta(self) -> float:
@@ -323,9 +312,8 @@ class WordDraw(SettingsSpec):
     words: tuple[str, ...] = setting(
         ("noun", "verb", "pronoun", "preposition"),
         help="Which words are replaced: categories, or tags of Universal Dependencies, with commas between them; or "
-        "all. Other words leave as they are. none: plain words alone are drawn (plain_tokens), before texts whose "
-        "entities were drawn already.",
-        shown=Shown(PRIVACY, source="RAPT §IV", metavar="CATEGORY,…|all|none", default="noun,verb,pronoun,preposition"),
+        "all. Other words leave as they are.",
+        shown=Shown(PRIVACY, source="RAPT §IV", metavar="CATEGORY,…|all", default="noun,verb,pronoun,preposition"),
     )
     candidates: Literal["category", "all"] = setting(
         "category",
@@ -373,11 +361,10 @@ class WordDraw(SettingsSpec):
         known = {*CATEGORIES, *(tag.lower() for tags in CATEGORIES.values() for tag in tags)}
         if not self.words:
             raise ValueError(f"words must name one category at least: {', '.join(CATEGORIES)}, or all")
-        for alone in (ALL_WORDS, NO_WORDS):
-            if alone in self.words and len(self.words) > 1:
-                raise ValueError(f"words must be {alone}, or categories, not both")
+        if ALL_WORDS in self.words and len(self.words) > 1:
+            raise ValueError("words must be all, or categories, not both")
         for name in self.words:
-            if name not in {*known, ALL_WORDS, NO_WORDS}:
+            if name not in known and name != ALL_WORDS:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(CATEGORIES)}, or all"
                 raise ValueError(f"words: there is no category {name!r}: {hint}")
@@ -394,8 +381,8 @@ class WordDraw(SettingsSpec):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """Categories, or tags, of the words that are replaced, plain words among them."""
-        return tuple(CATEGORIES) if self.words in ((ALL_WORDS,), (NO_WORDS,)) else self.words
+        """Categories, or tags, of the words that are replaced."""
+        return tuple(CATEGORIES) if self.words == (ALL_WORDS,) else self.words
 
 
 class Words(WordDraw, _Noise):
@@ -408,11 +395,6 @@ class Words(WordDraw, _Noise):
     """
 
     mechanism: Literal["words"] = "words"
-
-    @property
-    def protects(self) -> bool:
-        """See `PrivacySpec.protects`: plain words are public, and no part of a text."""
-        return self.words != (NO_WORDS,)
 
     @property
     def place(self) -> Place:

@@ -100,10 +100,6 @@ IDENTIFYING: Final = tuple(kind for kind, _ in _MARKS)
 _CATEGORY_OF: Final = {tag: name for name, tags in CATEGORIES.items() for tag in tags}
 
 
-UNTAGGED: Final = ""
-"""Of words that leave as they are, whatever part of speech they are: no group has this tag."""
-
-
 def clear_kind(word: Word) -> str:
     """What a word that leaves as it is is counted under: its category, or what identifies people more often."""
     for kind, mark in _MARKS:

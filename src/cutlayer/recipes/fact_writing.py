@@ -18,7 +18,6 @@ from cutlayer.core import Cut, CutlayerWarning, DataError, Spec
 from cutlayer.customer import Client, EntityMap, Objective, Reconstruction, Sampling, TrainSpec, TuningSpec
 from cutlayer.data import UNCUT, Dataset, Facts, read_webnlg
 from cutlayer.privacy import NoPrivacy, PrivacySpec
-from cutlayer.privacy.spec import NO_WORDS
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.measures.bleu import Counts, bleu_counts, bleu_gain, corpus_bleu
@@ -157,8 +156,8 @@ class FactCell(Cell):
             learnt = _protected(client, rows, train + dev, privacy)
             result = client.finetune(
                 _pairs(learnt.rows[: len(train)]), dev=_pairs(learnt.rows[len(train) :]), objective=Objective.LM,
-                privacy=self._behind_plain_words(lab, eta), cut=Cut(bottom=None, tail=0), tuning=self.tuning,
-                training=self.training, reconstruction=self.arm.reconstruction, seed=self.seed,
+                privacy=NoPrivacy(), cut=Cut(bottom=None, tail=0), tuning=self.tuning,
+                training=self.training, reconstruction=self._reconstruction(learnt.map), seed=self.seed,
                 out=lab.scratch(self), progress=lab.progress,
             )  # fmt: skip
             asked = _protected(client, [(each.source,) for each in (*seen, *unseen)], seen + unseen, privacy)
@@ -223,11 +222,10 @@ class FactCell(Cell):
 
         return lab.once((type(self), replacement, self.files, self.limits, share), found)
 
-    def _behind_plain_words(self, lab: Lab, eta: float | None) -> PrivacySpec:
-        """Of texts whose entities were drawn already: nothing, but for public words before them."""
-        if eta is None or not self.arm.reconstruction.plain_tokens:
-            return NoPrivacy()
-        return self._replacement().privacy(eta, lab).model_copy(update={"words": (NO_WORDS,)})
+    def _reconstruction(self, made: EntityMap | None) -> Reconstruction:
+        """Public words before texts, drawn as entities' words were."""
+        asked = self.arm.reconstruction
+        return asked.model_copy(update={"plain_as": made.job}) if made is not None and asked.plain_tokens else asked
 
     def _replacement(self) -> Replacement:
         if self.arm.candidates is None:

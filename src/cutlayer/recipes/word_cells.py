@@ -48,12 +48,9 @@ class PlainWordsCell(Cell):
 
     def run(self, lab: Lab) -> Listed:
         reading = self.replacement.reading(lab)
-        spec = FinetuneSpec(
-            privacy=self.replacement.privacy(1.0, lab), cut=Cut(bottom=None), reconstruction=self.reconstruction
-        )
-        plain = plain_words(settle(spec), reading)
-        if plain is None:
-            raise TypeError("plain words were asked for")
+        privacy = self.replacement.privacy(1.0, lab)
+        spec = FinetuneSpec(privacy=privacy, cut=Cut(bottom=None), reconstruction=self.reconstruction)
+        plain = plain_words(settle(spec), privacy, reading)
         words = [reading.dictionary.lexicon.word(name) for name in plain.names[0].tolist()]
         return Listed(
             words=tuple(word.form for word in words), categories=tuple(CATEGORY_OF[word.tag] for word in words)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cutlayer.core import Cut, PrivacyError, Ragged, Tokens
+from cutlayer.core import ConfigError, Cut, PrivacyError, Ragged, Tokens
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
 from cutlayer.customer.reading import WordReading, reading_of
@@ -98,6 +98,8 @@ def test_plain_words_take_no_room_of_a_text_that_the_model_has_room_for(
     second = [["w77"] * count for count in reversed(counts)]
     both = tuple([" ".join(text) for text in side] for side in (texts, second)[:columns])
     alone = pieces(both)
+    with pytest.raises(ConfigError, match="leave no room for a text"):
+        pieces(both, preceding=torch.full((len(counts),), MAX_LENGTH - (sides[1] if sides else 0)))
     most = sum(sides) if sides else max(sum(rows) for rows in zip(*lengths(alone), strict=True))
     for before in (2, 10, 40):
         plain = torch.full((len(counts),), before)

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import cutlayer
 from cutlayer.attacks import Check, Measured, measure
 from cutlayer.attacks.inversion.known_pairs import known_pairs
-from cutlayer.core import ConfigError, Cut, PrecededTokens, Ragged, Stopped, Tokens
+from cutlayer.core import ConfigError, Cut, PrecededTokens, Stopped, Tokens
 from cutlayer.core.tuning import Pooling
 from cutlayer.customer import Client, Lora, Prefix, Reconstruction, Silent
 from cutlayer.customer.corpora import Corpora
@@ -30,6 +29,7 @@ from cutlayer.customer.deviations import deviations
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.handout import local_archive
 from cutlayer.customer.home import Home
+from cutlayer.customer.plan import warn_of_lost_ends
 from cutlayer.customer.results import FinetuneResult
 from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.customer.validate import validate
@@ -432,23 +432,34 @@ def test_a_text_that_plain_words_leave_no_room_for_is_refused(client: Client, pr
     assert client.home.ledger.is_empty()
 
 
-def test_words_of_many_pieces_that_leave_no_room_are_refused(roads: Roads) -> None:
-    """Found by drawing them, before anything leaves."""
-    training = roads.privatizing.training
-    dictionary = training.space.dictionary
-    assert dictionary is not None
-    whole = dictionary.pieces
+@pytest.mark.parametrize("text", ["A house.", ""])
+def test_words_of_many_pieces_that_leave_no_room_are_refused(text: str, tmp_path: Path) -> None:
+    """Found by drawing them, before anything leaves; of a text without words, too, which would be too long as well."""
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, "starter", Cut(bottom=0))
+    few = archive.manifest.template.model_copy(update={"max_length": 48})
+    short = replace(archive, manifest=archive.manifest.model_copy(update={"template": few}))
+    settings = {"privacy": Words(eta=60.0), "reconstruction": Reconstruction(plain_tokens=40), "seed": 4}
+    privatizing = run_privatizing(short, home, run_spec(eta=1.0).model_copy(update=settings))
+    with pytest.raises(ConfigError, match="leave no room for a text: of 46 tokens that fit the model up to"):
+        privatizing.training.shape(privatizing.reading.read(Dataset(((text,),)), max_content=200))
 
-    def pieces(columns: tuple[list[str], ...], *, preceding: Tensor | None = None) -> tuple[Ragged, ...]:
-        if preceding is None:
-            return whole(columns)
-        return tuple(each.first(each.lengths.minimum(preceding)) for each in whole(columns))
 
-    cut = replace(dictionary, pieces=pieces)
-    training.space = replace(training.space, dictionary=cut)
-    vars(training).pop("_dictionary", None)
-    with pytest.raises(ConfigError, match="nothing of its own would leave"):
-        training.shape(roads.tokens)
+def test_a_tokenizer_that_makes_fewer_pieces_behind_a_blank_cuts_nothing(tmp_path: Path) -> None:
+    """A first word has a blank before it behind plain words, and by byte-level pieces may be fewer: nothing is lost."""
+    home = Home(give_secret(tmp_path / "own"))
+    archive = local_archive(home, "starter-decoder", Cut(bottom=None, tail=0))
+    texts = Dataset(tuple((f"{word} was there, and nobody else.",) for word in ("Zebulon", "Ferdinand", "Marguerite")))
+    given = {"privacy": Words(eta=60.0), "reconstruction": Reconstruction(plain_tokens=10), "seed": 4}
+    spec = run_spec(objective="lm", eta=1.0).model_copy(update=given)
+    privatizing = run_privatizing(archive, home, spec)
+    tokens = privatizing.reading.read(texts, max_content=200)
+    behind, alone = (each.shape(tokens) for each in (privatizing.training, privatizing.privatizer))
+    assert isinstance(behind, PrecededTokens)
+    assert (behind.parted()[1].segments[0].lengths < alone.segments[0].lengths).any(), "fewer pieces"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_lost_ends(spec, archive, privatizing, tokens)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +475,9 @@ def test_words_of_many_pieces_that_leave_no_room_are_refused(roads: Roads) -> No
             "reconstruction_vocabulary = 9: must be at least 10, one for each plain word",
         ),
         ({"plain_tokens_at_inference": True}, {}, "plain_tokens_at_inference = True: needs plain tokens"),
-        ({"plain_tokens": 40}, {"eta": 6.0}, "plain_tokens = 40: needs mechanism words"),
+        ({"plain_tokens": 40}, {"eta": 6.0}, "plain_tokens = 40: needs mechanism words, or plain_as"),
+        ({"plain_tokens": 40, "plain_as": "0f"}, {}, "plain_as = '0f': must be left out with mechanism words"),
+        ({"plain_as": "0f"}, {}, "plain_as = '0f': needs plain tokens"),
         ({"plain_tokens": 40}, {"bottom": 1}, "plain_tokens = 40: needs bottom 0, or the text cut"),
         ({"plain_tokens": 40, "plain_sequences": 30}, {}, "plain_sequences = 30: make more than 1024 words"),
         (

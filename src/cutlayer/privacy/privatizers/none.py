@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import Deviation, Fault, Guarantee, Tokens
+from cutlayer.core import Deviation, Fault, Guarantee, PrecededTokens, Tokens
 from cutlayer.privacy.context import Excerpts
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.release import Release
 from cutlayer.privacy.spec import PrivacySpec
+
+_BLOCK = 1_000
+"""Texts before which words are drawn at once."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Public words before texts that leave as they are.
+
+    Attributes:
+        words: Draws them.
+        cut: Texts without the end for which a model has no position behind so many tokens, `[n]`.
+        cut_as: Names what is cut.
+    """
+
+    words: WordsPrivatizer
+    cut: Callable[[Tokens, Tensor], Tokens]
+    cut_as: str
+
+    @property
+    def _context(self) -> bytes:
+        """Tells releases behind these words from others."""
+        plain = b"" if self.words.plain is None else self.words.plain.context
+        return f"{self.words.spec.identity} {self.cut_as} ".encode() + plain
+
+    def release(self, release: Release, texts: Tokens) -> Release:
+        """Texts, which are released as they are, behind the words that are drawn for each by its name."""
+        return release.carried_as(self.tokens(release, texts), self._context)
+
+    def tokens(self, release: Release, texts: Tokens) -> PrecededTokens:
+        """Token ids of the same.
+
+        Args:
+            release: Names the texts.
+            texts: `n` texts.
+        """
+        words = self.words.plain_before(release.carried_as(texts, self._context))
+        return words.followed_by(self.cut(texts, words.segments[0].lengths))
 
 
 @PRIVATIZERS.add("none")
 class NoPrivacyPrivatizer(Privatizer):
-    """Releases texts as they are: an event in the ledger with eta = ∞, not an absence of one."""
+    """Releases texts as they are: an event in the ledger with eta = ∞, not an absence of one.
+
+    Attributes:
+        behind: Public words before each text, where there are any.
+    """
+
+    behind: Behind | None = None
+
+    def preceded_by(self, behind: Behind) -> NoPrivacyPrivatizer:
+        """The same for texts behind public words, which are drawn, and charged to nobody.
+
+        Args:
+            behind: The words.
+        """
+        other = copy.copy(self)
+        other.behind = behind
+        return other
 
     @classmethod
     def faults(cls, spec: PrivacySpec, space: Space) -> Iterator[Fault]:
@@ -46,4 +102,13 @@ class NoPrivacyPrivatizer(Privatizer):
     ) -> Release:
         """See `Privatizer.tokens`: the texts, untouched."""
         release = self._name(tokens, labels, look, excerpts).release
-        return replace(release, replaced=torch.zeros(len(release), dtype=torch.int64), pending=None)
+        release = replace(release, replaced=torch.zeros(len(release), dtype=torch.int64), pending=None)
+        return release if self.behind is None else self.behind.release(release, tokens)
+
+    def shape(self, tokens: Tokens) -> Tokens:
+        """See `Privatizer.shape`: with what plain words became before each text."""
+        if self.behind is None or not len(tokens):
+            return tokens
+        blocks = [tokens.select(some) for some in torch.arange(len(tokens)).split(_BLOCK)]
+        named = [self._name(each, None, None, None).release for each in blocks]
+        return PrecededTokens.concatenate([self.behind.tokens(*each) for each in zip(named, blocks, strict=True)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededTokens, Tokens
+from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededTokens, Ragged, Tokens
 from cutlayer.privacy.context import NAME_BYTES, Excerpts
 from cutlayer.privacy.drawn_words import DrawnWords, Kept, Written
 from cutlayer.privacy.layout import TextMajor
@@ -31,7 +30,6 @@ from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, fol
 _BLOCK_WORDS = 2**16
 _COMPUTED = "Holds up to the precision of fp64, in which the probabilities of words are computed."
 _BLANKS = ("", " ", "\n")
-_AS_THEY_ARE = "Texts are released as they are, behind public words that are drawn: the vendor reads them."
 _MOST_PIECES = 2**8 - 1
 """Of a plain word: what is told of it is a byte."""
 
@@ -180,8 +178,6 @@ class WordsPrivatizer(Privatizer):
         return own + self._common_deviations
 
     def _noise_guarantee(self) -> Guarantee:
-        if not self.spec.protects:
-            return Guarantee.nothing(_AS_THEY_ARE)
         unit = f"words of table {self._dictionary.vocabulary.unit}"
         stated = self.mechanism.guarantee(eta=self.spec.eta, space=unit, per="word")
         if not self.spec.exponential:
@@ -190,8 +186,6 @@ class WordsPrivatizer(Privatizer):
         return stated.model_copy(update={"caveats": tuple(caveats)})
 
     def _caveats(self) -> tuple[str, ...]:
-        if not self.spec.protects:
-            return ()
         grouping = self._dictionary.vocabulary.grouping
         kept = "all words" if grouping.all_tags else f"words of the categories {', '.join(grouping.names)}"
         return (
@@ -212,9 +206,7 @@ class WordsPrivatizer(Privatizer):
         return self._dictionary.vocabulary.table
 
     def _etas(self, tokens: Tokens, texts: TextMajor, labels: Tensor | None) -> Tensor:
-        """Words in clear are charged nothing, no budget being about them, unless nothing is drawn of any text."""
-        if not self.spec.protects:
-            return torch.full((len(texts.values),), math.inf, dtype=torch.float64)
+        """Words in clear are charged nothing: no budget is about them."""
         eta = torch.tensor(self.spec.eta, dtype=torch.float64)
         return torch.where(self._distinct(texts.values).drawn, eta, 0.0)
 
@@ -262,16 +254,7 @@ class WordsPrivatizer(Privatizer):
         for number in block.unique().tolist():
             named = self._name(tokens.select((block == number).nonzero()[:, 0]), None, None, None)
             drawn.append(self._kept.found(named) or self._kept.written(named, self._written(named)))
-        if not drawn:
-            return tokens
-        whole = Tokens.concatenate([each.payload for each in drawn])
-        told = [each.payload for each in drawn if isinstance(each.payload, PrecededTokens)]
-        if not told:
-            return whole
-        preceding, sequences = (
-            torch.cat([getattr(each, name) for each in told]) for name in ("preceding", "sequences")
-        )
-        return PrecededTokens(whole.segments, preceding, sequences)
+        return PrecededTokens.concatenate([each.payload for each in drawn]) if drawn else tokens
 
     def tokens(
         self,
@@ -316,21 +299,28 @@ class WordsPrivatizer(Privatizer):
         if self.plain is None:
             return Written(Tokens(self._dictionary.pieces(columns)), replaced)
         preceding = self._preceding(self.plain, drawn, columns[0])
-        before = preceding.sum(1)
-        ids = self._dictionary.pieces(columns, preceding=before)
-        own = torch.stack([side.lengths for side in ids]).sum(0) - before
-        if ((own <= 0) & (texts.per_text > 0)).any():
-            raise ConfigError(
-                [Fault("plain_tokens", self.plain.count, "leave no room for a text: nothing of its own would leave")],
-                remedy="Use fewer plain tokens, or a model with more positions.",
-            )
-        if int(preceding.max()) > _MOST_PIECES:
-            raise ConfigError(
-                [Fault("plain_tokens", self.plain.count, f"became a word of more than {_MOST_PIECES} pieces")],
-                remedy="Leave such words out of the vocabulary.",
-            )
+        ids = self._dictionary.pieces(columns, preceding=preceding.sum(1))
         payload = PrecededTokens(ids, preceding, self._sequences(self.plain, named)) if self.told else Tokens(ids)
         return Written(payload, replaced)
+
+    def plain_before(self, release: Release) -> PrecededTokens:
+        """Plain words alone, drawn to stand before texts that this does not draw.
+
+        Args:
+            release: Of `n` texts, by whose names each has draws of its own.
+
+        Returns:
+            Token ids of the words before each text.
+        """
+        if self.plain is None:
+            raise TypeError("there are no plain words")
+        none = Tokens((Ragged.from_lists([[]] * len(release)),))
+        etas, names = torch.empty(0, dtype=torch.float64), np.empty((0, NAME_BYTES), dtype=np.uint8)
+        named = Named(release, TextMajor.of(none), etas, names)
+        drawn = self._drawn(named)
+        preceding = self._preceding(self.plain, drawn, drawn.texts)
+        ids = self._dictionary.pieces((drawn.texts,), preceding=preceding.sum(1))
+        return PrecededTokens(ids, preceding, self._sequences(self.plain, named))
 
     def _sequences(self, plain: PlainWords, named: Named) -> Tensor:
         """`[n]` int64: the plain words before each item, chosen by the customer's secret."""
@@ -353,7 +343,13 @@ class WordsPrivatizer(Privatizer):
         owner = torch.arange(len(texts)).repeat_interleave(ends.lengths)
         word = torch.searchsorted(words.flatten(), ends.values - 1 + room * owner, right=True)
         of_plain = word < (owner + 1) * plain.count
-        return torch.bincount(word[of_plain], minlength=words.numel()).reshape(words.shape)
+        preceding = torch.bincount(word[of_plain], minlength=words.numel()).reshape(words.shape)
+        if int(preceding.max()) > _MOST_PIECES:
+            raise ConfigError(
+                [Fault("plain_tokens", plain.count, f"became a word of more than {_MOST_PIECES} pieces")],
+                remedy="Leave such words out of the vocabulary.",
+            )
+        return preceding
 
     def drawn(self, tokens: Tokens) -> DrawnWords:
         """What became of each word, item by item; an audit compares it with what attacks read.
@@ -448,8 +444,7 @@ class WordsPrivatizer(Privatizer):
     @property
     def name(self) -> str:
         """See `Privatizer.name`."""
-        name = super().name if self.spec.protects else f"{super().name}, plain ones alone"
-        return f"{name}, exponential" if self.spec.exponential else name
+        return f"{super().name}, exponential" if self.spec.exponential else super().name
 
     @cached_property
     def _exponential(self) -> Exponential:
