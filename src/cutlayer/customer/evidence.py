@@ -324,7 +324,7 @@ class Evidence:
             transcript=recorded.released.transcript,
             knowledge=knowledge,
             tokens=truth if bool(hidden.all()) else truth.only(hidden),
-            trained=recorded.trained.only(hidden) if steps_crossed and words is None else None,
+            trained=recorded.trained.only(hidden) if steps_crossed and not recorded.predicts_released else None,
             said=recorded.said if steps_crossed else None,
             labels=labels,
             classes=classes,

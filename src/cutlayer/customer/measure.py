@@ -237,7 +237,7 @@ def _tokens_trained_on(recorded: RecordedRun, some: _Steps) -> Outcome:
     """Share of these steps' tokens that the vendor reads from gradients, by the tail as it was handed out."""
     if recorded.spec.sends_pairs:
         return NotApplicable(attack="tail-gradient", reason=_SENT)
-    if recorded.numbers is not None:
+    if recorded.predicts_released:
         reason = "What is predicted are the tokens that left: gradients name no others."
         return NotApplicable(attack="tail-gradient", reason=reason)
     stream = recorded.predicted

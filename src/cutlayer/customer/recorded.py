@@ -183,6 +183,11 @@ class RecordedRun:
         return TokenTruth(stream.tokens, steps=stream.steps)
 
     @property
+    def predicts_released(self) -> bool:
+        """Whether what is predicted are tokens that left: where words were drawn, if only plain ones before texts."""
+        return self.numbers is not None or self.spec.reconstruction.plain_tokens > 0
+
+    @property
     def labels(self) -> LabelTruth | None:
         """The true labels, whatever losses were computed from; `None` where there are none."""
         if not isinstance(self.rows, Labelled):
