@@ -72,7 +72,7 @@ def summarise(recorded: RecordedRun, utility: Score | None, facts: Facts, *, tol
     stream = recorded.in_words
     inversion = measure("nearest-neighbour", stream.transcript, knowledge=stream.knowledge, truth=recorded.words)
     privacy = inversion.privacy if isinstance(inversion, Measured) else None
-    uncovered = (_GRADIENTS_NAME,) if recorded.spec.objective.generates and recorded.numbers is None else ()
+    uncovered = (_GRADIENTS_NAME,) if recorded.spec.objective.generates and not recorded.predicts_released else ()
     caveats = (*facts.guarantee.caveats, *uncovered, *facts.caveats)
     common = dict(facts.values) | {
         "guarantee": facts.guarantee.model_copy(update={"caveats": caveats}),
