@@ -243,6 +243,14 @@ def test_a_gain_is_of_the_same_rows_and_none_of_the_same_texts():
 # ---------------------------------------------------------------- Table IV
 
 
+@pytest.mark.parametrize(("found", "kept"), [(True, "nf4"), (False, None)])
+def test_a_larger_model_is_kept_in_nf4_where_there_is_a_gpu(found, kept, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+    assert SHIPPED.larger.quantization == kept
+    for said in ("nf4", None):
+        assert SHIPPED.larger.model_copy(update={"quantize": said}).quantization == said
+
+
 @pytest.mark.slow
 def test_a_larger_model_learns_from_words_of_another_models_vectors(data, tmp_path):
     pytest.importorskip("bitsandbytes", reason="extra `qlora` is not installed")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 
 from cutlayer.core import Spec
@@ -176,15 +177,23 @@ class LargerSpec(Spec):
 
     Attributes:
         model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
-        quantize: How the vendor keeps the weights of its blocks, where not in fp32; the paper does in NF4 (QLoRA).
+        quantize: How the vendor keeps the weights of its blocks, where not in fp32; the paper does in NF4 (QLoRA). auto:
+            in NF4 where there is a GPU, on which it is fast.
         method: Of tuning.
         arms: Of Table III, the unprotected one first.
     """
 
     model: str
-    quantize: Quantization | None = None
+    quantize: Quantization | Literal["auto"] | None = "auto"
     method: str
     arms: tuple[str, ...] = Field(min_length=2)
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """See `quantize`."""
+        if self.quantize != "auto":
+            return self.quantize
+        return "nf4" if torch.cuda.is_available() else None
 
 
 @dataclass(frozen=True)
@@ -425,7 +434,7 @@ def table_4(of: Utility) -> Part:
     titles = {name: arm.title for name, arm in arms.items()}
     trainings, tuning = of.trainings(), of.asked.methods[asked.method]
     larger = {
-        "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantize, "attacks": (),
+        "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantization, "attacks": (),
         "kept": False, "training": trainings.training(tuning, asked.model), **trainings.told(tuning, asked.model),
     }  # fmt: skip
 
@@ -438,7 +447,7 @@ def table_4(of: Utility) -> Part:
     claims = gains.claims(told, titles, [f"{asked.model}, {100 * share:g} % replaced" for share in of.asked.replaced])
     said = {
         "arms": Axis("arm", "arm", titles), "over": Axis("over", "than", titles),
-        "model": f"{asked.model} in {(asked.quantize or 'fp32').upper()}", "space": of.asked.space,
+        "model": f"{asked.model} in {(asked.quantization or 'fp32').upper()}", "space": of.asked.space,
     }  # fmt: skip
     printed = [{**line, "eta": PAPER["table_4"]["eta"]} for line in PAPER["table_4"]["lines"]]
     stated = Stated.lines(printed, percent=("UA",))
