@@ -177,8 +177,8 @@ class LargerSpec(Spec):
 
     Attributes:
         model: An embedded model's name, a local folder or a hub id; words have their vectors from `utility.space`.
-        quantize: How the vendor keeps the weights of its blocks, where not in fp32; the paper does in NF4 (QLoRA). auto:
-            in NF4 where there is a GPU, on which it is fast.
+        quantize: How the vendor keeps the weights of its blocks, where not in fp32; the paper does in NF4 (QLoRA).
+            auto: in NF4 where there is a GPU, on which it is fast.
         method: Of tuning.
         arms: Of Table III, the unprotected one first.
     """
@@ -434,8 +434,8 @@ def table_4(of: Utility) -> Part:
     titles = {name: arm.title for name, arm in arms.items()}
     trainings, tuning = of.trainings(), of.asked.methods[asked.method]
     larger = {
-        "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantization, "attacks": (),
-        "kept": False, "training": trainings.training(tuning, asked.model), **trainings.told(tuning, asked.model),
+        "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantization,
+        "attacks": (), "kept": False, "training": trainings.training(tuning, asked.model), **trainings.told(tuning, asked.model),
     }  # fmt: skip
 
     def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:
