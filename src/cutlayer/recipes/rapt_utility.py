@@ -435,7 +435,8 @@ def table_4(of: Utility) -> Part:
     trainings, tuning = of.trainings(), of.asked.methods[asked.method]
     larger = {
         "source": asked.model, "model": lab.model(asked.model).fingerprint, "quantize": asked.quantization,
-        "attacks": (), "kept": False, "training": trainings.training(tuning, asked.model), **trainings.told(tuning, asked.model),
+        "attacks": (), "kept": False, "training": trainings.training(tuning, asked.model),
+        **trainings.told(tuning, asked.model),
     }  # fmt: skip
 
     def cell(method: str, name: str, share: float | None, task: str) -> WordTrainingCell:
