@@ -9,7 +9,7 @@ from cutlayer.core import Cut
 from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.home import Home
 from cutlayer.customer.order import Order
-from cutlayer.customer.plain import cut_behind, plain_words
+from cutlayer.customer.plain import plain_words
 from cutlayer.customer.reading import Reading, pair_lengths, reading_of
 from cutlayer.customer.settings import Objective, RunSpec
 from cutlayer.models import Archive
@@ -172,6 +172,7 @@ def _behind_others(
     if not isinstance(drawer, WordsPrivatizer):
         raise TypeError("words are drawn by their privatizer")
     plain = plain_words(spec, privacy, words)
-    cut_as = f"{archive.tokenizing} {spec.tuning.positions} {archive.template.max_length}"
-    behind = Behind(drawer.preceded_by(plain, told=True), cut_behind(spec, archive), cut_as)
+    template = archive.template.behind(spec.tuning.positions)
+    limits = None if template.max_length is None else (template.max_content(1), template.max_content(2))
+    behind = Behind(drawer.preceded_by(plain, told=True), limits)
     return Privatizing(reading, privatizer, privatizer.preceded_by(behind), plain)

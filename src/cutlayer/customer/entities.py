@@ -196,7 +196,8 @@ def protect(
         mentions=sum(map(len, mentions)),
         clear=dict(sorted(sum(clear, Counter[str]()).items())),
         own=own,
-        privacy=privacy.model_dump(mode="json"),
+        privacy=_wherever(privacy).model_dump(mode="json"),
+        vocabulary=privacy.vocabulary_digest,
     )
     _warn(made)
     frame = NewFrame(
@@ -214,6 +215,12 @@ def protect(
     left = iter(released)
     by_row = [tuple(next(left) for _ in row) for row in rows]
     return Protected([row[0] for row in by_row] if isinstance(texts[0], str) else by_row, made)
+
+
+def _wherever(privacy: Words) -> Words:
+    """The same, whichever folder is the present one."""
+    file = privacy.vocabulary
+    return privacy if file is None else privacy.model_copy(update={"vocabulary": file.resolve()})
 
 
 def _rows(texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Row]:

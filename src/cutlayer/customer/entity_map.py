@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from cutlayer.core import DataError
 from cutlayer.customer.home import Home, write_bytes
 from cutlayer.customer.stand_ins import Spellings, put_back
@@ -29,6 +31,7 @@ class EntityMap:
         clear: By kind, how many words stand outside entities and left as they are.
         own: Of each text, or row of texts, what it writes otherwise than `words` do.
         privacy: How words were drawn, as JSON; `None` of a job of before this was kept.
+        vocabulary: Digest of the customer's own file of words that might come out; `None` where there was none.
     """
 
     job: str
@@ -40,6 +43,7 @@ class EntityMap:
     clear: Mapping[str, int]
     own: Sequence[Mapping[str, str]] = field(default=(), repr=False)
     privacy: Mapping[str, Any] | None = None
+    vocabulary: str | None = None
 
     def restore(self, answer: str, *, row: int | None = None, job: str | None = None) -> str:
         """An answer with the entities' own words in it.
@@ -75,13 +79,16 @@ class EntityMap:
         """How words were drawn.
 
         Raises:
-            DataError: The map does not say: an earlier version made it.
+            DataError: The map does not say, since another version made it; or the vocabulary was written anew.
         """
-        if self.privacy is None:
-            raise DataError(
-                f"The map of job {self.job} does not say how its words were drawn.", remedy="Protect the texts anew."
-            )
-        return Words.model_validate(self.privacy)
+        anew = "Protect the texts anew."
+        try:
+            privacy = Words.model_validate(self.privacy)
+        except ValidationError:
+            raise DataError(f"The map of job {self.job} does not say how its words were drawn.", remedy=anew) from None
+        if privacy.vocabulary_digest != self.vocabulary:
+            raise DataError(f"{privacy.vocabulary} holds other words than when job {self.job} drew.", remedy=anew)
+        return privacy
 
     @cached_property
     def _everywhere(self) -> Spellings:

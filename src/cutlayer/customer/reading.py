@@ -235,11 +235,10 @@ def reading_of(
             own = own_tokens(template.max_content(len(columns), max_length), template, before, segments=len(columns))
             return shortened(texts, own, preceding=preceding).segments
         source, *target = (Tokens((side,)) for side in texts.segments)
-        own = own_tokens(sides[0], template, before + sides[1], segments=2)
-        return (
-            *shortened(source, own, preceding=preceding).segments,
-            *(side for each in target for side in shortened(each, sides[1]).segments),
-        )
+        written = [side for each in target for side in shortened(each, sides[1]).segments]
+        others = written[0].lengths if written else sides[1]
+        own = own_tokens(sides[0], template, before + others, segments=2)
+        return (*shortened(source, own, preceding=preceding).segments, *written)
 
     def piece_ends(texts: list[str]) -> Ragged:
         encoded = archive.tokenizer(

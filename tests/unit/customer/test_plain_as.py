@@ -71,7 +71,15 @@ def made(drawn: Words, model: Path, folder: Path, **changes: Any) -> tuple[Priva
     """A run's privatizers after a job of `protect`."""
     home = Home(give_secret(folder / "own"))
     job = EntityMap(
-        "0f" * 16, {}, drawn=0, replaced=0, numbered=0, mentions=0, clear={}, privacy=drawn.model_dump(mode="json")
+        "0f" * 16,
+        {},
+        drawn=0,
+        replaced=0,
+        numbered=0,
+        mentions=0,
+        clear={},
+        privacy=drawn.model_dump(mode="json"),
+        vocabulary=drawn.vocabulary_digest,
     )
     job.save(home)
     archive = local_archive(home, str(model), Cut(bottom=0))
@@ -236,3 +244,35 @@ def test_what_does_not_go_with_them(client: Client, changes: dict[str, Any], nam
     with pytest.raises(ConfigError, match=named):
         client.finetune(TRAIN, test=TEST, training=TRAINING, seed=SEED, **given)
     assert client.home.ledger.is_empty()
+
+
+def test_texts_that_leave_no_room_are_refused_before_anything_leaves(
+    client: Client,
+    drawn: Words,
+    tmp_path: Path,  # noqa: F811
+) -> None:
+    """They are read as they left, so that none is cut behind plain words: by itself such a text fits."""
+    long = Dataset((*TRAIN.texts, (" ".join(["w1"] * 62),)), (*(TRAIN.labels or ()), "a"))
+    with pytest.raises(
+        ConfigError, match=r"of 62 tokens leaves no room for plain words, which are up to \d+ of the 59"
+    ):
+        finetune(client, drawn, rows=long)
+    assert not [frame for frame in client.ledger.frames() if not frame.run.startswith("protect/")]
+
+
+def test_words_of_a_vocabulary_that_was_written_anew_are_no_jobs_words(client: Client, drawn: Words) -> None:  # noqa: F811
+    job = client.protect(texts_of(TRAIN), ENTITIES, privacy=drawn).map.job
+    file = drawn.vocabulary
+    assert file is not None
+    file.write_text(file.read_text() + "more\tNOUN\t1\n")
+    with pytest.raises(DataError, match=f"holds other words than when job {job} drew"):
+        finetune_again(client, job)
+
+
+@pytest.mark.parametrize(
+    "told", [[], {"mechanism": "vector", "eta": 1.0}, {"mechanism": "words", "eta": 1.0, "new": 1}]
+)
+def test_a_map_of_another_version_says_nothing(told: Any) -> None:
+    made_of = EntityMap("0f" * 16, {}, drawn=0, replaced=0, numbered=0, mentions=0, clear={}, privacy=told)
+    with pytest.raises(DataError, match="does not say how its words were drawn"):
+        _ = made_of.drawn_as

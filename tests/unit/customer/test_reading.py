@@ -100,7 +100,7 @@ def test_plain_words_take_no_room_of_a_text_that_the_model_has_room_for(
     alone = pieces(both)
     with pytest.raises(ConfigError, match="leave no room for a text"):
         pieces(both, preceding=torch.full((len(counts),), MAX_LENGTH - (sides[1] if sides else 0)))
-    most = sum(sides) if sides else max(sum(rows) for rows in zip(*lengths(alone), strict=True))
+    most = max(sum(rows) for rows in zip(*lengths(alone), strict=True))
     for before in (2, 10, 40):
         plain = torch.full((len(counts),), before)
         first, *others = pieces((["w88 " * before + text for text in both[0]], *both[1:]), preceding=plain)
@@ -112,5 +112,5 @@ def test_plain_words_take_no_room_of_a_text_that_the_model_has_room_for(
             if before + most <= MAX_LENGTH:
                 assert own == whole
                 assert [each[number].tolist() for each in others] == [each[number].tolist() for each in alone[1:]]
-            elif not sides and before + sum(len(each[number]) for each in alone) > MAX_LENGTH:
+            elif before + sum(len(each[number]) for each in alone) > MAX_LENGTH:
                 assert int(rows[number]) == MAX_LENGTH, "it has all that the model has left"

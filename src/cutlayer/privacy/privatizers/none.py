@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from cutlayer.core import Deviation, Fault, Guarantee, PrecededTokens, Tokens
+from cutlayer.core import ConfigError, Deviation, Fault, Guarantee, PrecededTokens, Tokens
 from cutlayer.privacy.context import Excerpts
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
@@ -27,23 +27,20 @@ class Behind:
 
     Attributes:
         words: Draws them.
-        cut: Texts without the end for which a model has no position behind so many tokens, `[n]`.
-        cut_as: Names what is cut.
+        limits: Tokens of a row that the model takes, theirs among them: of single texts, and of pairs. `None` of a
+            model without a limit.
     """
 
     words: WordsPrivatizer
-    cut: Callable[[Tokens, Tensor], Tokens]
-    cut_as: str
-
-    @property
-    def _context(self) -> bytes:
-        """Tells releases behind these words from others."""
-        plain = b"" if self.words.plain is None else self.words.plain.context
-        return f"{self.words.spec.identity} {self.cut_as} ".encode() + plain
+    limits: tuple[int, int] | None
 
     def release(self, release: Release, texts: Tokens) -> Release:
-        """Texts, which are released as they are, behind the words that are drawn for each by its name."""
-        return release.carried_as(self.tokens(release, texts), self._context)
+        """Texts, which are released as they are, behind the words that are drawn for each by its name.
+
+        Raises:
+            ConfigError: A row is too long for the model.
+        """
+        return release.carried_as(self.tokens(release, texts), self.words.plain_context)
 
     def tokens(self, release: Release, texts: Tokens) -> PrecededTokens:
         """Token ids of the same.
@@ -52,8 +49,17 @@ class Behind:
             release: Names the texts.
             texts: `n` texts.
         """
-        words = self.words.plain_before(release.carried_as(texts, self._context))
-        return words.followed_by(self.cut(texts, words.segments[0].lengths))
+        words = self.words.plain_before(release.carried_as(texts, self.words.plain_context))
+        own = torch.stack([side.lengths for side in texts.segments]).sum(0)
+        limit = None if self.limits is None else self.limits[texts.segment_count - 1]
+        before = words.segments[0].lengths
+        if limit is not None and int((own + before).max()) > limit:
+            raise ConfigError(
+                f"A text of {int(own.max())} tokens leaves no room for plain words, which are up to "
+                f"{int(before.max())} of the {limit} that fit the model.",
+                remedy=f"Use a max_length of {max(1, limit - int(before.max()))} or less, or fewer plain tokens.",
+            )
+        return words.followed_by(texts)
 
 
 @PRIVATIZERS.add("none")

@@ -303,6 +303,13 @@ class WordsPrivatizer(Privatizer):
         payload = PrecededTokens(ids, preceding, self._sequences(self.plain, named)) if self.told else Tokens(ids)
         return Written(payload, replaced)
 
+    @property
+    def plain_context(self) -> bytes:
+        """Tells what plain words become, before texts that this does not draw, from what others do."""
+        dictionary = self._dictionary
+        parts = (self.spec.identity, self.unit, dictionary.vocabulary.fingerprint, dictionary.written_as)
+        return " ".join(parts).encode() + (b"" if self.plain is None else self.plain.context)
+
     def plain_before(self, release: Release) -> PrecededTokens:
         """Plain words alone, drawn to stand before texts that this does not draw.
 
