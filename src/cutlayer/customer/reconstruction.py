@@ -30,8 +30,8 @@ class Reconstruction(SettingsSpec):
     plain_tokens: int = setting(
         0,
         help="Public words that are put before each training text and drawn with it (mechanism words, or plain_as). "
-        "They cost no budget. Of a classifier use them with pooling mean: other heads read them, too. Nothing learns to "
-        "write them. max_length does not count them. 0: none; the paper has 40.",
+        "They cost no budget. Of a classifier use them with pooling mean: other heads read them, too. Nothing learns "
+        "to write them. max_length does not count them. 0: none; the paper has 40.",
         shown=Shown(TUNING, unit="words", source="RAPT §III-B2"),
         ge=0,
         le=MAX_PLAIN_TOKENS,

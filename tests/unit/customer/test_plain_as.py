@@ -246,16 +246,10 @@ def test_what_does_not_go_with_them(client: Client, changes: dict[str, Any], nam
     assert client.home.ledger.is_empty()
 
 
-def test_texts_that_leave_no_room_are_refused_before_anything_leaves(
-    client: Client,
-    drawn: Words,
-    tmp_path: Path,  # noqa: F811
-) -> None:
-    """They are read as they left, so that none is cut behind plain words: by itself such a text fits."""
+def test_texts_that_leave_no_room_are_refused_before_anything_leaves(client: Client, drawn: Words) -> None:  # noqa: F811
+    """None is cut behind plain words: what attacks are scored on is what left. By itself such a text fits."""
     long = Dataset((*TRAIN.texts, (" ".join(["w1"] * 62),)), (*(TRAIN.labels or ()), "a"))
-    with pytest.raises(
-        ConfigError, match=r"of 62 tokens leaves no room for plain words, which are up to \d+ of the 59"
-    ):
+    with pytest.raises(ConfigError, match=r"of 59 tokens leaves no room for plain words, .* Use a max_length of 54"):
         finetune(client, drawn, rows=long)
     assert not [frame for frame in client.ledger.frames() if not frame.run.startswith("protect/")]
 
