@@ -13,6 +13,7 @@ from cutlayer.attacks import (
     MultiRun,
     MultiRunSpec,
     Noise,
+    NotApplicable,
     TokenTruth,
     Transcript,
     View,
@@ -107,6 +108,14 @@ def test_words_that_leave_as_they_are_would_be_a_success():
     assert isinstance(counted, Measured)
     assert counted.success.n == TEXTS.total > nearest.success.n
     assert counted.success.value > nearest.success.value
+
+
+def test_where_no_word_was_drawn_there_is_nothing_to_read():
+    shown, truth, known = world(drawn(3))
+    none = dataclasses.replace(truth, uncounted=torch.ones(VOCAB, dtype=torch.bool))
+    found = measure("nearest-neighbour", shown, knowledge=known, truth=none)
+    assert isinstance(found, NotApplicable)
+    assert "No word of these texts was drawn" in found.reason
 
 
 def test_draws_of_several_runs_are_read_together():
