@@ -392,7 +392,7 @@ def test_words_in_clear_count_as_read(trained):
         ("figure-4", "comparison.ours", "[rapt, pct]", "no arm named 'pct'"),
         ("figure-9", "utility.order", "[t2t, none]", "no arm named 'none'"),
         ("table-4", "larger.arms", "[clear, t3t]", "no arm named 't3t'"),
-        ("table-5", "writing.order", "[t2t, rapt]", "no arm named 'rapt'"),
+        ("table-5", "writing.order", "[t2t, warm]", "no arm named 'warm'"),
         ("table-7", "intrinsic.without", "plane", "no arm named 'plane'"),
         ("figure-6", "categories.method", "prefixes", "no method of tuning named 'prefixes'"),
         ("figure-8", "geometry.closer", "rapd", "no arm named 'rapd'"),
