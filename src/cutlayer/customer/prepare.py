@@ -254,6 +254,7 @@ class LanguageTexts(SelfLabelled):
 
     def __init__(self, rows: Plain, spec: RunSpec, archive: Archive, reading: Reading) -> None:
         self._packing = spec.training.packing
+        self._draws_words = reading.dictionary is not None or spec.reconstruction.plain_tokens > 0
         self._pairs = rows.train.segments == 2
         if self._pairs and self._packing:
             raise ConfigError([Fault("packing", True, "must be off for pairs: a target text follows its own source")])
@@ -266,8 +267,10 @@ class LanguageTexts(SelfLabelled):
         return 2 if self._pairs else 1
 
     def _examples(self, texts: Texts) -> Examples:
-        # of drawn words the very ids: the draw of a text never changes
-        leaving = self.privatizing.of(trained=texts.trained).shape(texts.tokens)
+        leaving = texts.tokens
+        if self._draws_words:
+            privatizer = self.privatizing.of(trained=texts.trained)
+            leaving = privatizer.shape(texts.tokens)  # the very ids: the draw of a text never changes
         (ids,) = leaving.segments
         labels = self._closing.part(ids) if self._pairs else leaving
         if isinstance(leaving, PrecededTokens) and not self._pairs:
