@@ -93,8 +93,8 @@ def protect(
     shares = ", ".join(f"{kind} {count / total:.1%}" for kind, count in made.clear.items())
     output.show(f"- {made.clear_share:.1%} of {total} words stand outside entities, and are as they were: {shares}")
     output.show(f"- Job {made.job}: `cutlayer restore` puts entities back into answers")
-    kept = ("words", "own", "privacy", "vocabulary")  # the map, and how it was made
-    told = {name: value for name, value in fields(made).items() if name not in kept}
+    of_the_map = ("words", "own", "privacy", "vocabulary")
+    told = {name: value for name, value in fields(made).items() if name not in of_the_map}
     output.result({"output": str(files.output), "eta": privacy.eta, **told})
 
 
