@@ -190,10 +190,8 @@ class PrecededTokens(Tokens):
         told = [part for part in parts if isinstance(part, PrecededTokens)]
         if len(told) < len(parts):
             return whole
-        preceding, sequences = (
-            torch.cat([getattr(part, name) for part in told]) for name in ("preceding", "sequences")
-        )
-        return cls(whole.segments, preceding, sequences)
+        preceding, sequences = zip(*((part.preceding, part.sequences) for part in told), strict=True)
+        return cls(whole.segments, torch.cat(preceding), torch.cat(sequences))
 
     def followed_by(self, texts: Tokens) -> PrecededTokens:
         """These words, each row's by themselves, with a text behind each.

@@ -298,9 +298,10 @@ class WritingSpec(Spec):
 
     def weighed(self, weigh: Callable[[Reconstruction], Reconstruction]) -> Self:
         """The same with another weight of what is reconstructed."""
-        weighed = {name: {"reconstruction": weigh(arm.reconstruction)} for name, arm in self.arms.items()}
-        arms = {name: arm.model_copy(update=weighed[name]) for name, arm in self.arms.items()}
-        return self.model_copy(update={"arms": Named("arm", arms)})
+        arms = Named("arm", self.arms)
+        for name, arm in self.arms.items():
+            arms[name] = arm.model_copy(update={"reconstruction": weigh(arm.reconstruction)})
+        return self.model_copy(update={"arms": arms})
 
     def scenarios(self, lab: Lab, limits: FactLimits, said: Mapping[str, Mapping[str, Setting]]) -> Iterator[Scenario]:
         """All arms by all methods.
