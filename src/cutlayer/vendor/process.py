@@ -52,20 +52,27 @@ class VendorProcess:
         """Starts the process, and waits until it answers.
 
         Raises:
-            VendorError: It ended or did not answer in time; the last line of its log says why.
+            VendorError: It ended (the last line that it wrote says why), or it did not answer in time and was stopped.
         """
         command = [sys.executable, "-m", "cutlayer.cli", "vendor", "serve"]
         command += ["--data-dir", str(self.data_dir), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--until-stdin-closes"]
         with (self.data_dir / _LOG).open("ab") as log:
+            earlier = log.tell()  # what processes before this one wrote is no reason of this one's
             self._process = subprocess.Popen(  # noqa: S603 - our own module, arguments from code
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=self._environment
             )
         deadline = time.monotonic() + _START_SECONDS
         while wait and not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                last = (self.data_dir / _LOG).read_text(errors="replace").strip().splitlines()[-1:]
-                raise VendorError(f"The vendor did not start: {' '.join(last) or 'it wrote nothing'}.")
+            if self._process.poll() is not None:
+                lines = (self.data_dir / _LOG).read_bytes()[earlier:].decode(errors="replace").strip().splitlines()
+                raise VendorError(f"The vendor did not start: {lines[-1] if lines else 'it wrote nothing'}.")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise VendorError(
+                    f"The vendor did not answer within {_START_SECONDS:g} s of being started, and was stopped. "
+                    "If the machine is busy, try again."
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:
