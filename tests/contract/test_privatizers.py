@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from cutlayer.core import Claim, ConfigError, DataError, Place, PrivacyError, Ragged, Rows, Tokens
 from cutlayer.privacy import (
@@ -45,6 +45,7 @@ SPECS = {
     "none": NoPrivacy(),
     "text-to-text": TextToText(eta=20),
     "vector": Vector(eta=20),
+    "vector, clipped": Vector(eta=20, clip=True),
     "vector at activations": Vector(eta=20, place=Place.ACTIVATIONS),
 }
 
@@ -103,7 +104,7 @@ def test_a_text_has_one_draw_in_any_batch_and_order(name: str, lists: list[list[
         assert torch.equal(again.payload.segments[0][place], whole.payload.segments[0][i])
 
 
-@pytest.mark.parametrize("name", ["text-to-text", "vector"])
+@pytest.mark.parametrize("name", ["text-to-text", "vector", "vector, clipped"])
 @a_few
 @given(lists=lists_of_ids)
 def test_blocks_and_pieces_change_nothing(name: str, lists: list[list[int]]) -> None:
@@ -175,7 +176,7 @@ def test_what_a_release_says_of_itself(name: str) -> None:
     privatizer = build(spec)
     release = released(privatizer, tokens)
     assert release.tokens.tolist() == [3, 0, 1]
-    assert release.mechanism == spec.mechanism == privatizer.name
+    assert release.mechanism == privatizer.name == spec.mechanism + "+clip" * spec.clipped
     assert release.unit == privatizer.unit
     assert release.pending is None
     assert "tensor" not in repr(release)
@@ -319,6 +320,38 @@ def test_vectors_are_noisy_rows_on_the_lattice_with_each_tokens_own_eta() -> Non
     assert stats.kstest(radius.numpy(), stats.gamma(WIDTH).cdf).pvalue > ALPHA
     wrong = radius / etas * etas.mean()
     assert stats.kstest(wrong.numpy(), stats.gamma(WIDTH).cdf).pvalue < ALPHA
+
+
+def test_clipped_rows_are_noisy_rows_no_longer_than_any_row_of_a_token() -> None:
+    spec = Vector(eta=12, clip=True)  # about half of the rows are longer
+    tokens, largest = texts(list(range(VOCABULARY)) * 4), float(TABLE[CANDIDATES].double().norm(dim=1).max())
+    table = TABLE.clone()
+    table[0] *= 100  # no candidate: no token's row may be as long
+    rows = build(spec, table=table).tokens(tokens, labels=None).payload.segments[0].values.double()
+    assert float(rows.norm(dim=1).max()) <= largest * (1 + 1e-6)
+    same = build(spec, table=table)
+    named = same._name(tokens, None, None, None)
+    drawn = [noise for _, noise in same._noise(width=WIDTH, etas=named.etas, names=named.names)]
+    noise = torch.from_numpy(np.concatenate(drawn))
+    noisy = (table[tokens.values].double() + noise).mul(1 / LATTICE).round().mul(LATTICE)
+    long = noisy.norm(dim=1) > largest
+    assert 0.1 < float(long.double().mean()) < 0.9
+    assert torch.equal(rows[~long], noisy[~long].float().double())
+    along = nn.functional.cosine_similarity(rows[long], noisy[long])
+    assert float((1 - along).abs().max()) < 1e-9
+    assert float((rows[long].norm(dim=1) - largest).abs().max()) < 1e-6
+
+
+def test_clipping_has_a_name_and_draws_of_its_own_and_the_same_promise() -> None:
+    plain, clipped = (build(SPECS[name], secret=CustomerSecret(b"s" * 32)) for name in ("vector", "vector, clipped"))
+    assert (plain.name, clipped.name) == ("vector", "vector+clip")
+    assert plain.unit == clipped.unit
+    assert plain.guarantee.budget == clipped.guarantee.budget
+    assert any("45.7 %" in caveat for caveat in clipped.guarantee.caveats)
+    assert any("SnD eq. (2)" in deviation.what for deviation in clipped.deviations)
+    tokens = texts([7, 8, 9])
+    drawn = [privatizer.tokens(tokens, labels=None).draws for privatizer in (plain, clipped)]
+    assert drawn[0] != drawn[1]  # shortened and not, one draw would be two looks for the price of one
 
 
 def test_every_row_is_noised_at_the_activations() -> None:

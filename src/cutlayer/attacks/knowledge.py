@@ -86,13 +86,11 @@ class Noise:
 
     Attributes:
         privacy: Mechanism, place and eta.
-        clip: Largest norm of a released row, where longer ones are shortened to it.
         etas: `[vocab, classes]` float64, each token's eta in a text of each class, under contributing-token
             identification; one column where it does not depend on the class. `None`: the same eta for all.
     """
 
     privacy: PrivacySpec
-    clip: float | None = None
     etas: Tensor | None = field(default=None, compare=False)
 
     @classmethod
@@ -117,7 +115,7 @@ class Noise:
     @property
     def key(self) -> Hashable:
         """Tells it from others, for what is fitted to it."""
-        return self.privacy.model_dump_json(), self.clip, None if self.etas is None else _digest(self.etas)
+        return self.privacy.model_dump_json(), None if self.etas is None else _digest(self.etas)
 
 
 class PublicText:

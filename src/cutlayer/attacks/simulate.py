@@ -22,7 +22,7 @@ from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom
 from cutlayer.privacy.mechanisms import find_mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
-from cutlayer.privacy.replacement import drawn, noisy_rows, replacements
+from cutlayer.privacy.replacement import clip_rows, drawn, largest_norm, noisy_rows, replacements
 
 _NUMBERS = 2**22
 """float64 numbers of noise that are held at a time."""
@@ -206,8 +206,11 @@ def _noisy(
     if table is None:
         raise Inapplicable("Noise is added to rows of the embedding table, which the attacker was not granted.")
 
+    largest = largest_norm(table, knowledge.candidates) if noise.privacy.clipped else None
+
     def made(ids: Tensor, drawn: Float64) -> Tensor:
-        return _shortened(noisy_rows(table[ids], drawn), noise)
+        noisy = noisy_rows(table[ids], drawn)
+        return (noisy if largest is None else clip_rows(noisy, largest)).float()
 
     return _each(tokens, table.shape[1], noise, rng, classes, made)
 
@@ -252,7 +255,7 @@ def _on_rows(clean: Tensor, noise: Noise, rng: np.random.Generator) -> Tensor:
     for part in _parts(*clean.shape):
         some = clean[part]
         drawn = _drawn(_constant(noise, len(some)), clean.shape[1], noise, rng)
-        made[part] = _shortened(noisy_rows(some, drawn), noise)
+        made[part] = noisy_rows(some, drawn).float()
     return made
 
 
@@ -269,10 +272,3 @@ def _constant(noise: Noise, count: int) -> Tensor:
 
 def _drawn(etas: Tensor, width: int, noise: Noise, rng: np.random.Generator) -> Float64:
     return find_mechanism(noise.privacy.noise).noise(etas=etas.numpy(), width=width, rng=rng)
-
-
-def _shortened(noisy: Tensor, noise: Noise) -> Tensor:
-    """In single precision, and no longer than is allowed."""
-    if noise.clip is not None:
-        noisy = noisy * (noise.clip / noisy.norm(dim=1, keepdim=True).clamp(min=noise.clip))
-    return noisy.float()

@@ -42,6 +42,31 @@ def noisy_rows(rows: Tensor, noise: Float64 | Tensor, *, on_lattice: bool = True
     return round_to_lattice(sums) if on_lattice else sums
 
 
+def largest_norm(table: Tensor, candidates: Tensor | None) -> float:
+    """To what noisy rows are shortened: no row that a token may have is longer.
+
+    Args:
+        table: `[vocabulary, width]`.
+        candidates: `[vocabulary]` bool; `None` for all of them.
+
+    Ref: SnD §3.3, C of eq. (2).
+    """
+    rows = table.detach() if candidates is None else table.detach()[candidates]
+    return float(rows.double().norm(dim=1).max())
+
+
+def clip_rows(rows: Tensor, largest: float) -> Tensor:
+    """Rows shortened to a largest norm, each in its direction; those within it are unchanged.
+
+    Args:
+        rows: `[n, width]`, of any floating type.
+        largest: What `largest_norm` returned.
+
+    Ref: SnD §3.3, eq. (2).
+    """
+    return rows * (largest / rows.norm(dim=1, keepdim=True).clamp(min=largest))
+
+
 def replacements(ids: Tensor, noise: Float64 | Tensor, search: NeighbourSearch, *, on_lattice: bool = True) -> Tensor:
     """What each token becomes: the candidate that is nearest to its noisy row, of its group where there are groups.
 

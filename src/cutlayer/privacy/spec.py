@@ -149,6 +149,11 @@ class PrivacySpec(SpecFamily):
         return False
 
     @property
+    def clipped(self) -> bool:
+        """Whether noisy rows are shortened to the table's largest norm before they leave."""
+        return False
+
+    @property
     def replaces(self) -> bool:
         """Whether tokens, or words, are replaced by others, and no row with noise leaves."""
         return self.mechanism in ("text-to-text", "words")
@@ -179,10 +184,12 @@ class _FirstForm(Spec):
     cti: CtiSpec | None
     noise: str = Field(exclude_if=lambda noise: bool(noise == D_CHI))
     noise_window: int | None = Field(exclude_if=lambda window: bool(window == NOISE_WINDOW))
+    clip: bool = Field(exclude_if=lambda clip: not clip)
 
     @classmethod
     def of(cls, spec: PrivacySpec) -> str:
-        return cls(**{name: getattr(spec, name) for name in cls.model_fields}).model_dump_json()
+        told = {name: getattr(spec, name) for name in cls.model_fields if name != "clip"}
+        return cls(**told, clip=spec.clipped).model_dump_json()
 
 
 class NoPrivacy(PrivacySpec):
@@ -296,6 +303,18 @@ class Vector(_TokenNoise):
         help="Where noise is added: at the tokens' embeddings, or at the bottom's output (activations).",
         shown=Shown(PRIVACY),
     )
+    clip: bool = setting(
+        False,
+        help="Shorten noisy rows to the largest norm of the embedding table. The promise is the same; adaptive attacks "
+        "hardly read less.",
+        shown=Shown(PRIVACY, source="SnD §3.3, eq. (2)"),
+        exclude_if=lambda clip: not clip,
+    )
+
+    @property
+    def clipped(self) -> bool:
+        """See `PrivacySpec.clipped`."""
+        return self.clip
 
     @model_validator(mode="after")
     def _check_cti(self) -> Self:
@@ -303,6 +322,10 @@ class Vector(_TokenNoise):
             raise ValueError(
                 'cti must be left out at place "activations": above a block each row depends on every token'
             )
+        if self.clip and self.place is Place.ACTIVATIONS:
+            raise ValueError('clip must be left out at place "activations": the bound is of rows of the table')
+        if self.clip and self.cti is not None:
+            raise ValueError("clip must be left out with cti: no attack here reads both, so nothing could be measured")
         return self
 
 

@@ -58,10 +58,12 @@ class Form(StrEnum):
     TABLE = "table rows"
     """As rows of the table, without noise."""
     CLIPPED = "clipped rows"
-    """As noisy rows clipped to the table's largest norm (SnD). The road does not clip yet: made by the arithmetic that
-    an attacker simulates it with."""
+    """Over the same road, as noisy rows clipped to the table's largest norm (SnD)."""
     SINGLE = "single precision"
     """As rows with noise that was drawn and added in single precision, as others do."""
+
+
+_BY_ROAD = (Form.ROAD, Form.CLIPPED)
 
 
 class ReadCell(Cell):
@@ -211,13 +213,13 @@ class CellReadings(Spec):
 
 def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, TokenTruth, Knowledge, float | None]:
     """What a vendor saw of the texts, what they were, what it knows, and how many tokens were replaced."""
-    if cell.form is not Form.ROAD:
+    if cell.form not in _BY_ROAD:
         return _made_up(cell, tokens, lab)
-    rows = BITS in cell.attacks
+    clip, bits = cell.form is Form.CLIPPED, BITS in cell.attacks
     privacy: PrivacySpec = NoPrivacy()
     if math.isfinite(cell.eta):
-        privacy = Vector(eta=cell.eta) if rows else TextToText(eta=cell.eta)
-    wire_type = WireType.FP32 if rows else WireType.BF16
+        privacy = Vector(eta=cell.eta, clip=clip) if clip or bits else TextToText(eta=cell.eta)
+    wire_type = WireType.FP32 if bits else WireType.BF16
     released = release(
         {_SET: tokens}, privacy, bottom=cell.bottom, wire_type=wire_type, model=lab.options.model,
         home=lab.home(str(cell.seed)), folder=lab.scratch(cell), progress=lab.progress,
@@ -234,13 +236,12 @@ def _made_up(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Toke
         raise TypeError("a bottom has a table")
     table = archive.table.detach().float()
     privacy = NoPrivacy() if math.isinf(cell.eta) else Vector(eta=cell.eta)
-    clip = float(table[archive.candidates].norm(dim=1).max()) if cell.form is Form.CLIPPED else None
     knowledge = Knowledge(
         cut=Cut(bottom=cell.bottom),
         template=archive.template,
         table=table,
         candidates=None if math.isinf(cell.eta) else archive.candidates,
-        noise=Noise(privacy, clip=clip),
+        noise=Noise(privacy),
     )
     rng = np.random.Generator(np.random.PCG64(cell.seed))
     if cell.form is Form.SINGLE:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutlayer.core import ConfigError, DataError, Place, checked
-from cutlayer.privacy import CtiSpec, DChi, NoPrivacy, PrivacySpec, TextToText, Words
+from cutlayer.privacy import CtiSpec, DChi, NoPrivacy, PrivacySpec, TextToText, Vector, Words
 
 
 @pytest.mark.parametrize("eta", [0, -1, -math.inf, math.nan])
@@ -48,6 +48,19 @@ def test_all_faults_are_listed() -> None:
 def test_noise_on_rows_has_its_way_named() -> None:
     with pytest.raises(ConfigError, match=r"place = .*but of Vector"):
         TextToText(eta=80, place=Place.ACTIVATIONS)
+
+
+def test_clipping_is_of_noisy_rows_of_tokens_alone() -> None:
+    with pytest.raises(ConfigError, match=r"clip = True: is no setting here, but of Vector"):
+        TextToText(eta=80, clip=True)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match='must be left out at place "activations"'):
+        Vector(eta=80, clip=True, place=Place.ACTIVATIONS)
+    with pytest.raises(ConfigError, match="must be left out with cti"):
+        Vector(eta=80, clip=True, cti=CtiSpec())
+    assert "clip" not in Vector(eta=80).model_dump_json()
+    assert Vector(eta=80).identity.endswith('"cti":null}')
+    assert Vector(eta=80, clip=True).identity.endswith('"cti":null,"clip":true}')
+    assert not NoPrivacy().clipped
 
 
 def test_nothing_to_steer_without_noise() -> None:

@@ -35,7 +35,7 @@ from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import noisy_rows
+from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows
 
 _SPREAD = 0.3
 """σ of ln eta under CTI, where the attacker knows no label to estimate it by: 0.25 to 0.38 on four data sets."""
@@ -368,11 +368,12 @@ def _draw_rows(
     etas = _etas(ids, noise=noise, rng=rng).numpy()
     rows = noisy_rows(table[ids], DChi().noise(etas=etas, width=table.shape[1], rng=rng), on_lattice=False)
     spread = 0.0 if noise.privacy.cti is None else _SPREAD if noise.etas is None else float(np.log(etas).std())
-    if noise.clip is not None:
-        rows *= (noise.clip / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+    clip = largest_norm(table, search.candidates) if noise.privacy.clipped else None
+    if clip is not None:
+        rows = clip_rows(rows, clip)
 
     def emission(prior: Bigram) -> Emission:
-        return NoisyRows(table, eta=eta, clip=noise.clip, unigram=prior.unigram, sources=sources, spread=spread)
+        return NoisyRows(table, eta=eta, clip=clip, unigram=prior.unigram, sources=sources, spread=spread)
 
     return Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
 

@@ -104,7 +104,7 @@ class Privatizer(ABC):
     @property
     def name(self) -> str:
         """The mechanism as ledgers and reports name it, with its noise where that is not d_chi noise."""
-        name = self.spec.mechanism if self.spec.cti is None else f"{self.spec.mechanism}+cti"
+        name = f"{self.spec.mechanism}{'+cti' if self.spec.cti else ''}{'+clip' if self.spec.clipped else ''}"
         return name if self.spec.noise == DChi.name else f"{name}, noise {self.spec.noise}"
 
     @property

@@ -26,6 +26,7 @@ from cutlayer.attacks.inversion.channel import Channel, Pairs, draw_ids
 from cutlayer.attacks.inversion.decoding import decode
 from cutlayer.attacks.inversion.emission import Candidates, NoisyRows
 from cutlayer.attacks.inversion.prior import Bigram
+from cutlayer.attacks.simulate import simulate
 from cutlayer.core import Cut, Place, Ragged, Tokens
 from cutlayer.privacy import CtiSpec, DChi, TextToText, Vector
 from cutlayer.privacy.neighbours import NeighbourSearch
@@ -194,16 +195,8 @@ def test_it_reads_more_than_the_nearest_neighbour():
 
 
 def test_rows_behind_clipping_are_read_where_nearest_neighbour_reads_little():
-    (side,) = TEXTS.segments
-    noise = rng(4).normal(size=(TEXTS.total, WIDTH)) * 0.5
-    rows = TABLE[side.values].double() + torch.from_numpy(noise)
-    clip = 1.0
-    rows *= (clip / rows.norm(dim=1, keepdim=True)).clamp(max=1)
-    payload = worlds.TEMPLATE.unpad(
-        worlds.TEMPLATE.assemble(Tokens((side.with_values(rows.float()),)), table=TABLE).inputs_embeds, TEXTS
-    )
-    shown, truth = transcript(payload)
-    known = knowledge(Noise(Vector(eta=7.0), clip=clip))
+    known = knowledge(Noise(Vector(eta=2.0, clip=True)))
+    shown, truth = transcript(simulate(TEXTS, known, rows=torch.float32, rng=rng(4)))
     naive = measure("nearest-neighbour", shown, knowledge=known, truth=truth)
     assert isinstance(naive, Measured)
     assert truth.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.15
