@@ -19,7 +19,8 @@ from cutlayer.customer.forecast import charges_of, releases_of
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.generate import OnText, generate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
-from cutlayer.customer.link import AdapterLink
+from cutlayer.customer.home import Home
+from cutlayer.customer.link import QueryLink
 from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.profile import Profile
@@ -99,15 +100,43 @@ class Query:
 
         It tells of words that identify and would leave as they are.
         """
-        self.session.reading.check_vocabulary(tokens)
-        clear = self.session.privatizer.clear(tokens)
-        warn_of_clear_words(clear, tokens.total, of="these texts" if self.purpose == "predict" else "these prompts")
-        budget = self.profile.spec.privacy_budget
-        if budget is None:
-            return
-        releases = releases_of(self.session, Texts(tokens), width=self.offer.model.width)
-        charges = charges_of(releases, total=len(tokens), progress=self.progress)
-        self.connection.home.ledger.check_budget(charges, unit=self.session.privatizer.unit, budget=budget)
+        check_texts(
+            self.connection.home,
+            self.session,
+            tokens,
+            budget=self.profile.spec.privacy_budget,
+            width=self.offer.model.width,
+            of="these texts" if self.purpose == "predict" else "these prompts",
+            progress=self.progress,
+        )
+
+
+def check_texts(
+    home: Home, session: Session, tokens: Tokens, *, budget: float | None, width: int, of: str, progress: Progress
+) -> None:
+    """Refuses, before any leaves, texts that would be charged beyond a budget or were their own vocabulary.
+
+    It tells of words that identify and would leave as they are.
+
+    Args:
+        home: The customer's folder.
+        session: The road.
+        tokens: The texts, as they were read.
+        budget: Most eta of a text; `None` for no limit.
+        width: Of the model's hidden rows.
+        of: What the texts are called in a warning.
+        progress: Where to show progress.
+
+    Raises:
+        BudgetError: A text would be charged beyond the budget.
+        PrivacyError: The vocabulary was made from the texts.
+    """
+    session.reading.check_vocabulary(tokens)
+    warn_of_clear_words(session.privatizer.clear(tokens), tokens.total, of=of)
+    if budget is not None:
+        releases = releases_of(session, Texts(tokens), width=width)
+        charges = charges_of(releases, total=len(tokens), progress=progress)
+        home.ledger.check_budget(charges, unit=session.privatizer.unit, budget=budget)
 
 
 def predict(connection: Connection, profile: Profile, dataset: Dataset, progress: Progress) -> list[Prediction]:
@@ -133,7 +162,7 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
         )
     query = Query.open(connection, profile, "predict", progress)
     session = query.session
-    session.link = AdapterLink(query.gate, profile.adapter, labels=len(profile.labels))
+    session.link = QueryLink.to_adapter(query.gate, profile.adapter, labels=len(profile.labels))
     session.eval()
     order = query.order(dataset.texts)
     tokens = session.reading.read(dataset, max_content=profile.max_content).select(torch.tensor(order))
@@ -263,7 +292,7 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
         )
     query = Query.open(connection, profile, "exchange", progress)
     session = query.session
-    session.link = AdapterLink(query.gate, profile.adapter, labels=None)
+    session.link = QueryLink.to_adapter(query.gate, profile.adapter, labels=None)
     session.eval()
     template, tail, table = session.archive.template, session.tail, session.archive.table
     if not isinstance(tail, Tail) or table is None:

@@ -25,6 +25,7 @@ from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import of_pairs, settle
+from cutlayer.customer.embed import Embedded, embed
 from cutlayer.customer.entities import Entities, Protected, Protection, protect
 from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.finetune import finetune
@@ -62,6 +63,15 @@ class Columns(TypedDict, total=False):
 
 class Previewed(Privacy, Columns, total=False):
     """What a preview needs to know."""
+
+
+class Querying(Privacy, total=False):
+    """How the frozen model is asked: settings of `FinetuneSpec`, by name."""
+
+    model: str | None
+    wire_type: WireType
+    privacy_budget: float | None
+    unsafe_noise_seed: int | None
 
 
 class Settings(Privacy, Columns, total=False):
@@ -315,6 +325,36 @@ class Client(Connection):
                 on_text=on_text,
                 progress=bars,
             )
+
+    def embed(
+        self,
+        texts: Texts,
+        *,
+        max_length: int | None = None,
+        text_column: str = "text",
+        progress: Shows = True,
+        **settings: Unpack[Querying],
+    ) -> Embedded:
+        """Embeddings of texts by the vendor's frozen model: privatized rows or ids go up, one row a text comes down.
+
+        Args:
+            texts: A file or a table, or texts.
+            max_length: Tokens of a text, special tokens included; the model's limit where it is left out.
+            text_column: Of a file or table.
+            progress: Where to show progress.
+            **settings: `eta` or `privacy`, of which one must be given; `model`, `wire_type`, `privacy_budget`.
+
+        Raises:
+            ConfigError: Settings that do not go together.
+            DataError: Pairs, or a text without a token.
+            BudgetError: A text would be charged beyond the budget; none is sent.
+        """
+        given: dict[str, Any] = dict(settings)
+        privacy = choose_privacy(given.pop("eta", None), given.pop("privacy", None))
+        spec = FinetuneSpec(privacy=privacy, training=Training(max_length=max_length), **given)
+        dataset = read_texts(texts, DataSpec(text_column=text_column))
+        with shown(progress) as bars:
+            return embed(self, spec, dataset, bars)
 
     def exchange(
         self,

@@ -24,7 +24,7 @@ from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.privacy import Release
 from cutlayer.wire import Reply, Route, Shape, WireType, routes
 from cutlayer.wire.generation import GenerationInfo, GenerationSpec
-from cutlayer.wire.messages import JobInfo
+from cutlayer.wire.messages import JobInfo, ModelInfo
 
 PAIR_OUTPUT = 2
 """Numbers that the vendor answers for a pair that it has whole: a target text's log-probability, of how many tokens."""
@@ -277,35 +277,60 @@ def _gradient_stats(reply: Reply) -> dict[str, Tensor]:
     return {role: tensor for role, tensor in reply.tensors.items() if role in ("norm", "shared_gradient")}
 
 
-class AdapterLink:
-    """Queries to a published adapter: the same road, without steps.
+class QueryLink:
+    """Queries to weights that no longer change: the same road, without steps.
 
     Args:
         gate: The door.
-        adapter: The adapter.
-        labels: Outputs of its head, or `PAIR_OUTPUT`; None where the customer holds the tail.
+        route: What is asked.
+        where: Of what, by the route's placeholders.
+        outputs: Numbers that a text is answered with; None where the customer holds the tail.
+
+    Attributes:
+        uplink_bytes: What its queries sent, headers included.
+        downlink_bytes: What was received.
     """
 
-    def __init__(self, gate: Gate, adapter: str, *, labels: int | None) -> None:
+    def __init__(self, gate: Gate, route: Route, where: Mapping[str, str], *, outputs: int | None) -> None:
         self.gate = gate
-        self.adapter = adapter
-        self._labels = labels
+        self._route = route
+        self._where = dict(where)
+        self._outputs = outputs
+        self.uplink_bytes = self.downlink_bytes = 0
+
+    @classmethod
+    def to_adapter(cls, gate: Gate, adapter: str, *, labels: int | None) -> QueryLink:
+        """Queries to a published adapter.
+
+        Args:
+            gate: The door.
+            adapter: The adapter.
+            labels: Outputs of its head, or `PAIR_OUTPUT`; None where the customer holds the tail.
+        """
+        return cls(gate, routes.ADAPTER_INFER, {"adapter": adapter}, outputs=labels)
+
+    @classmethod
+    def to_embeddings(cls, gate: Gate, model: ModelInfo) -> QueryLink:
+        """Queries for embeddings of a frozen model."""
+        return cls(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding_width)
 
     @property
     def moment(self) -> str:
-        """A name for the state of the weights, which no longer changes."""
-        return self.adapter
+        """A name for the weights."""
+        return "/".join(self._where.values())
 
     def infer(self, sent: Release | Stored) -> Tensor:
-        """The adapted top's output, logits `[texts, labels]` or rows `[rows, width]` of the upper boundary.
+        """The vendor's answer: logits `[texts, labels]`, embeddings `[texts, width]`, or rows `[rows, width]`.
 
         Raises:
             ConfigError: Stored records belong to a job; a query carries its own release.
         """
         if isinstance(sent, Stored):
             raise ConfigError("A query carries its own release.", remedy="Pass the texts.")
-        shapes = _output(self.gate, sent, self._labels)
-        reply = self.gate.send(routes.ADAPTER_INFER, {"adapter": self.adapter}, release=sent, shapes=shapes)
+        shapes = _output(self.gate, sent, self._outputs)
+        reply = self.gate.send(self._route, self._where, release=sent, shapes=shapes)
+        self.uplink_bytes += reply.uplink_bytes
+        self.downlink_bytes += reply.downlink_bytes
         return reply.tensors["output"].float()
 
 

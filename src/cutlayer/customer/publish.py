@@ -16,7 +16,7 @@ from cutlayer.customer.deviations import deviations
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import fetch_archive
 from cutlayer.customer.home import Home
-from cutlayer.customer.link import PAIR_OUTPUT, AdapterLink
+from cutlayer.customer.link import PAIR_OUTPUT, QueryLink
 from cutlayer.customer.measure import Facts, summarise
 from cutlayer.customer.plan import Plan
 from cutlayer.customer.profile import Profile
@@ -71,7 +71,7 @@ def publish(
     ).save(home, plan.data.importance, trained)
     plan.session.load_trained(trained)
     answers = PAIR_OUTPUT if plan.spec.sends_pairs else len(plan.data.label_names) or None
-    plan.session.link = AdapterLink(gate, info.adapter, labels=answers)
+    plan.session.link = QueryLink.to_adapter(gate, info.adapter, labels=answers)
     utility = _utility(plan, progress)
     took = seconds()
     archive, data, state, privatizer = plan.archive, plan.data, run.state, plan.session.privatizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError, ModelError, Payload, Ragged, Rows, Tokens
-from cutlayer.customer.link import AdapterLink, Exchange, Leg, Seq2SeqLink, Stored
+from cutlayer.customer.link import QueryLink, Exchange, Leg, Seq2SeqLink, Stored
 from cutlayer.customer.session import Growing, Session, Texts, token_losses
 from cutlayer.models import Inputs, Seq2SeqBottom, Seq2SeqTail, Template, seed_dropout
 from cutlayer.privacy import Release
@@ -145,7 +145,7 @@ class Seq2SeqSession(Session):
 
     @property
     def _moment(self) -> str:
-        if not isinstance(self.link, Seq2SeqLink | AdapterLink):
+        if not isinstance(self.link, Seq2SeqLink | QueryLink):
             raise ModelError("This session has no vendor to ask.", remedy="Give it a link.")
         return self.link.moment
 

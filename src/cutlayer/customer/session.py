@@ -16,7 +16,7 @@ from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.derived import Privatizing
-from cutlayer.customer.link import AdapterLink, Exchange, GenerationLink, Link, Stored
+from cutlayer.customer.link import QueryLink, Exchange, GenerationLink, Link, Stored
 from cutlayer.customer.threads import threads_for
 from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
 from cutlayer.models import (
@@ -202,7 +202,7 @@ class Session(nn.Module):
         archive: Archive,
         parts: Tuned,
         releasing: Releasing,
-        link: Link | AdapterLink | None,
+        link: Link | QueryLink | None,
         seed: int,
         precision: Precision = Precision.FP32,
         device: torch.device | None = None,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         split,
     )
     from cutlayer.models.decoding import Decoding, cache_bytes, threads_of_pass, weights_of
+    from cutlayer.models.embedding import Embeddings, embedding_width, pool, read_pooling
     from cutlayer.models.heads import Head, seeded
     from cutlayer.models.inputs import Inputs, Layout, Template
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
@@ -94,6 +95,7 @@ __all__ = [
     "Bottom",
     "Continued",
     "Decoding",
+    "Embeddings",
     "Family",
     "FileEntry",
     "Head",
@@ -126,6 +128,7 @@ __all__ = [
     "check_method",
     "cut_up",
     "embedding_table",
+    "embedding_width",
     "family_of",
     "fingerprint",
     "inventory",
@@ -140,10 +143,12 @@ __all__ = [
     "load_tokenizer",
     "max_length",
     "own_bytes",
+    "pool",
     "principal_components",
     "quantized",
     "read_archive",
     "read_manifest",
+    "read_pooling",
     "save_adapter",
     "seed_dropout",
     "seeded",

@@ -244,7 +244,7 @@ class Parts(CutModel):
     tail: Tail | None
 
 
-def split(model: PreTrainedModel, cut: Cut) -> Parts:
+def split(model: PreTrainedModel, cut: Cut, *, head: bool = True) -> Parts:
     """Cuts a model.
 
     The model stays usable: parts are twins that share its parameters.
@@ -252,6 +252,7 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
     Args:
         model: A model with its head, of a family in the anatomy table.
         cut: Where to cut.
+        head: Whether the uppermost part ends in the head, or in what stands before it.
 
     Raises:
         UnsupportedArchitectureError: The family cannot be cut, or not by this function.
@@ -274,12 +275,13 @@ def split(model: PreTrainedModel, cut: Cut) -> Parts:
     bottom = tail = None
     if cut.bottom is not None:
         bottom = Bottom(_part(model, stack, 0, lower, table=True, before=lower > 0), head=False)
+    last = cut.tail is None
     top = Top(
-        _part(model, stack, lower, upper, table=cut.is_text, before=lower == 0, head=cut.tail is None),
-        head=cut.tail is None,
+        _part(model, stack, lower, upper, table=cut.is_text, before=lower == 0, after=last, head=last and head),
+        head=last and head,
     )
     if cut.tail is not None:
-        tail = Tail(_part(model, stack, upper, depth, head=True), head=True)
+        tail = Tail(_part(model, stack, upper, depth, after=True, head=head), head=head)
     tied = tied_names(model, [top], [part for part in (bottom, tail) if part is not None])
     return Parts(cut, tied, family, bottom, top, tail)
 
@@ -413,11 +415,12 @@ def _part(
     *,
     table: bool = False,
     before: bool = False,
+    after: bool = False,
     head: bool = False,
 ) -> PreTrainedModel:
     """A twin of a single-stack model that holds blocks `first` to `last` and what it is told to hold."""
     part = twin(model)
-    trim(part, stack, first, last, table=table, before=before, after=head)
+    trim(part, stack, first, last, table=table, before=before, after=after)
     if not head:
         behead(part)
     return part

@@ -66,7 +66,7 @@ def load_model(
         ModelError: There is no such model, or it is damaged.
         UnsupportedArchitectureError: It cannot be cut exactly, or not with this head.
     """
-    path = _resolve(source)
+    path = resolve(source)
     config = _config(source, path)
     if head is not None:
         return _load(source, path, config, head, num_labels, dtype)
@@ -85,7 +85,7 @@ def load_classifier(source: str) -> PreTrainedModel:
     Raises:
         ModelError: As `load_model` says.
     """
-    kind = family_of(_config(source, _resolve(source))).kind
+    kind = family_of(_config(source, resolve(source))).kind
     return load_model(source, head=Head.LANGUAGE if kind is Kind.ENCODER_DECODER else Head.CLASSIFICATION)
 
 
@@ -102,7 +102,7 @@ def _load(
     if num_labels is not None:
         config.num_labels = num_labels
     try:
-        with _quiet():
+        with quiet():
             model, report = kind.from_pretrained(
                 path,
                 config=config,
@@ -126,9 +126,9 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: There is none.
     """
-    path = _resolve(source)
+    path = resolve(source)
     try:
-        with _quiet():
+        with quiet():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, use_fast=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
@@ -174,7 +174,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps Hugging Face's remarks and its progress bar away.
 
     `_settle_missing` judges the missing keys that it reports, and a hub that cannot be reached is told once, by the
@@ -195,7 +195,7 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _resolve(source: str) -> str:
+def resolve(source: str) -> str:
     """Where a model is loaded from: a folder, checked, for an embedded one."""
     if source not in _SHA256:
         return source
@@ -217,7 +217,7 @@ def _resolve(source: str) -> str:
 
 def _config(source: str, path: str) -> PretrainedConfig:
     try:
-        with _quiet():
+        with quiet():
             config: PretrainedConfig = AutoConfig.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(

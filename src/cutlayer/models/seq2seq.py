@@ -281,10 +281,10 @@ def split_seq2seq(model: PreTrainedModel, cut: Cut) -> Seq2SeqParts:
     return Seq2SeqParts(cut, tied, family, bottom, top, tail)
 
 
-def cut_up(model: PreTrainedModel, cut: Cut) -> Parts | Seq2SeqParts:
-    """Cuts a model of any family; see `split` and `split_seq2seq`."""
+def cut_up(model: PreTrainedModel, cut: Cut, *, head: bool = True) -> Parts | Seq2SeqParts:
+    """Cuts a model of any family; see `split` and `split_seq2seq`, whose parts keep the head."""
     seq2seq = family_of(model.config).kind is Kind.ENCODER_DECODER
-    return split_seq2seq(model, cut) if seq2seq else split(model, cut)
+    return split_seq2seq(model, cut) if seq2seq else split(model, cut, head=head)
 
 
 def target_template(template: Template, config: PretrainedConfig) -> Template | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +27,7 @@ from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.description import PROBLEMS, at, tenant_of
 from cutlayer.vendor.door import Door, key_in, wrong_key
+from cutlayer.vendor.embeddings import embed
 from cutlayer.vendor.frames import Handler, ShortWay, in_tensors
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
@@ -206,6 +208,13 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
         if file not in {entry.name for entry in manifest.files}:
             raise not_found("file", file if file.isalnum() else "of that name")
         return FileResponse(folder / file, media_type=TENSOR_MEDIA_TYPE)
+
+    @app.api_route(**at(routes.EMBEDDINGS))
+    async def embeddings(request: Request, model: ModelName) -> Response:
+        """The frozen model's embeddings of a release, one row for each text."""
+        settings, body = vendor.settings, await request.body()
+        compute = partial(embed, settings, vendor.catalogue, model, body)
+        return in_tensors(await vendor.compute.run(lambda _: compute(), tenant_of(request)))
 
     @app.api_route(**at(routes.ADAPTERS))
     def adapters(request: Request) -> AdapterList:

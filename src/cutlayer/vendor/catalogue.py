@@ -17,6 +17,7 @@ from cutlayer.core import ConfigError, Cut, ModelError, StorageError
 from cutlayer.core.files import whole_folder, write_whole
 from cutlayer.models import (
     MANIFEST,
+    Embeddings,
     Head,
     Parts,
     Seq2SeqParts,
@@ -25,6 +26,7 @@ from cutlayer.models import (
     Template,
     Top,
     cut_up,
+    embedding_width,
     family_of,
     fingerprint,
     load_model,
@@ -32,6 +34,7 @@ from cutlayer.models import (
     max_length,
     quantized,
     read_manifest,
+    read_pooling,
     share_base,
     target_template,
     write_archive,
@@ -106,6 +109,8 @@ class ModelCard(BaseModel):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             quantization=settings.quantize,
             warmed_for=_warmed_for(source),
+            embedding_pooling=read_pooling(source, family_of(model.config).kind),
+            embedding_width=embedding_width(model),
         )
         return cls(
             info=info,
@@ -207,6 +212,7 @@ class Catalogue:
         self.cards: Mapping[str, ModelCard] = {name: read_card(settings, name) for name in sorted(settings.models)}
         self._models: dict[tuple[str, Head], PreTrainedModel] = {}
         self._cuts: dict[tuple[str, str], Parts | Seq2SeqParts] = {}
+        self._embeddings: dict[tuple[str, str], Embeddings] = {}
 
     def card(self, name: str) -> ModelCard:
         """A model's card.
@@ -221,6 +227,16 @@ class Catalogue:
     def top(self, name: str, cut: Cut) -> Top | Seq2SeqTop:
         """The vendor's part of a model; shared, so callers adapt a twin of it."""
         return self._cut_up(name, cut).top
+
+    def embeddings(self, name: str, cut: Cut) -> Embeddings:
+        """What makes embeddings of a model's texts, cut where nothing but the table is the customer's."""
+        key = name, cut.slug
+        if key not in self._embeddings:
+            info = self.card(name).info
+            head = Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE
+            top = cut_up(self._model(name, head), cut, head=False).top
+            self._embeddings[key] = Embeddings(top, info.embedding_pooling)
+        return self._embeddings[key]
 
     def tail(self, name: str, cut: Cut) -> Tail:
         """A decoder's final norm and head, as customers are handed them.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Payload, Ragged, Rows, Tokens
-from cutlayer.models import Inputs, Part, Seq2SeqTop, Template
+from cutlayer.models import Embeddings, Inputs, Part, Seq2SeqTop, Template
 from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.wire.messages import AdapterInfo, JobSpec
 
@@ -81,17 +81,17 @@ def rows_of(payload: Payload) -> Rows:
     return payload
 
 
-def compute(part: Part, template: Template, payload: Payload, device: torch.device) -> Tensor:
+def compute(part: Part | Embeddings, template: Template, payload: Payload, device: torch.device) -> Tensor:
     """The output of a top that takes one release; special tokens of ids are added here.
 
     Args:
-        part: The adapted top.
+        part: The adapted top, or what makes embeddings.
         template: Where special tokens stand.
         payload: `n` texts, made ready by `prepare`.
         device: Where to compute.
 
     Returns:
-        Logits `[texts, labels]`, or the rows `[rows, width]` of the upper boundary, padding left out.
+        Logits `[texts, labels]`, embeddings `[texts, width]`, or the rows `[rows, width]` of the upper boundary, padding left out.
     """
     hidden = None
     if isinstance(payload, Rows):

@@ -76,7 +76,8 @@ ROLES: Mapping[str, Role] = {
     "parents": Role(INDEX, 1, Category.CONTROL),
     # how the vendor is to choose tokens: beams, tokens of a text at most, length penalty, the id that ends a text: [4]
     "search": Role(("F32",), 1, Category.CONTROL),
-    # answers: logits [texts, labels], or the upper boundary [rows, width]; boundary gradient [rows, width]
+    # answers: logits [texts, labels], embeddings [texts, width], or the upper boundary [rows, width]; boundary
+    # gradient [rows, width]
     "output": Role(("BF16", "F32"), 2, Category.RELEASE),
     # of the vendor's own task beside the customer's: [1]
     "reconstruction_loss": Role(("F32",), 1, Category.CONTROL),
@@ -152,6 +153,15 @@ SERVICE = Route("service", "GET", "/v1", reply=m.ServiceInfo)
 MODELS = Route("models", "GET", "/v1/models", reply=m.ModelList)
 ARCHIVE = Route("archive", "GET", "/v1/models/{model}/archives/{cut}", reply=m.ArchiveManifest)
 ARCHIVE_FILE = Route("archive.file", "GET", "/v1/models/{model}/archives/{cut}/files/{file}", raw_reply=True)
+
+EMBEDDINGS = Route(
+    "embeddings",
+    "POST",
+    "/v1/models/{model}/embeddings",
+    # the frozen model's: no adapter, no job, and nothing is kept. One row comes down for each text.
+    tensors=_sets(*INLINE),
+    reply_tensors=_OUTPUT,
+)
 
 RECORD_SET_PUT = Route(
     "record-set.put", "PUT", "/v1/record-sets/{record_set}", control=m.RecordSetSpec, reply=m.RecordSetInfo

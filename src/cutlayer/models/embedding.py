@@ -1,0 +1,146 @@
+"""Embeddings of texts: a model's base without its head, and one row for each text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import cached_file
+
+from cutlayer.core import ModelError
+from cutlayer.core.pooling import EmbeddingPooling
+from cutlayer.models.anatomy import Kind
+from cutlayer.models.cutting import Top
+from cutlayer.models.inputs import Inputs
+from cutlayer.models.load import quiet, resolve
+from cutlayer.models.pooling import mean_of_text, pool_last
+from cutlayer.models.seq2seq import Seq2SeqTop
+
+_MODULES = "modules.json"
+"""In the folder of a sentence-transformers model: what runs after one another."""
+_TRANSFORMER = "sentence_bert_config.json"
+_MODES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+class Embeddings(nn.Module):
+    """What the vendor computes of a text for its embedding, before normalisation.
+
+    Attributes:
+        has_head: Whether a text gets one row, as of a head: it does.
+
+    Args:
+        top: The vendor's part, without a head; of an encoder-decoder its encoder alone is used.
+        pooling: How hidden states become one row.
+    """
+
+    has_head: Final = True
+
+    def __init__(self, top: Top | Seq2SeqTop, pooling: EmbeddingPooling) -> None:
+        super().__init__()
+        self.top = top
+        self.pooling = pooling
+
+    def forward(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
+        """Embeddings `[batch, width]`.
+
+        Args:
+            inputs: Mask and positions; ids for a text cut.
+            hidden: The boundary `[batch, seq, width]`; None for a text cut.
+        """
+        run = self.top.encode if isinstance(self.top, Seq2SeqTop) else self.top
+        return pool(run(inputs, hidden), inputs, self.pooling)
+
+
+def pool(hidden: Tensor, inputs: Inputs, pooling: EmbeddingPooling) -> Tensor:
+    """One row `[batch, width]` of each text's hidden states `[batch, seq, width]`; padding is never read.
+
+    Padding may stand on either side.
+    """
+    if pooling.mode == "mean":
+        return mean_of_text(hidden, inputs)
+    if pooling.mode == "last":
+        return pool_last(hidden, inputs)
+    real = inputs.attention_mask[:, -hidden.shape[1] :]
+    if pooling.mode == "max":
+        return hidden.masked_fill(~real.bool()[:, :, None], -torch.inf).amax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(1)]
+
+
+def embedding_width(model: PreTrainedModel) -> int:
+    """Numbers of an embedding: as wide as what stands before the model's head."""
+    # OPT's last hidden states may be projected back to its table's width
+    return int(getattr(model.config, "word_embed_proj_dim", None) or model.config.hidden_size)
+
+
+def read_pooling(source: str, kind: Kind) -> EmbeddingPooling:
+    """How a model's embeddings are made: as its folder says, else by its kind.
+
+    A folder of sentence-transformers says it. Of others encoders take the mean over real positions (of an
+    encoder-decoder the encoder does), decoders their last position.
+
+    Args:
+        source: Where the model lies: a folder, or a hub id.
+        kind: What the model computes.
+
+    Raises:
+        ModelError: The folder asks for more than pooling and normalisation.
+    """
+    modules = _read(source, _MODULES)
+    if modules is None:
+        return EmbeddingPooling(mode="last" if kind is Kind.DECODER else "mean")
+    mode, normalize = None, False
+    for module in modules:
+        name = str(module.get("type", "")).rpartition(".")[2]
+        if name == "Pooling":
+            mode = _mode(source, _read(source, f"{module['path']}/config.json") or {})
+        elif name == "Normalize":
+            normalize = True
+        elif name != "Transformer":
+            raise ModelError(
+                f"Embeddings of {source!r} go through a module {name!r}, which is not supported.",
+                remedy="Use a sentence-transformers model of Transformer, Pooling and Normalize.",
+            )
+    if mode is None:
+        raise ModelError(f"{_MODULES} of {source!r} names no Pooling.", remedy="Use a complete folder.")
+    longest = (_read(source, _TRANSFORMER) or {}).get("max_seq_length")
+    return EmbeddingPooling.model_validate({"mode": mode, "normalize": normalize, "max_length": longest})
+
+
+def _mode(source: str, config: dict[str, Any]) -> str:
+    """The one way of pooling that a configuration asks for; versions name it differently."""
+    asked = config.get("pooling_mode")
+    chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    if isinstance(asked, str):
+        chosen = [next((key for key, mode in _MODES.items() if asked in (mode, key[13:])), asked)]
+    if len(chosen) != 1 or chosen[0] not in _MODES:
+        raise ModelError(
+            f"The pooling of {source!r} is {', '.join(chosen) or 'not told'}, which is not supported.",
+            remedy=f"Use a model with one of: {', '.join(_MODES)}.",
+        )
+    return _MODES[chosen[0]]
+
+
+def _read(source: str, name: str) -> Any:
+    """A JSON file of a model; `None` where there is none."""
+    with quiet():
+        path = cached_file(
+            resolve(source),
+            name,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    if path is None:
+        return None
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name} of {source!r} cannot be read.", remedy="Use a complete folder.") from error

@@ -1,0 +1,51 @@
+"""Embeddings as a service: the frozen base's, for whoever may query the model.
+
+A query is computed alone, as an adapter's is: what a text gets does not depend on what others ask at the same time.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from cutlayer.core import Cut, Payload
+from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.checks import read_release
+from cutlayer.vendor.compute import Pieces
+from cutlayer.vendor.passes import compute, in_pieces, prepare
+from cutlayer.vendor.settings import VendorSettings
+from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, routes
+from cutlayer.wire.messages import RecordSetSpec
+
+
+def embed(settings: VendorSettings, catalogue: Catalogue, model: str, body: bytes) -> Pieces[bytes]:
+    """Embeddings of a release, one row for each text, before normalisation. Runs in the compute thread.
+
+    Args:
+        settings: The vendor's settings.
+        catalogue: The models on offer.
+        model: Which one.
+        body: The release: ids, or rows of the token table with noise or without.
+
+    Raises:
+        Refusal: There is no such model, or the release is not one that it takes.
+    """
+    card, limits = catalogue.card(model), settings.limits
+    tensors = decode_tensors(routes.EMBEDDINGS, body)
+    asked = RecordSetSpec(
+        model=model,
+        cut=Cut(bottom=None if "ids" in tensors else 0),
+        form=Form.IDS if "ids" in tensors else Form.ROWS,
+        segments=1,
+        wire_type=WireType.FP32 if "rows" in tensors and tensors["rows"].dtype is torch.float32 else WireType.BF16,
+    )
+    payload = read_release(card, asked, tensors, limit=limits.max_rows_per_step)
+    part, device = catalogue.embeddings(model, asked.cut), catalogue.device
+
+    @torch.no_grad()
+    def run(piece: Payload) -> torch.Tensor:
+        return compute(part, card.template, prepare(piece, device), device)
+
+    output = yield from in_pieces(
+        payload, limits.positions_per_piece, threads=settings.compute_threads, of_texts=True, run=run
+    )
+    return encode_tensors({"output": output.to("cpu", torch.float32)})
