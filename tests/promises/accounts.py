@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,10 +109,12 @@ class Watched:
         def sending(gate: Gate, route: Route, where: Any = None, **named: Any) -> Any:
             release = named.get("release")
             if release is not None or route is routes.STEP:
-                assert self._session is not None
-                trained = {name: value.detach().clone() for name, value in self._session.trained().items()}
+                session = self._session  # none where nothing is trained
+                own = {} if session is None else session.trained()
+                trained = {name: value.detach().clone() for name, value in own.items()}
                 if release is not None:
-                    self.moments.append(Moment(release.payload, trained, self._session.training))
+                    training = session is not None and session.training
+                    self.moments.append(Moment(release.payload, trained, training))
                 if route is routes.STEP:  # the weights that this step's loss is computed with
                     self.weights[where["step"]] = trained
             return send(gate, route, where, **named)
@@ -325,9 +327,38 @@ def check_prediction_accounted(
         recording: What crossed.
         moments: How many releases the gate had been given before.
     """
+    state, asked = _state(result), f"predict/{result.adapter_id}"
+    due = Due(routes.ADAPTER_INFER, {"adapter": result.adapter_id})
+    check_queries_accounted(client, state, watched, texts, recording, run=asked, due=due, moments=moments)
+
+
+def check_queries_accounted(
+    client: Client,
+    state: RunState,
+    watched: Watched,
+    texts: Dataset,
+    recording: Path,
+    *,
+    run: str,
+    due: Due,
+    moments: int = 0,
+    by_length: bool = False,
+) -> None:
+    """Every frame of some queries is due, has its ledger entry, and holds releases of these texts and nothing else.
+
+    Args:
+        client: The customer.
+        state: By which settings texts leave.
+        watched: What the privatizers returned.
+        texts: What was asked about.
+        recording: What crossed.
+        run: Under which the ledger has it.
+        due: What frames are, but for the texts in them.
+        moments: How many releases the gate had been given before.
+        by_length: Whether short texts leave first; those of one length in an order of the secret's, as else all.
+    """
     check_requests(client, watched.requests)
-    state = _state(result)
-    entries = [entry for entry in client.ledger.frames() if entry.run == f"predict/{result.adapter_id}"]
+    entries = [entry for entry in client.ledger.frames() if entry.run == run]
     up = [frame for frame in read_recording(recording) if frame.direction is Direction.UP]
     questions = [frame for frame in up if frame.route in (routes.SERVICE, routes.MODELS)]
     assert not any(frame.body or frame.where for frame in questions), "a question holds something"
@@ -337,20 +368,22 @@ def check_prediction_accounted(
     releases = Releases(client, watched, archive, offer, state, since=moments)
     tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
     # asked in an order of the secret's, whatever the file's
-    key = _derived(client, state, f"order/predict/{result.adapter_id}")
+    key = _derived(client, state, f"order/{run}")
     ranks = [_rank(text, key) for text in texts.texts]
-    order = sorted(range(len(texts)), key=ranks.__getitem__)
+    lengths = tokens.segments[0].lengths.tolist() if by_length else [0] * len(texts)
+    order = sorted(range(len(texts)), key=lambda place: (lengths[place], ranks[place]))
     waiting = keys(tokens.select(torch.tensor(order)), None, None)
     for frame, entry in zip(frames, entries, strict=True):
         check_ledger(frame, entry)
-        if frame.route is routes.ARCHIVE:
+        if frame.route in (routes.ARCHIVE, routes.ARCHIVE_FILE):
             where: dict[str, str | int] = {"model": offer.model.name, "cut": Cut(bottom=state.spec.cut.bottom).slug}
-            check_due(frame, Due(routes.ARCHIVE, where))
+            file = {} if frame.route is routes.ARCHIVE else {"file": frame.where["file"]}
+            check_due(frame, Due(frame.route, where | file))
             continue
         asked, waiting = waiting[: entry.texts], waiting[entry.texts :]
-        due = Due(routes.ADAPTER_INFER, {"adapter": result.adapter_id}, texts=tuple(asked))
-        check_due(frame, due)
-        releases.check(frame, due, entry)
+        own = replace(due, texts=tuple(asked))
+        check_due(frame, own)
+        releases.check(frame, own, entry)
     assert not waiting, "a text was not asked about"
     assert releases.done, "a release is in no frame"
 

@@ -28,6 +28,7 @@ from rich.console import Console
 from cutlayer import cli, vendor
 from cutlayer.cli.output import Output
 from cutlayer.core import ConfigError, Cut, CutlayerError, ModelError, StorageError, VendorError
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer import Client, Training
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import fetch_archive
@@ -316,7 +317,8 @@ def fetch(
     edit(archive / MANIFEST, files=files)
     model = ModelInfo(
         name="tiny", family="bert", fingerprint=inner["fingerprint"], blocks=BLOCKS, width=WIDTH, vocab_size=VOCAB,
-        max_length=MAX_LENGTH, max_bottom=2, max_tail=None, parameters=inner["parameters_of_model"],
+        max_length=MAX_LENGTH, max_bottom=2, embedding=EmbeddingSpec(width=WIDTH, pooling="mean"), max_tail=None,
+        parameters=inner["parameters_of_model"],
     )  # fmt: skip
     told = ArchiveManifest(
         model="tiny",

@@ -43,8 +43,8 @@ class SeenRelease:
 
     Attributes:
         source: What they were released into: `record-set/ID`, `job/ID` for a step with its own
-            release, `job/ID/source` for the source texts of an encoder-decoder's, `job/ID/infer` or
-            `adapter/ID/infer` for queries.
+            release, `job/ID/source` for the source texts of an encoder-decoder's, `job/ID/infer`,
+            `adapter/ID/infer` or `model/NAME/embeddings` for queries.
         number: The shard, the step, or the running number of the query.
         payload: Token ids or boundary rows; without public words before the texts.
         preceded: The same token ids with public words before them; `None` where there are none.
@@ -84,9 +84,9 @@ class SeenAnswer:
     """What a query was answered with.
 
     Attributes:
-        source: `job/ID/infer` or `adapter/ID/infer`.
+        source: `job/ID/infer`, `adapter/ID/infer` or `model/NAME/embeddings`.
         number: The running number of the query.
-        output: Logits `[texts, labels]`, or rows `[rows, width]` of the upper boundary.
+        output: Logits `[texts, labels]`, embeddings `[texts, width]`, or rows `[rows, width]` of the upper boundary.
         lengths: `[texts, segments]` int64, ids or rows of each text that was asked about; `None` if that is not in the
             transcript.
     """
@@ -294,13 +294,15 @@ class _StoredLengths:
         return torch.cat(self._lengths)[tensors["records"].to(torch.int64)] if self._lengths else None
 
 
-_QUERIES = (routes.JOB_INFER, routes.ADAPTER_INFER)
+_QUERIES = (routes.JOB_INFER, routes.ADAPTER_INFER, routes.EMBEDDINGS)
+_UNCHANGING = (routes.ADAPTER_INFER, routes.EMBEDDINGS)
 _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {
     routes.SHARD_PUT.name: ("record-set/{record_set}", "shard"),
     routes.STEP.name: ("job/{job}", "step"),
     routes.SOURCE.name: ("job/{job}/source", "step"),
     routes.JOB_INFER.name: ("job/{job}/infer", None),
     routes.ADAPTER_INFER.name: ("adapter/{adapter}/infer", None),
+    routes.EMBEDDINGS.name: ("model/{model}/embeddings", None),
 }
 
 
@@ -315,8 +317,8 @@ def _recorded(folder: Path | str) -> Iterator[SeenFrame]:
             continue
         # the same bytes at the same address are a retry: no second look, and no second step
         key: tuple[str, ...] = (frame.direction, path, frame.sha256)
-        if frame.route is routes.ADAPTER_INFER and frame.direction is Direction.DOWN:
-            # an adapter does not change: what a run asks again when it goes on, it was answered before
+        if frame.route in _UNCHANGING and frame.direction is Direction.DOWN:
+            # these weights do not change: what is asked again after a stop, was answered before
             key = (frame.direction, path, asked.get(path, ""))
         # a job does: there a query may be asked twice, and mean another moment
         if key not in seen or frame.route is routes.JOB_INFER:

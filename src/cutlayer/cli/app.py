@@ -30,6 +30,7 @@ from cutlayer.cli import (
     conformance,
     convert_eta,
     demo,
+    embed,
     finetune,
     generate,
     job,
@@ -107,6 +108,7 @@ calibrate.register(app)
 conformance.register(app)
 convert_eta.register(app)
 demo.register(app)
+embed.register(app)
 finetune.register(app)
 generate.register(app)
 privatize.register(app)

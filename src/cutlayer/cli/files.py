@@ -24,6 +24,8 @@ UNSAFE = "unsafe_noise_seed"
 
 WriteRows = Callable[[Sequence[str], Iterable[Sequence[object]]], None]
 """Takes the names of columns, and the rows."""
+Finish = Callable[[Callable[[IO[bytes]], None]], None]
+"""Takes what fills a file."""
 
 
 def check_kind(path: Path) -> Path:
@@ -83,17 +85,45 @@ def check_not_input(input_file: str, output_file: Path) -> None:
 
 @contextmanager
 def rows_file(path: Path) -> Iterator[WriteRows]:
-    """A table's place, tried before the work whose result it takes: nothing is sent for a result that has no place.
+    """A table's place; see `whole_file`.
+
+    Args:
+        path: Where the table will be; `.gz` behind the ending compresses it.
+
+    Yields:
+        What writes it, row by row.
+    """
+    with whole_file(path) as finish:
+
+        def write(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+            def fill(file: IO[bytes]) -> None:
+                packed = path.suffix == ".gz"
+                content = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=file, mtime=0)) if packed else file
+                for line in _table(_kind(path), columns, rows):
+                    with _reported(path):
+                        content.write(line.encode())
+                if packed:
+                    with _reported(path):
+                        content.close()
+
+            finish(fill)
+
+        yield write
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Finish]:
+    """A result's place, tried before the work whose result it takes: nothing is sent for a result that has no place.
 
     What the block writes takes the file's place whole. Until then, and where the block fails or is interrupted, the
     file is as it was. A new file can be read by its owner only, for it holds private text; one that is replaced hands
     on its mode. What a process that was killed had written is removed by the next one that writes the same file.
 
     Args:
-        path: Where the table will be; `.gz` behind the ending compresses it. Folders on the way are made.
+        path: Where the file will be. Folders on the way are made.
 
     Yields:
-        What writes it, row by row.
+        What puts it there, given what fills it.
 
     Raises:
         StorageError: The file cannot be written.
@@ -109,14 +139,9 @@ def rows_file(path: Path) -> Iterator[WriteRows]:
         file = open(draft, "xb", opener=_private)  # noqa: SIM115 - closed below, once it is renamed
     own = os.fstat(file.fileno())
 
-    def write(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        content = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=file, mtime=0)) if path.suffix == ".gz" else file
-        for line in _table(_kind(path), columns, rows):
-            with _reported(path):
-                content.write(line.encode())
+    def finish(fill: Callable[[IO[bytes]], None]) -> None:
+        fill(file)
         with _reported(path):
-            if content is not file:
-                content.close()
             file.flush()
             if replaced is not None:
                 _hand_on(replaced, file.fileno())
@@ -126,7 +151,7 @@ def rows_file(path: Path) -> Iterator[WriteRows]:
             os.replace(draft, target)
 
     try:
-        yield write
+        yield finish
     finally:
         if _is(draft, own):
             draft.unlink()

@@ -105,6 +105,17 @@ DRAW = (
 """What a draw of words follows from, of the settings of a run."""
 
 
+RELEASE = (
+    *DRAW,
+    "privacy.noise",
+    "privacy.noise_window",
+    "training.max_length",
+    "privacy_budget",
+    "unsafe_noise_seed",
+)
+"""What a release follows from, and may cost, of the settings of a run."""
+
+
 class HeldOut(SettingsSpec):
     """Texts beside those that are learnt from."""
 

@@ -11,7 +11,7 @@ import typer
 
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.files import UNSAFE, check_columns, check_kind, check_not_input, rows_file
-from cutlayer.cli.options import DRAW, AsJson, Connection, LocalModel, TableFiles, Work, warn_unprotected
+from cutlayer.cli.options import RELEASE, AsJson, Connection, LocalModel, TableFiles, Work, warn_unprotected
 from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
@@ -21,16 +21,6 @@ from cutlayer.privacy.spec import PRIVACY
 
 if TYPE_CHECKING:
     from cutlayer.customer import PrivatizedText
-
-RELEASE = (
-    *DRAW,
-    "privacy.noise",
-    "privacy.noise_window",
-    "training.max_length",
-    "privacy_budget",
-    "unsafe_noise_seed",
-)
-"""What a release follows from, and may cost, of the settings of a run."""
 
 SHOWN = 5
 """Texts on the terminal."""

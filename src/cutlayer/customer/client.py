@@ -12,14 +12,15 @@ print(client.predict(result.adapter_id, ["a new note"]))
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, Cut, Fault
 from cutlayer.core.executors import Executor, InProcess
 from cutlayer.customer.account import check_is_here, delete
+from cutlayer.customer.arguments import Columns, Previewed, Querying, Settings
 from cutlayer.customer.ask import continue_texts, exchange, predict
 from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.connection import Connection
@@ -34,67 +35,16 @@ from cutlayer.customer.handout import local_archive_folder
 from cutlayer.customer.preview import Draw, Preview, PreviewStream
 from cutlayer.customer.profile import Profile
 from cutlayer.customer.progress import Progress, Shows, Silent, shown
-from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.results import Detached, FinetuneResult, Generation, LanguageResult, Prediction, RunResult
 from cutlayer.customer.run import Run
-from cutlayer.customer.settings import LOCAL_MODEL, FinetuneSpec, LabelsAt, Objective, Sampling, Training, TuningSpec
+from cutlayer.customer.settings import LOCAL_MODEL, FinetuneSpec, LabelsAt, Objective, Sampling, Training
 from cutlayer.customer.shards import Drawing, ShardAccount, TextRows, Work
 from cutlayer.customer.sources import Source, Texts, read_source, read_texts
 from cutlayer.customer.validate import check_labels, check_public, check_sent_labels, choose_privacy, validate
 from cutlayer.data import Dataset
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.spec import PrivacySpec
-from cutlayer.wire import WireType, routes
-
-
-class Privacy(TypedDict, total=False):
-    """How texts are privatized: with an eta, which is text-to-text noise and at `math.inf` none, or in full."""
-
-    eta: float
-    privacy: PrivacySpec
-
-
-class Columns(TypedDict, total=False):
-    """Which columns of a table texts stand in."""
-
-    text_column: str
-    text_pair_column: str | None
-
-
-class Previewed(Privacy, Columns, total=False):
-    """What a preview needs to know."""
-
-
-class Querying(Privacy, total=False):
-    """How the frozen model is asked: settings of `FinetuneSpec`, by name."""
-
-    model: str | None
-    wire_type: WireType
-    privacy_budget: float | None
-    unsafe_noise_seed: int | None
-
-
-class Settings(Privacy, Columns, total=False):
-    """The settings of `FinetuneSpec` and `DataSpec`, by name; `eta` is short for `privacy`."""
-
-    cut: Cut
-    tuning: TuningSpec
-    training: Training
-    reconstruction: Reconstruction
-    model: str | None
-    wire_type: WireType
-    privacy_budget: float | None
-    label_epsilon: float | None
-    label_budget: float | None
-    label_words: Mapping[str, str] | Sequence[str]
-    labels_at: LabelsAt | Literal["customer", "vendor"]
-    public_iterations: int
-    seed: int | None
-    unsafe_noise_seed: int | None
-    label_column: str
-    target_column: str
-    facts: bool
-    many_labels: bool
+from cutlayer.wire import routes
 
 
 class Client(Connection):

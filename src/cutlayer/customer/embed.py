@@ -27,10 +27,11 @@ from cutlayer.customer.plan import build_session
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.settings import FinetuneSpec, RunSpec
+from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
-from cutlayer.privacy import Vault, find_mechanism
+from cutlayer.privacy import Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire.messages import ModelInfo
 
@@ -72,7 +73,7 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
         given: What was said: model, privacy, `max_length`, and what else a query may have.
 
     Raises:
-        ConfigError: The cut leaves blocks or a tail to the customer.
+        ConfigError: The cut leaves blocks or a tail to the customer; or what validate refuses.
     """
     words = given.privacy.mechanism == "words"
     cut = given.cut or Cut(bottom=None if words else 0)
@@ -83,7 +84,10 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
         )
     if given.privacy.cti is not None:
         raise ConfigError([Fault("cti", given.privacy.cti, "needs labels, and embeddings have none")])
-    return settle(given.model_copy(update={"cut": cut}))
+    training = given.training.model_copy(update={"dropout": False})  # nothing is trained
+    spec = settle(given.model_copy(update={"cut": cut, "training": training}))
+    validate(spec)
+    return spec
 
 
 def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progress: Progress) -> Embedded:
@@ -103,7 +107,6 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
         BudgetError: A text would be charged beyond the budget; none is sent.
     """
     spec = settle_embedding(given)
-    find_mechanism(spec.privacy.noise)  # before the vendor is asked: a plug-in may be gone
     if dataset.segments != 1:
         raise DataError("Embeddings are of single texts.", remedy="Embed both texts of a pair, one after the other.")
     offer = choose_model(connection.gate(), spec.model or None)
@@ -119,7 +122,7 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
             f"{len(empty)} of {len(dataset)} texts have no token; the first is text {empty[0]}.",
             remedy="Leave them out.",
         )
-    longest = spec.training.max_length or offer.model.embedding_pooling.max_length
+    longest = spec.training.max_length or offer.model.embedding.max_length
     tokens = shortened(whole, archive.template.max_content(1, longest))
     cut_texts = int((tokens.segments[0].lengths < whole.segments[0].lengths).sum())
     if cut_texts:
@@ -146,12 +149,12 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
     values, sent = _Asking(
         session,
         _Answers(connection.home.vault, offer.model, spec),
-        width=offer.model.embedding_width,
+        width=offer.model.embedding.width,
         positions=min(offer.positions, EVALUATION_POSITIONS),
         progress=progress,
     ).embed(Texts(tokens.select(order)))
     values = values[order.argsort()]
-    if offer.model.embedding_pooling.normalize:
+    if offer.model.embedding.normalize:
         values = nn.functional.normalize(values, dim=1)
     return Embedded(
         values=values.numpy(),
@@ -177,7 +180,7 @@ class _Answers:
 
     def __init__(self, vault: Vault, model: ModelInfo, spec: RunSpec) -> None:
         self._vault = vault
-        told = model.fingerprint, model.embedding_pooling.mode, spec.form.value, spec.wire_type.value
+        told = model.fingerprint, model.embedding.pooling, spec.form.value, spec.wire_type.value
         self._context = f"embedding/{'/'.join(told)}".encode()
 
     def names(self, identities: Sequence[bytes]) -> list[bytes]:
@@ -211,9 +214,7 @@ class _Asking:
         progress: Where to show progress.
     """
 
-    def __init__(
-        self, session: Session, answers: _Answers, *, width: int, positions: int, progress: Progress
-    ) -> None:
+    def __init__(self, session: Session, answers: _Answers, *, width: int, positions: int, progress: Progress) -> None:
         self._session = session
         self._answers = answers
         self._width = width

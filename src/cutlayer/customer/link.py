@@ -312,7 +312,7 @@ class QueryLink:
     @classmethod
     def to_embeddings(cls, gate: Gate, model: ModelInfo) -> QueryLink:
         """Queries for embeddings of a frozen model."""
-        return cls(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding_width)
+        return cls(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding.width)
 
     @property
     def moment(self) -> str:

@@ -16,7 +16,7 @@ from cutlayer.customer.forecast import Forecast
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, fetch_archive
 from cutlayer.customer.home import Home
-from cutlayer.customer.link import QueryLink, Link
+from cutlayer.customer.link import Link, QueryLink
 from cutlayer.customer.order import Order
 from cutlayer.customer.prepare import Prepared, check_batches, largest_step, prepare
 from cutlayer.customer.progress import Progress

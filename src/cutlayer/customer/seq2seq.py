@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import ConfigError, ModelError, Payload, Ragged, Rows, Tokens
-from cutlayer.customer.link import QueryLink, Exchange, Leg, Seq2SeqLink, Stored
+from cutlayer.customer.link import Exchange, Leg, QueryLink, Seq2SeqLink, Stored
 from cutlayer.customer.session import Growing, Session, Texts, token_losses
 from cutlayer.models import Inputs, Seq2SeqBottom, Seq2SeqTail, Template, seed_dropout
 from cutlayer.privacy import Release

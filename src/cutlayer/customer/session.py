@@ -16,7 +16,7 @@ from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.derived import Privatizing
-from cutlayer.customer.link import QueryLink, Exchange, GenerationLink, Link, Stored
+from cutlayer.customer.link import Exchange, GenerationLink, Link, QueryLink, Stored
 from cutlayer.customer.threads import threads_for
 from cutlayer.customer.tuning import AnyBottom, AnyTail, Tuned, put_back, trained_parameters
 from cutlayer.models import (

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         split,
     )
     from cutlayer.models.decoding import Decoding, cache_bytes, threads_of_pass, weights_of
-    from cutlayer.models.embedding import Embeddings, embedding_width, pool, read_pooling
+    from cutlayer.models.embedding import Embeddings, embedding_spec, pool
     from cutlayer.models.heads import Head, seeded
     from cutlayer.models.inputs import Inputs, Layout, Template
     from cutlayer.models.inventory import WeightGroup, inventory, share_handed_out
@@ -127,8 +127,8 @@ __all__ = [
     "candidate_tokens",
     "check_method",
     "cut_up",
+    "embedding_spec",
     "embedding_table",
-    "embedding_width",
     "family_of",
     "fingerprint",
     "inventory",
@@ -148,7 +148,6 @@ __all__ = [
     "quantized",
     "read_archive",
     "read_manifest",
-    "read_pooling",
     "save_adapter",
     "seed_dropout",
     "seeded",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from cutlayer.core import ModelError
-from cutlayer.core.pooling import EmbeddingPooling
-from cutlayer.models.anatomy import Kind
+from cutlayer.core.embedding import EmbeddingSpec
+from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import Top
 from cutlayer.models.inputs import Inputs
 from cutlayer.models.load import quiet, resolve
@@ -23,7 +24,8 @@ from cutlayer.models.seq2seq import Seq2SeqTop
 _MODULES = "modules.json"
 """In the folder of a sentence-transformers model: what runs after one another."""
 _TRANSFORMER = "sentence_bert_config.json"
-_MODES = {
+Pooling = Literal["mean", "cls", "last", "max"]
+_MODES: Mapping[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
@@ -39,15 +41,15 @@ class Embeddings(nn.Module):
 
     Args:
         top: The vendor's part, without a head; of an encoder-decoder its encoder alone is used.
-        pooling: How hidden states become one row.
+        spec: How hidden states become one row.
     """
 
     has_head: Final = True
 
-    def __init__(self, top: Top | Seq2SeqTop, pooling: EmbeddingPooling) -> None:
+    def __init__(self, top: Top | Seq2SeqTop, spec: EmbeddingSpec) -> None:
         super().__init__()
         self.top = top
-        self.pooling = pooling
+        self.spec = spec
 
     def forward(self, inputs: Inputs, hidden: Tensor | None = None) -> Tensor:
         """Embeddings `[batch, width]`.
@@ -57,46 +59,43 @@ class Embeddings(nn.Module):
             hidden: The boundary `[batch, seq, width]`; None for a text cut.
         """
         run = self.top.encode if isinstance(self.top, Seq2SeqTop) else self.top
-        return pool(run(inputs, hidden), inputs, self.pooling)
+        return pool(run(inputs, hidden), inputs, self.spec.pooling)
 
 
-def pool(hidden: Tensor, inputs: Inputs, pooling: EmbeddingPooling) -> Tensor:
+def pool(hidden: Tensor, inputs: Inputs, pooling: Pooling) -> Tensor:
     """One row `[batch, width]` of each text's hidden states `[batch, seq, width]`; padding is never read.
 
     Padding may stand on either side.
     """
-    if pooling.mode == "mean":
+    if pooling == "mean":
         return mean_of_text(hidden, inputs)
-    if pooling.mode == "last":
+    if pooling == "last":
         return pool_last(hidden, inputs)
     real = inputs.attention_mask[:, -hidden.shape[1] :]
-    if pooling.mode == "max":
+    if pooling == "max":
         return hidden.masked_fill(~real.bool()[:, :, None], -torch.inf).amax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), real.argmax(1)]
 
 
-def embedding_width(model: PreTrainedModel) -> int:
-    """Numbers of an embedding: as wide as what stands before the model's head."""
-    # OPT's last hidden states may be projected back to its table's width
-    return int(getattr(model.config, "word_embed_proj_dim", None) or model.config.hidden_size)
-
-
-def read_pooling(source: str, kind: Kind) -> EmbeddingPooling:
+def embedding_spec(source: str, model: PreTrainedModel) -> EmbeddingSpec:
     """How a model's embeddings are made: as its folder says, else by its kind.
 
     A folder of sentence-transformers says it. Of others encoders take the mean over real positions (of an
     encoder-decoder the encoder does), decoders their last position.
 
     Args:
-        source: Where the model lies: a folder, or a hub id.
-        kind: What the model computes.
+        source: Where the model lies: `starter`, a folder, or a hub id.
+        model: The model.
 
     Raises:
         ModelError: The folder asks for more than pooling and normalisation.
     """
+    # OPT's last hidden states may be projected back to its table's width
+    width = getattr(model.config, "word_embed_proj_dim", None) or model.config.hidden_size
     modules = _read(source, _MODULES)
     if modules is None:
-        return EmbeddingPooling(mode="last" if kind is Kind.DECODER else "mean")
+        decodes = family_of(model.config).kind is Kind.DECODER
+        return EmbeddingSpec(width=width, pooling="last" if decodes else "mean")
     mode, normalize = None, False
     for module in modules:
         name = str(module.get("type", "")).rpartition(".")[2]
@@ -112,10 +111,10 @@ def read_pooling(source: str, kind: Kind) -> EmbeddingPooling:
     if mode is None:
         raise ModelError(f"{_MODULES} of {source!r} names no Pooling.", remedy="Use a complete folder.")
     longest = (_read(source, _TRANSFORMER) or {}).get("max_seq_length")
-    return EmbeddingPooling.model_validate({"mode": mode, "normalize": normalize, "max_length": longest})
+    return EmbeddingSpec(width=width, pooling=mode, normalize=normalize, max_length=longest)
 
 
-def _mode(source: str, config: dict[str, Any]) -> str:
+def _mode(source: str, config: dict[str, Any]) -> Pooling:
     """The one way of pooling that a configuration asks for; versions name it differently."""
     asked = config.get("pooling_mode")
     chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]

@@ -64,7 +64,8 @@ def clip_rows(rows: Tensor, largest: float) -> Tensor:
 
     Ref: SnD §3.3, eq. (2).
     """
-    return rows * (largest / rows.norm(dim=1, keepdim=True).clamp(min=largest))
+    clipped: Tensor = rows * (largest / rows.norm(dim=1, keepdim=True).clamp(min=largest))
+    return clipped
 
 
 def replacements(ids: Tensor, noise: Float64 | Tensor, search: NeighbourSearch, *, on_lattice: bool = True) -> Tensor:

@@ -26,7 +26,7 @@ from cutlayer.models import (
     Template,
     Top,
     cut_up,
-    embedding_width,
+    embedding_spec,
     family_of,
     fingerprint,
     load_model,
@@ -34,7 +34,6 @@ from cutlayer.models import (
     max_length,
     quantized,
     read_manifest,
-    read_pooling,
     share_base,
     target_template,
     write_archive,
@@ -109,8 +108,7 @@ class ModelCard(BaseModel):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             quantization=settings.quantize,
             warmed_for=_warmed_for(source),
-            embedding_pooling=read_pooling(source, family_of(model.config).kind),
-            embedding_width=embedding_width(model),
+            embedding=embedding_spec(source, model),
         )
         return cls(
             info=info,
@@ -235,7 +233,7 @@ class Catalogue:
             info = self.card(name).info
             head = Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE
             top = cut_up(self._model(name, head), cut, head=False).top
-            self._embeddings[key] = Embeddings(top, info.embedding_pooling)
+            self._embeddings[key] = Embeddings(top, info.embedding)
         return self._embeddings[key]
 
     def tail(self, name: str, cut: Cut) -> Tail:

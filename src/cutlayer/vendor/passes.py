@@ -91,7 +91,8 @@ def compute(part: Part | Embeddings, template: Template, payload: Payload, devic
         device: Where to compute.
 
     Returns:
-        Logits `[texts, labels]`, embeddings `[texts, width]`, or the rows `[rows, width]` of the upper boundary, padding left out.
+        Logits `[texts, labels]`, embeddings `[texts, width]`, or the rows `[rows, width]` of the upper boundary,
+        padding left out.
     """
     hidden = None
     if isinstance(payload, Rows):

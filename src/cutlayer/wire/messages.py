@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
 from cutlayer.core import Cut
-from cutlayer.core.pooling import EmbeddingPooling
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
 from cutlayer.wire.label_ids import LabelIds
 
@@ -160,9 +160,7 @@ class ModelInfo(Message):
     quantization: Literal["nf4"] | None = None
     """The type that linear maps of the vendor's blocks are kept in; null for the checkpoint's own numbers."""
     warmed_for: WarmedFor | None = None
-    embedding_pooling: EmbeddingPooling
-    """How hidden states become an embedding; the customer normalises."""
-    embedding_width: int = Field(ge=1, le=MAX_SIDE)
+    embedding: EmbeddingSpec
 
 
 class ModelList(Message):

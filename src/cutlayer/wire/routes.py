@@ -76,8 +76,8 @@ ROLES: Mapping[str, Role] = {
     "parents": Role(INDEX, 1, Category.CONTROL),
     # how the vendor is to choose tokens: beams, tokens of a text at most, length penalty, the id that ends a text: [4]
     "search": Role(("F32",), 1, Category.CONTROL),
-    # answers: logits [texts, labels], embeddings [texts, width], or the upper boundary [rows, width]; boundary
-    # gradient [rows, width]
+    # answers: logits [texts, labels], embeddings [texts, width], or the upper boundary [rows, width]; the gradient of
+    # a boundary [rows, width]
     "output": Role(("BF16", "F32"), 2, Category.RELEASE),
     # of the vendor's own task beside the customer's: [1]
     "reconstruction_loss": Role(("F32",), 1, Category.CONTROL),

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from cutlayer.core import ConfigError, StorageError, VendorError
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer import Client, profile
 from cutlayer.customer.account import Account
 from cutlayer.customer.connection import choose_device
@@ -78,7 +79,7 @@ class Answers:
     def __init__(self, protocol: int) -> None:
         model = ModelInfo(
             name="m", family="bert", fingerprint="0" * 64, blocks=2, width=4, vocab_size=8, max_length=16, max_bottom=1,
-            max_tail=None, parameters=100,
+            embedding=EmbeddingSpec(width=4, pooling="mean"), max_tail=None, parameters=100,
         )  # fmt: skip
         self.replies: dict[Route, Message] = {
             routes.SERVICE: ServiceInfo(

@@ -11,6 +11,7 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError, Cut, ModelError, Stopped
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.core.tuning import FullSpec, LoraSpec
 from cutlayer.customer import (
     Client,
@@ -50,7 +51,7 @@ SHORT = Sampling(max_new_tokens=4, greedy=True)
 PAIRS = pairs(16, 3)
 MODEL = ModelInfo(
     name="tiny", family="bert", fingerprint="0" * 64, blocks=4, width=32, vocab_size=300, max_length=64, max_bottom=2,
-    max_tail=None, parameters=1,
+    embedding=EmbeddingSpec(width=32, pooling="mean"), max_tail=None, parameters=1,
 )  # fmt: skip
 
 

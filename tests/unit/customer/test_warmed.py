@@ -11,6 +11,7 @@ import pytest
 
 from cutlayer import vendor
 from cutlayer.core import CutlayerWarning
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer.plan import warn_of_another_warm_up
 from cutlayer.privacy import PrivacySpec, TextToText, Words
 from cutlayer.vendor.catalogue import WARMED
@@ -21,7 +22,7 @@ from tests.service.fixtures import tiny_model  # noqa: F401 - a fixture by name
 OWN = Words(eta=30.0, words=("noun", "verb"), space="starter")
 INFO = ModelInfo(
     name="warm", family="bert", fingerprint="0" * 64, blocks=4, width=32, vocab_size=100, max_length=64, max_bottom=2,
-    max_tail=None, parameters=1000,
+    embedding=EmbeddingSpec(width=32, pooling="mean"), max_tail=None, parameters=1000,
     warmed_for=WarmedFor(
         mechanism="words", eta=30.0, words=("noun", "verb"), candidates="category", space="starter"
     ),

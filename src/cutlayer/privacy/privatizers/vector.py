@@ -53,7 +53,7 @@ class VectorPrivatizer(Privatizer):
     def deviations(self) -> tuple[Deviation, ...]:
         """See `Privatizer.deviations`."""
         at_tokens = self.spec.place is Place.TOKENS
-        own = (
+        own: tuple[Deviation, ...] = (
             Deviation(
                 what="where noise goes",
                 value_in_paper="stated for a bottom that is the embedding layer; not for deeper bottoms",
@@ -82,8 +82,8 @@ class VectorPrivatizer(Privatizer):
         if self.spec.place is Place.TOKENS:
             if self.spec.clipped:
                 return (
-                    "Clipping stops nearest neighbour, not an attacker who undoes it: 45.7 % of tokens instead of 0.2 % "
-                    "at eta 50 in one study (docs/papers/words.md).",
+                    "Clipping stops nearest neighbour, not an attacker who undoes it: at eta 50 one reads 0.2 % of "
+                    "tokens, the other 45.7 % (docs/papers/words.md).",
                 )
             return (
                 "Released vectors give an adaptive attacker more than nearest neighbour shows: 48 % instead of 13 % of "

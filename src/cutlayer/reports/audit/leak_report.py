@@ -25,8 +25,8 @@ from cutlayer.attacks import ATTACKS
 from cutlayer.core import ConfigError, Cut, CutlayerWarning, Fault
 from cutlayer.core.deadline import OutOfTime, within
 from cutlayer.customer import DataSpec, FinetuneSpec, Home, Objective, Progress, Source, Training, TuningSpec
+from cutlayer.customer.arguments import Columns, Privacy
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.client import Columns, Privacy
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.progress import Shows, shown

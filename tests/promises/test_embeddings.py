@@ -1,0 +1,249 @@
+"""Embeddings over the road: what leaves, what comes back, and that splitting changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer, T5EncoderModel
+
+from cutlayer.attacks import Transcript
+from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError
+from cutlayer.core.embedding import EmbeddingSpec
+from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embed import settle_embedding
+from cutlayer.customer.run import RunState
+from cutlayer.customer.session import Drawn, Session, Texts
+from cutlayer.data import Dataset
+from cutlayer.models import Head, Inputs, embedding_spec, pool
+from cutlayer.models.load import resolve
+from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
+from cutlayer.wire import Form, WireType, routes
+from cutlayer.wire.recording import Direction, read_recording
+from cutlayer.wire.transports import RecordingTransport
+from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, families_first, make_model
+from tests.promises.accounts import Watched, check_queries_accounted
+from tests.promises.runs import TEST, TRAIN, customer, served
+from tests.promises.script import Due
+from tests.promises.test_families import corpus, write_model
+from tests.promises.test_one_door import check_no_canary
+from tests.service.fixtures import change_settings  # noqa: F401 - used by name
+
+TEXTS = Dataset(TRAIN.texts[:12] + TEST.texts + TRAIN.texts[:3])
+SETTINGS: dict[str, PrivacySpec] = {
+    "ids": TextToText(eta=6),
+    "rows": Vector(eta=6),
+    "clipped rows": Vector(eta=2, clip=True),
+    "clear ids": NoPrivacy(),
+}
+
+
+def pooled(folder: Path, name: str, texts: list[str]) -> NDArray[np.float32]:
+    """What Hugging Face's model makes of each text by itself, pooled by hand."""
+    kind: Any = T5EncoderModel if name in SEQ2SEQ else AutoModel
+    model, tokenizer = kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = []
+    for text in texts:
+        inputs = tokenizer(text, return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        with torch.no_grad():
+            (states,) = model(**inputs).last_hidden_state
+        found.append(states.mean(0) if name in (*ENCODERS, *SEQ2SEQ) else states[-1])
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("name", families_first(CONFIGURATIONS))
+def test_an_embedding_is_the_whole_models(
+    name: str, form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Head.LANGUAGE if name in SEQ2SEQ else Head.CLASSIFICATION
+    folder = write_model(name, tmp_path / "model", head=head)
+    texts = [text for (text,) in corpus(6, 1, pairs=False).texts]
+    expected = pooled(folder, name, texts)
+    if form is Form.ROWS:  # which the road sends with noise alone
+        draw = Session._draw
+        monkeypatch.setattr(
+            Session, "_draw", lambda session, *given: setattr(session, "form", Form.ROWS) or draw(session, *given)
+        )
+    with served(str(folder), tmp_path) as client:
+        one_by_one = [
+            client.embed([text], eta=math.inf, wire_type=WireType.FP32, progress=None).values[0] for text in texts
+        ]
+        routed = {entry.route for entry in client.ledger.frames()}
+    assert "embeddings" in routed
+    assert np.array_equal(np.stack(one_by_one), expected)
+
+
+def test_padding_changes_nothing_but_rounding(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    texts = [text for (text,) in TEXTS.texts]
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        together = client.embed(texts, eta=math.inf, progress=None)
+    with customer(data_dir, api_key, tmp_path / "other") as client:
+        alone = [client.embed([text], eta=math.inf, progress=None).values[0] for text in texts]
+    assert together.sent == len(set(texts)) < len(texts)
+    assert np.abs(together.values - np.stack(alone)).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_byte_is_accounted_for(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
+    check_embedded(name, data_dir, api_key, tmp_path, watched)
+
+
+def check_embedded(name: str, data_dir: Path, api_key: str, tmp_path: Path, watched: Watched) -> None:
+    spec = settle_embedding(FinetuneSpec(privacy=SETTINGS[name]))
+    distinct = Dataset(tuple(dict.fromkeys(TEXTS.texts)))
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
+            asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+            first = asking.embed(TEXTS, privacy=SETTINGS[name], progress=None)
+            again = asking.embed(TEXTS, privacy=SETTINGS[name], progress=None)
+        model = first.model
+        state = RunState(run="", data_digest="", spec=spec.model_copy(update={"model": model}))
+        due = Due(routes.EMBEDDINGS, {"model": model})
+        check_queries_accounted(
+            client, state, watched, distinct, tmp_path / "asked", run=f"embed/{model}", due=due, by_length=True
+        )
+        frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+        if name != "clear ids":
+            check_no_canary(frames, client)
+    assert again.sent == again.uplink_bytes == 0
+    assert np.array_equal(first.values, again.values)
+    assert first.sent == len(distinct)
+
+
+def test_a_text_that_leaves_as_it_is_is_caught(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted fault: a session that goes round its privatizer."""
+    draw = Session._draw
+
+    def round_it(session: Session, texts: Texts, look: int | None) -> Drawn:
+        drawn = draw(session, texts, look)
+        return replace(drawn, release=replace(drawn.release, payload=texts.tokens))
+
+    monkeypatch.setattr(Session, "_draw", round_it)
+    with pytest.raises(AssertionError, match="a text left with other content"):
+        check_embedded("ids", data_dir, api_key, tmp_path, watched)
+
+
+def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    with (
+        customer(data_dir, api_key, tmp_path / "home") as client,
+        closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
+    ):
+        asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+        found = asking.embed(TEST, privacy=Vector(eta=6), progress=None)
+    seen = Transcript.recorded(tmp_path / "asked")
+    assert [(each.source, each.number) for each in seen.releases()] == [(f"model/{found.model}/embeddings", 0)]
+    (answer,) = seen.answers()
+    assert sorted(map(tuple, answer.output.tolist())) == sorted(map(tuple, found.values.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "error", "said"),
+    [
+        ([("a", "b")], {}, DataError, "single texts"),
+        (["w1", "", "w2"], {}, DataError, "1 of 3 texts have no token; the first is text 2"),
+        (["w1"], {"privacy": TextToText(eta=6, cti=CtiSpec())}, ConfigError, "cti"),
+        (["w1 w2 w3"], {"eta": 6, "privacy_budget": 5.0}, BudgetError, "budget"),
+        (["w1"], {"eta": math.inf, "privacy_budget": 5.0}, BudgetError, "budget of 5"),
+        (["w1"], {"privacy": TextToText(eta=6, noise="gone")}, ConfigError, "gone"),
+        (["w1"], {"eta": 6, "model": "other"}, ModelError, "other"),
+    ],
+)
+def test_bad_input_is_refused_before_a_text_leaves(
+    texts: Any, settings: Any, error: Any, said: str, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    given = settings if "privacy" in settings else {"eta": 6} | settings
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(error, match=said):
+            client.embed(texts, progress=None, **given)
+        assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_long_texts_lose_their_end_and_are_counted(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.warns(CutlayerWarning, match="1 of 2 texts are longer"):
+            found = client.embed(["w1 w2 w3 w4", "w1"], eta=math.inf, max_length=4, progress=None)
+        same = client.embed(["w1 w2"], eta=math.inf, progress=None)
+    assert found.cut_texts == 1
+    assert np.array_equal(found.values[0], same.values[0])
+    assert same.sent == 0
+
+
+def test_a_frame_takes_no_more_than_the_vendor_does(
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+) -> None:
+    texts = [f"w{number} w{number % 7}" for number in range(200)]
+    change_settings(data_dir, limits={"max_rows_per_step": 100})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        found = client.embed(texts, eta=math.inf, progress=None)
+        frames = [entry.texts for entry in client.ledger.frames() if entry.route == "embeddings"]
+    assert sum(frames) == found.sent == 200
+    assert max(frames) * 4 <= 100
+
+
+def test_the_embedded_model_is_sentence_transformers_own(tmp_path: Path) -> None:
+    """Its folder says how its embeddings are made, and how much of a text it reads."""
+    whole = SentenceTransformer(resolve("starter"), device="cpu")
+    texts = ["A cat sat.", "She wrote a long letter to the editor about the new road.", "word " * 400]
+    with served("starter", tmp_path) as client, pytest.warns(CutlayerWarning, match="1 of 3"):
+        found = client.embed(texts, eta=math.inf, progress=None)
+    assert np.abs(found.values - whole.encode(texts)).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "said"),
+    [
+        (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}, "module 'Dense'"),
+        (["Transformer"], {}, "names no Pooling"),
+        (["Transformer", "Pooling"], {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "mean.*max"),
+        (["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, EmbeddingSpec(width=16, pooling="last")),
+        (
+            ["Transformer", "Pooling", "Normalize"],
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+            EmbeddingSpec(width=16, pooling="cls", normalize=True),
+        ),
+    ],
+)
+def test_a_folder_says_how_its_embeddings_are_made(
+    modules: list[str], pooling: dict[str, Any], said: str | EmbeddingSpec, tmp_path: Path
+) -> None:
+    model = make_model("bert", Head.CLASSIFICATION)
+    listed = [{"type": f"sentence_transformers.models.{name}", "path": f"{name}"} for name in modules]
+    (tmp_path / "Pooling").mkdir()
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "Pooling" / "config.json").write_text(json.dumps(pooling))
+    if isinstance(said, str):
+        with pytest.raises(ModelError, match=said):
+            embedding_spec(str(tmp_path), model)
+    else:
+        assert embedding_spec(str(tmp_path), model) == said
+    (tmp_path / "modules.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        embedding_spec(str(tmp_path), model)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
+def test_pooling_reads_no_padding(pooling: Any) -> None:
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1], [0, 1, 1, 0]])
+    hidden = torch.full((3, 4, 2), torch.nan).masked_fill(mask[:, :, None].bool(), 0)
+    hidden += torch.arange(4.0)[None, :, None]
+    expected = {"mean": [1, 2.5, 1.5], "cls": [0, 2, 1], "last": [2, 3, 2], "max": [2, 3, 2]}[pooling]
+    found = pool(hidden.nan_to_num(99), Inputs(mask, mask.cumsum(1)), pooling)
+    assert found.tolist() == [[value, value] for value in expected]
