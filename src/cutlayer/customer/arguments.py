@@ -31,8 +31,9 @@ class Previewed(Privacy, Columns, total=False):
 
 
 class Querying(Privacy, total=False):
-    """How the frozen model is asked: settings of `FinetuneSpec`, by name."""
+    """How the frozen model is asked: settings of `FinetuneSpec` and `DataSpec`, by name."""
 
+    text_column: str
     model: str | None
     wire_type: WireType
     privacy_budget: float | None

@@ -281,7 +281,6 @@ class Client(Connection):
         texts: Texts,
         *,
         max_length: int | None = None,
-        text_column: str = "text",
         progress: Shows = True,
         **settings: Unpack[Querying],
     ) -> Embedded:
@@ -290,9 +289,9 @@ class Client(Connection):
         Args:
             texts: A file or a table, or texts.
             max_length: Tokens of a text, special tokens included; the model's limit where it is left out.
-            text_column: Of a file or table.
             progress: Where to show progress.
-            **settings: `eta` or `privacy`, of which one must be given; `model`, `wire_type`, `privacy_budget`.
+            **settings: `eta` or `privacy`, of which one must be given; `model`, `wire_type`, `privacy_budget`; and
+                `text_column` of a file or table.
 
         Raises:
             ConfigError: Settings that do not go together.
@@ -301,8 +300,9 @@ class Client(Connection):
         """
         given: dict[str, Any] = dict(settings)
         privacy = choose_privacy(given.pop("eta", None), given.pop("privacy", None))
+        columns = {name: given.pop(name) for name in DataSpec.model_fields if name in given}
         spec = FinetuneSpec(privacy=privacy, training=Training(max_length=max_length), **given)
-        dataset = read_texts(texts, DataSpec(text_column=text_column))
+        dataset = read_texts(texts, DataSpec(**columns))
         with shown(progress) as bars:
             return embed(self, spec, dataset, bars)
 
