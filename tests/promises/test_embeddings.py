@@ -18,10 +18,11 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, T5EncoderModel
 
 from cutlayer.attacks import Transcript
-from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError
+from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embed import settle_embedding
+from cutlayer.customer.link import QueryLink
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Drawn, Session, Texts
 from cutlayer.data import Dataset
@@ -195,6 +196,34 @@ def test_a_frame_takes_no_more_than_the_vendor_does(
         frames = [entry.texts for entry in client.ledger.frames() if entry.route == "embeddings"]
     assert sum(frames) == found.sent == 200
     assert max(frames) * 4 <= 100
+
+
+def test_what_was_answered_before_a_stop_is_not_asked_again(
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [f"w{number} w{number % 7}" for number in range(60)]
+    change_settings(data_dir, limits={"max_rows_per_step": 100})
+    infer, calls = QueryLink.infer, []
+
+    def fails_at_third(link: QueryLink, sent: Any) -> torch.Tensor:
+        calls.append(len(sent))
+        if len(calls) == 3:
+            raise VendorError("It is gone.", status=None)
+        return infer(link, sent)
+
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(QueryLink, "infer", fails_at_third)
+            with pytest.raises(VendorError, match="gone"):
+                client.embed(texts, eta=6, progress=None)
+        rest = client.embed(texts, eta=6, progress=None)
+    assert rest.sent == 60 - sum(calls[:2])
+    with customer(data_dir, api_key, tmp_path / "other") as client:
+        assert np.abs(client.embed(texts, eta=6, progress=None).values - rest.values).max() < 1e-5
 
 
 def test_the_embedded_model_is_sentence_transformers_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
+    at_vendor,
     blank_decoder_vendor,
     blank_vendor,
     change_settings,

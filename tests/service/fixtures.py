@@ -89,6 +89,14 @@ def process(nursery: Vendors, data_dir: Path, api_key: str) -> Iterator[VendorPr
         yield started
 
 
+@pytest.fixture
+def at_vendor(process: VendorProcess, api_key: str, monkeypatch: pytest.MonkeyPatch) -> VendorProcess:
+    """A vendor that commands find by its variables."""
+    monkeypatch.setenv("CUTLAYER_VENDOR", process.url)
+    monkeypatch.setenv("CUTLAYER_API_KEY", api_key)
+    return process
+
+
 @pytest.fixture(scope="session")
 def change_settings() -> Callable[..., None]:
     """Changes the settings in a data folder."""

@@ -18,14 +18,6 @@ ALONE = ("--labels-at", "vendor", "--label-epsilon", 1, "--eta", 80, "--batch-si
 
 
 @pytest.fixture
-def at_vendor(process: VendorProcess, api_key: str, monkeypatch: pytest.MonkeyPatch) -> VendorProcess:
-    """A vendor that commands find by its variables."""
-    monkeypatch.setenv("CUTLAYER_VENDOR", process.url)
-    monkeypatch.setenv("CUTLAYER_API_KEY", api_key)
-    return process
-
-
-@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     data, path = corpus(40, seed=5, canaries=False), tmp_path / "notes.csv"
     with path.open("w", newline="") as file:

@@ -1,0 +1,75 @@
+"""`cutlayer embed` against a vendor in a process of its own: what it writes, tells and refuses."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutlayer.customer import Client
+from tests.promises.runs import corpus
+from tests.service.process import VendorProcess
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes.csv"
+    path.write_text("\n".join(["note", *(text for (text,) in corpus(30, seed=5, canaries=False).texts)]))
+    return path
+
+
+@pytest.mark.usefixtures("at_vendor")
+@pytest.mark.parametrize("how", [(), ("--mechanism", "vector", "--clip")])
+def test_an_array_is_written_and_nothing_is_sent_twice(
+    how: tuple[str, ...], notes: Path, tmp_path: Path, run: Run
+) -> None:
+    command = ("embed", "--input", notes, "--text-column", "note", "--output", tmp_path / "notes.npy", "--eta", 6, *how)
+    first, again = run(*command, "--json"), run(*command, "--json")
+    assert (first.code, again.code) == (0, 0), first.err
+    told = first.result
+    assert (told["n"], told["width"], told["model"], told["eta"]) == (30, 32, "tiny", 6)
+    assert told["sent"] == 30
+    assert told["uplink_bytes"] > 30
+    assert told["guarantee"]["claim"] == "metric-dp"
+    assert (again.result["sent"], again.result["uplink_bytes"]) == (0, 0)
+    written = np.load(tmp_path / "notes.npy", allow_pickle=False)
+    assert (written.shape, written.dtype) == ((30, 32), np.float32)
+    assert stat.S_IMODE((tmp_path / "notes.npy").stat().st_mode) == 0o600
+    with closing(Client()) as client:
+        settings: dict[str, Any] = {"privacy": _spec(how), "text_column": "note"}
+        assert np.array_equal(client.embed(notes, progress=None, **settings).values, written)
+    for ran in (first, again, run(*command)):
+        assert "w3 " not in ran.out + ran.err
+
+
+def _spec(how: tuple[str, ...]) -> Any:
+    from cutlayer.privacy import TextToText, Vector
+
+    return Vector(eta=6, clip=True) if how else TextToText(eta=6)
+
+
+def test_what_cannot_be_embedded_is_refused(at_vendor: VendorProcess, notes: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "notes.npy"
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"note": "w1"}\n{"note": " "}\n')
+
+    def code(*more: object, file: Path = notes, output: Path = out) -> int:
+        ran = run("embed", "--input", file, "--text-column", "note", "--output", output, *more, "--json")
+        assert "w1" not in ran.err
+        return ran.code
+
+    assert code("--eta", 6, output=tmp_path / "notes.txt") == 2
+    assert code("--eta", 6, "--clip") == 3
+    assert code() == 2  # eta has no default
+    assert code("--eta", 6, "--mechanism", "vector", "--clip", "--place", "activations") == 2
+    assert code("--eta", 6, file=empty) == 4
+    assert code("--eta", 6, "--model", "other") == 5
+    assert code("--eta", 6, "--privacy-budget", 5) == 6
+    at_vendor.kill()
+    assert code("--eta", 7) == 7
+    assert not out.exists()
