@@ -1,0 +1,200 @@
+"""Denoisers: at home, with the noise that nobody else knows, a noisy embedding becomes what it would have been.
+
+Trained once on public text by whoever has the model, handed out like a bottom, and run by the customer alone.
+
+Ref: Split-and-Denoise, §3.4, arXiv:2310.09130.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from cutlayer.core import Deviation
+from cutlayer.core.denoiser import DenoiserSpec, LightDenoiserSpec, PaperDenoiserSpec
+from cutlayer.models.heads import seeded
+
+_STD: Final = 0.02
+"""Of matrices at the beginning, as of the families that are denoised."""
+
+
+class Denoiser(nn.Module, ABC):
+    """Takes the noise out of embeddings.
+
+    Args:
+        spec: Its shape.
+    """
+
+    deviations: ClassVar[tuple[Deviation, ...]] = ()
+
+    def __init__(self, spec: DenoiserSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @abstractmethod
+    def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """Denoised embeddings `[batch, width]`, before normalisation.
+
+        Args:
+            noisy: `[batch, width]`: e_n, as the vendor's model made them of what left.
+            rows: `[batch, tokens, width]`: x̃, as they left; special tokens' are left out. Anything at padding.
+            noise: `[batch, tokens, width]`: z = x̃ - x.
+            mask: `[batch, tokens]` bool: real tokens.
+        """
+
+    def draw(self, seed: int) -> None:
+        """Draws all weights, in place; public, and the same on every machine."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if name.endswith("norm.weight"):
+                    parameter.fill_(1)
+                elif parameter.dim() == 1:
+                    parameter.zero_()
+                else:
+                    parameter.copy_(torch.empty(parameter.shape).normal_(0, _STD, generator=seeded(seed, name)))
+
+
+class PaperDenoiser(Denoiser):
+    """SnD's denoiser.
+
+    H_0 = [e_n; x̃_1 … x̃_n; z_1 … z_n]                            (6)
+    h_t^l = h_t^(l-1) + a_t^(l-1) + m_t^(l-1)                     (7)
+    a_t = attn(h_1 … h_(2n+1)),  m_t = W_proj σ(W_fc γ(a_t + h_t))  (8)
+    e_d = h_0^L                                                  (9)
+    """
+
+    spec: PaperDenoiserSpec
+
+    deviations = (
+        Deviation(
+            what="attention of the denoiser, eq. (8)",
+            value_in_paper="a transformer decoder",
+            ours="every position attends to all",
+            why="Under a causal mask the embedding, which stands first, would see nothing but itself.",
+        ),
+        Deviation(
+            what="σ, γ, and the input of attention, eq. (8)",
+            value_in_paper="not stated",
+            ours="GELU; layer normalisation; normalised, too",
+            why="As in GPT-2. Without it the scale of rows, noise and embedding would decide what is attended to.",
+        ),
+        Deviation(
+            what="positions and kinds of the denoiser's input, eq. (6)",
+            value_in_paper="not stated",
+            ours="sinusoids of the token's place, and a trained vector for each of embedding, row and noise",
+            why="Else a row and its noise could not be told to belong together.",
+        ),
+        Deviation(
+            what="special tokens",
+            value_in_paper="not stated",
+            ours="left out of the denoiser's input",
+            why="They are public and have no noise.",
+        ),
+    )
+
+    def __init__(self, spec: PaperDenoiserSpec) -> None:
+        super().__init__(spec)
+        self.kinds = nn.Parameter(torch.empty(3, spec.width)) if spec.placed else None
+        self.layers = nn.ModuleList(
+            _Block(spec.width, d_ff=spec.d_ff, d_kv=spec.d_kv, n_head=spec.n_head) for _ in range(spec.layers)
+        )
+
+    def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """See `Denoiser.forward`."""
+        rows, noise = (each.masked_fill(~mask[:, :, None], 0) for each in (rows, noise))
+        first = noisy[:, None]
+        if self.kinds is not None:
+            places = sinusoids(mask.shape[1], self.spec.width).to(rows)
+            rows, noise = rows + places + self.kinds[1], noise + places + self.kinds[2]
+            first = first + self.kinds[0]
+        hidden = torch.cat([first, rows, noise], 1)
+        seen = torch.cat([mask.new_ones(len(mask), 1), mask, mask], 1)[:, None, None]
+        for layer in self.layers:
+            hidden = layer(hidden, seen)
+        denoised: Tensor = hidden[:, 0]
+        return denoised
+
+
+class LightDenoiser(Denoiser):
+    """Ours: its cost follows from the length of the text and a narrow width, whatever the vendor's model is.
+
+    Row and noise of a token share a position of `inner` numbers, which the layers mix; a summary of them, weighted by
+    what the noisy embedding asks for, is added to that embedding.
+    """
+
+    spec: LightDenoiserSpec
+
+    def __init__(self, spec: LightDenoiserSpec) -> None:
+        super().__init__(spec)
+        inner = spec.inner
+        self.rows = nn.Linear(spec.width, inner)
+        self.noise = nn.Linear(spec.width, inner, bias=False)
+        self.noisy = nn.Linear(spec.width, inner)
+        self.layers = nn.ModuleList(
+            _Block(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head) for _ in range(spec.layers)
+        )
+        self.norm = nn.LayerNorm(2 * inner)
+        self.hidden = nn.Linear(2 * inner, 4 * inner)
+        self.out = nn.Linear(4 * inner, spec.width)
+
+    def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """See `Denoiser.forward`."""
+        rows, noise = (each.masked_fill(~mask[:, :, None], 0) for each in (rows, noise))
+        tokens = self.rows(rows) + self.noise(noise) + sinusoids(mask.shape[1], self.spec.inner).to(rows)
+        asked = self.noisy(noisy)
+        hidden = torch.cat([asked[:, None], tokens], 1)
+        seen = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
+        for layer in self.layers:
+            hidden = layer(hidden, seen[:, None, None])
+        weights = seen.to(hidden)[:, :, None]
+        mean = (hidden * weights).sum(1) / weights.sum(1)
+        summary = self.norm(torch.cat([hidden[:, 0], mean], 1))
+        added: Tensor = self.out(nn.functional.gelu(self.hidden(summary)))
+        return noisy + added
+
+
+def build_denoiser(spec: DenoiserSpec) -> Denoiser:
+    """A denoiser of that shape, with weights that are still to be drawn or loaded."""
+    if isinstance(spec, PaperDenoiserSpec):
+        return PaperDenoiser(spec)
+    if isinstance(spec, LightDenoiserSpec):
+        return LightDenoiser(spec)
+    raise TypeError(f"there is no denoiser of kind {type(spec).__name__}")
+
+
+class _Block(nn.Module):
+    """Attention and a two-layer map, added to what came in side by side (SnD eq. 7 and 8)."""
+
+    def __init__(self, width: int, *, d_ff: int, d_kv: int, n_head: int) -> None:
+        super().__init__()
+        self._heads = n_head
+        self.attention_norm = nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, n_head * d_kv) for _ in range(3))
+        self.joined = nn.Linear(n_head * d_kv, width)
+        self.norm = nn.LayerNorm(width)
+        self.fc = nn.Linear(width, d_ff)
+        self.proj = nn.Linear(d_ff, width)
+
+    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
+        normed = self.attention_norm(hidden)
+        query, key, value = (
+            each(normed).unflatten(-1, (self._heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        attended: Tensor = self.joined(mixed.transpose(1, 2).flatten(2))
+        mapped: Tensor = self.proj(nn.functional.gelu(self.fc(self.norm(attended + hidden))))
+        return hidden + attended + mapped
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """`[length, width]`: where positions stand, for texts of any length (Vaswani et al. 2017, §3.5)."""
+    places = torch.arange(length)[:, None]
+    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(1e4) / width))
+    table = torch.zeros(length, width)
+    table[:, 0::2] = torch.sin(places * rates)
+    table[:, 1::2] = torch.cos(places * rates[: width // 2])
+    return table
