@@ -8,13 +8,12 @@ folder of its own, for `vendor init`. No customer has a part in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
-import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -24,7 +23,6 @@ from cutlayer.core.files import make_folder, whole_folder, write_whole
 from cutlayer.models import (
     Head,
     Kind,
-    Optimiser,
     Template,
     family_of,
     fingerprint,
@@ -36,16 +34,14 @@ from cutlayer.models.batches import epoch_batches
 from cutlayer.models.cutting import embedding_table
 from cutlayer.models.denoising import Pairs, denoising_loss
 from cutlayer.models.load import tokenizer_fingerprint
-from cutlayer.models.optimiser import warmup_in
 from cutlayer.vendor.catalogue import WARMED, pick_device
-from cutlayer.vendor.checkpoints import Checkpoints, State
+from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.settings import WarmUpSpec
+from cutlayer.vendor.stepwise import OnStep, Stepwise, ends
 
 UNFINISHED = "unfinished"
 """Below the model's folder, until there is a model in it: draws, weights so far, the secret of the draws."""
 _BEGUN, _PAIRS = "begun.json", "pairs.safetensors"
-_WARMUP, _DECAY, _NORM = 0.06, 0.01, 1.0
-"""Share of the steps over which the rate rises; weight decay; the gradients' largest norm."""
 
 
 class Draws(Protocol):
@@ -83,7 +79,7 @@ def warm_up(
     spec: WarmUpSpec,
     *,
     draws: Draws,
-    on_step: Callable[[int, int, str], object] = lambda done, total, note: None,
+    on_step: OnStep = lambda done, total, note: None,
 ) -> Warmed:
     """Makes a model that reads releases of a mechanism better than the one it is made from.
 
@@ -134,63 +130,35 @@ class _Run:
             nn.Module.to(each, self._device)
         self.tokenizer = load_tokenizer(source)
         self._template = Template.from_tokenizer(self.tokenizer, max_length=max_length(teacher.config))
-        self._pairs, self._spec, self._checkpoints = pairs, spec, checkpoints
+        self._pairs, self._spec = pairs, spec
+        self._epoch, self._batches = -1, list[Tensor]()
         # the table gives words of customers their vectors, at cut 0, and distances their unit
         table = embedding_table(self.model)
-        self._trained = {name: each for name, each in self.model.base_model.named_parameters() if each is not table}
-        for value in self._trained.values():
-            value.requires_grad_(True)
-        self._optimiser = Optimiser(
-            self._trained,
+        trained = {name: each for name, each in self.model.base_model.named_parameters() if each is not table}
+        self._stepwise = Stepwise(
+            trained,
+            steps=spec.steps,
             learning_rate=spec.learning_rate,
-            weight_decay=_DECAY,
-            warmup_steps=warmup_in(spec.steps, _WARMUP),
-            total_steps=spec.steps,
+            checkpoint_steps=spec.checkpoint_steps,
+            checkpoints=checkpoints,
         )
 
-    def train(self, on_step: Callable[[int, int, str], object]) -> list[float]:
+    def train(self, on_step: OnStep) -> list[float]:
         """All steps that are left; the losses of all."""
-        losses = self._resume()
-        total = self._spec.steps
-        for batch in self._batches(len(losses)):
-            loss = denoising_loss(self.model, self._teacher, self._pairs.select(batch), self._template)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self._trained.values(), _NORM)
-            self._optimiser.step()
-            losses.append(float(loss.detach()))
-            if len(losses) % self._spec.checkpoint_steps == 0:
-                self._keep(losses)
-            on_step(len(losses), total, f"loss {losses[-1]:.3f}")
-        return losses
+        return self._stepwise.train(self._loss, on_step)
 
-    def _batches(self, begun: int) -> Iterator[Tensor]:
-        """The batches of the steps that are left."""
+    def _loss(self, step: int) -> Tensor:
+        return denoising_loss(self.model, self._teacher, self._pairs.select(self._batch(step)), self._template)
+
+    def _batch(self, step: int) -> Tensor:
+        """The numbers of a step's texts."""
         size, lengths = self._spec.batch_size, self._pairs.released.ids.lengths
-        per_epoch = -(-len(lengths) // size)
-        step = begun
-        while step < self._spec.steps:
-            epoch, within = divmod(step, per_epoch)
+        epoch, within = divmod(step, -(-len(lengths) // size))
+        if epoch != self._epoch:
             rng = np.random.default_rng([self._spec.seed, epoch])
-            batches = epoch_batches(lengths, batch_size=size, rng=rng, group_by_length=True)
-            for batch in batches[within : within + self._spec.steps - step]:
-                yield batch
-                step += 1
-
-    def _resume(self) -> list[float]:
-        found = self._checkpoints.newest()
-        if found is None:
-            return []
-        _, state = found
-        with torch.no_grad():
-            for name, value in self._trained.items():
-                value.copy_(state.tensors[f"weights/{name}"])
-        self._optimiser.load(state.tensors)
-        return list(state.notes["losses"])
-
-    def _keep(self, losses: list[float]) -> None:
-        weights = {f"weights/{name}": value.detach() for name, value in self._trained.items()}
-        self._checkpoints.save(len(losses), State({**weights, **self._optimiser.state()}, {"losses": losses}))
-        self._checkpoints.keep_last(1)
+            self._batches = epoch_batches(lengths, batch_size=size, rng=rng, group_by_length=True)
+            self._epoch = epoch
+        return self._batches[within]
 
 
 def _begun(folder: Path, about: Mapping[str, Any], draws: Draws) -> Pairs:
@@ -227,9 +195,7 @@ def _finished(out: Path, about: Mapping[str, Any]) -> Warmed | None:
 
 def _write(run: _Run, out: Path, about: Mapping[str, Any]) -> Warmed:
     """Puts the model in the place of its beginning, the draws and their secret."""
-    losses = about["losses"]
-    some = max(1, len(losses) // 20)
-    ends = {"before": sum(losses[:some]) / some, "after": sum(losses[-some:]) / some}
+    before, after = ends(about["losses"])
     # jobs draw heads of their own; a language model's is part of what the vendor offers
     model = cast(PreTrainedModel, run.model.base_model) if Head.of(run.model) is Head.CLASSIFICATION else run.model
     with whole_folder(out) as folder:
@@ -240,9 +206,10 @@ def _write(run: _Run, out: Path, about: Mapping[str, Any]) -> Warmed:
                 "The model's tokenizer is another one after it was saved, by which ids would name other tokens.",
                 remedy="Save model and tokenizer with transformers' save_pretrained, and warm that folder up.",
             )
-        told = {name: value for name, value in about.items() if name != "losses"} | ends
+        told = {name: value for name, value in about.items() if name != "losses"}
+        told |= {"before": before, "after": after}
         (folder / WARMED).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    return Warmed(out, fingerprint(load_model(str(out), head=None)), **ends)
+    return Warmed(out, fingerprint(load_model(str(out), head=None)), before, after)
 
 
 def _plain(about: Mapping[str, Any]) -> Any:
