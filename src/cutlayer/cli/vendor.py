@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cutlayer.cli import warm_up
+from cutlayer.cli import denoiser, warm_up
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
@@ -28,6 +28,7 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(keys, name="key")
+denoiser.register(app)
 warm_up.register(app)
 
 

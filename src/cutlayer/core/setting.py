@@ -5,11 +5,12 @@ Command-line options, `--help`, the settings page, the JSON schema and config fi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 _KEY = "cutlayer"
@@ -47,6 +48,16 @@ class Shown:
         extra = field.json_schema_extra
         told: Any = extra.get(_KEY) if isinstance(extra, Mapping) else None
         return cls(**{**told, "flags": tuple(told["flags"])}) if isinstance(told, dict) else None
+
+
+def as_in(spec: type[BaseModel], name: str) -> Any:
+    """A setting as another spec declares it, for a spec that has it, too.
+
+    Args:
+        spec: Where it is declared.
+        name: The field.
+    """
+    return copy.copy(spec.model_fields[name])
 
 
 def setting(default: Any = ..., *, help: str, shown: Shown, **field: Any) -> Any:  # noqa: A002 -- the reader's word

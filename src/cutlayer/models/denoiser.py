@@ -20,6 +20,8 @@ from cutlayer.models.heads import seeded
 
 _STD: Final = 0.02
 """Of matrices at the beginning, as of the families that are denoised."""
+_LONGEST: Final = 4.0
+"""Rows that left longer than so many of the table's are shortened to that; longer ones tell no more."""
 
 
 class Denoiser(nn.Module, ABC):
@@ -30,12 +32,28 @@ class Denoiser(nn.Module, ABC):
     """
 
     deviations: ClassVar[tuple[Deviation, ...]] = ()
+    center: Tensor
+    scale: Tensor
+    row_scale: Tensor
 
     def __init__(self, spec: DenoiserSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.register_buffer("center", torch.zeros(spec.width))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("row_scale", torch.ones(()))
 
-    @abstractmethod
+    def fit_scales(self, embeddings: Tensor, table: Tensor) -> None:
+        """Measures embeddings and rows from their middle and by their size, so that one rate serves all models.
+
+        Args:
+            embeddings: `[texts, width]`, of public text as it is.
+            table: `[vocabulary, width]`.
+        """
+        self.center.copy_(embeddings.mean(0))
+        self.scale.copy_((embeddings - embeddings.mean(0)).square().mean().sqrt().clamp(min=1e-12))
+        self.row_scale.copy_(table.square().mean().sqrt().clamp(min=1e-12))
+
     def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """Denoised embeddings `[batch, width]`, before normalisation.
 
@@ -45,6 +63,12 @@ class Denoiser(nn.Module, ABC):
             noise: `[batch, tokens, width]`: z = x̃ - x.
             mask: `[batch, tokens]` bool: real tokens.
         """
+        rows, noise = (each.masked_fill(~mask[:, :, None], 0) / self.row_scale for each in (rows, noise))
+        return self.denoise((noisy - self.center) / self.scale, rows, noise, mask) * self.scale + self.center
+
+    @abstractmethod
+    def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """The same of numbers of about size 1, 0 at padding."""
 
     def draw(self, seed: int) -> None:
         """Draws all weights, in place; public, and the same on every machine."""
@@ -89,6 +113,13 @@ class PaperDenoiser(Denoiser):
             why="Else a row and its noise could not be told to belong together.",
         ),
         Deviation(
+            what="scales of the denoiser's input",
+            value_in_paper="not stated",
+            ours="embeddings are taken from their mean and in their standard deviation on public text; rows and "
+            "noise in that of the table",
+            why="Embeddings of GPT-2 are some hundred times as large as its rows.",
+        ),
+        Deviation(
             what="special tokens",
             value_in_paper="not stated",
             ours="left out of the denoiser's input",
@@ -103,9 +134,8 @@ class PaperDenoiser(Denoiser):
             _Block(spec.width, d_ff=spec.d_ff, d_kv=spec.d_kv, n_head=spec.n_head) for _ in range(spec.layers)
         )
 
-    def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
-        """See `Denoiser.forward`."""
-        rows, noise = (each.masked_fill(~mask[:, :, None], 0) for each in (rows, noise))
+    def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """See `Denoiser.denoise`."""
         first = noisy[:, None]
         if self.kinds is not None:
             places = sinusoids(mask.shape[1], self.spec.width).to(rows)
@@ -122,8 +152,8 @@ class PaperDenoiser(Denoiser):
 class LightDenoiser(Denoiser):
     """Ours: its cost follows from the length of the text and a narrow width, whatever the vendor's model is.
 
-    Row and noise of a token share a position of `inner` numbers, which the layers mix; a summary of them, weighted by
-    what the noisy embedding asks for, is added to that embedding.
+    What a token's row was and what left of it share a position of `inner` numbers, which the layers mix with the noisy
+    embedding; a summary of them is added to that embedding.
     """
 
     spec: LightDenoiserSpec
@@ -131,8 +161,8 @@ class LightDenoiser(Denoiser):
     def __init__(self, spec: LightDenoiserSpec) -> None:
         super().__init__(spec)
         inner = spec.inner
-        self.rows = nn.Linear(spec.width, inner)
-        self.noise = nn.Linear(spec.width, inner, bias=False)
+        self.clean = nn.Linear(spec.width, inner)
+        self.rows = nn.Linear(spec.width, inner, bias=False)
         self.noisy = nn.Linear(spec.width, inner)
         self.layers = nn.ModuleList(
             _Block(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head) for _ in range(spec.layers)
@@ -141,10 +171,13 @@ class LightDenoiser(Denoiser):
         self.hidden = nn.Linear(2 * inner, 4 * inner)
         self.out = nn.Linear(4 * inner, spec.width)
 
-    def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
-        """See `Denoiser.forward`."""
-        rows, noise = (each.masked_fill(~mask[:, :, None], 0) for each in (rows, noise))
-        tokens = self.rows(rows) + self.noise(noise) + sinusoids(mask.shape[1], self.spec.inner).to(rows)
+    def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+        """See `Denoiser.denoise`."""
+        clean = rows - noise
+        # without clipping noise may be a million times as long as a row
+        longest = self.spec.width**0.5 * _LONGEST
+        rows = rows * (longest / rows.norm(dim=2, keepdim=True).clamp(min=longest))
+        tokens = self.clean(clean) + self.rows(rows) + sinusoids(mask.shape[1], self.spec.inner).to(rows)
         asked = self.noisy(noisy)
         hidden = torch.cat([asked[:, None], tokens], 1)
         seen = torch.cat([mask.new_ones(len(mask), 1), mask], 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer.core import ConfigError, Cut, ModelError, StorageError
@@ -236,6 +237,12 @@ class Catalogue:
             self._embeddings[key] = Embeddings(top, info.embedding)
         return self._embeddings[key]
 
+    def table(self, name: str) -> Tensor:
+        """A model's token-embedding table, `[vocabulary, width]`, as customers have it at cut 0."""
+        info = self.card(name).info
+        head = Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE
+        return embedding_table(self._model(name, head))
+
     def tail(self, name: str, cut: Cut) -> Tail:
         """A decoder's final norm and head, as customers are handed them.
 
@@ -270,7 +277,7 @@ class Catalogue:
             plain = self.card(name).info.quantization is None
             head = self._head(name, cut)
             model = self._model(name, head) if plain else self._load(name, head)[0]
-            tokenizer, offered = self._tokenizer(name), self.card(name).info.fingerprint
+            tokenizer, offered = self.tokenizer(name), self.card(name).info.fingerprint
             with whole_folder(folder) as temporary:
                 write_archive(model, tokenizer, cut, temporary, name=name, offered=offered)
         return self._manifest(name, cut, folder), folder
@@ -332,7 +339,12 @@ class Catalogue:
             raise _unavailable(name, "has other weights than those that the vendor was set up with")
         return model, offered
 
-    def _tokenizer(self, name: str) -> PreTrainedTokenizerBase:
+    def tokenizer(self, name: str) -> PreTrainedTokenizerBase:
+        """A model's tokenizer.
+
+        Raises:
+            Refusal: It is another one than the vendor was set up with.
+        """
         card = self.card(name)
         with _source_untold(name):
             tokenizer = load_tokenizer(card.source)

@@ -8,6 +8,7 @@ data/
   tls/{cert,key}.pem                   made by `vendor init --tls-host`
   models/<name>/card.json              what the vendor knows of a model without loading it
   models/<name>/archives/<cut>/        what a customer receives for a cut
+  models/<name>/denoisers/<id>/        denoisers of the model's embeddings, handed out
   tenants/<tenant>/record-sets/<id>/   shards
   tenants/<tenant>/jobs/<id>/          write-ahead log, checkpoints, snapshots
   tenants/<tenant>/adapters/<id>/      published adapters in PEFT's format
@@ -20,23 +21,26 @@ import json
 import os
 import re
 import secrets
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cutlayer.core import ConfigError, Fault, StorageError
+from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.core.files import write_whole
-from cutlayer.core.setting import Shown, setting
+from cutlayer.core.setting import Shown, as_in, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
+from cutlayer.privacy.spec import Vector
+from cutlayer.wire.messages import MAX_CONTROL_BYTES, Form, ModelName, WireType
 
 MIB = 2**20
 GIB = 2**30
 _IDENTIFIER = re.compile(rb"[0-9a-f]{32}")
 
 
-SERVICE, MODELS, LIMITS, WARM_UP = "Service", "Models", "Limits", "Warm-up"
+SERVICE, MODELS, LIMITS, WARM_UP, DENOISER = "Service", "Models", "Limits", "Warm-up", "Denoiser"
 """Topics of these settings."""
 
 
@@ -57,6 +61,81 @@ class WarmUpSpec(SettingsSpec):
     checkpoint_steps: int = setting(
         100, help="Steps between two states that a stopped warm-up goes on from.", shown=Shown(WARM_UP), ge=1
     )
+
+
+class DenoiserTraining(SettingsSpec):
+    """How denoisers of a model's embeddings are trained on public text: one for each range of etas."""
+
+    kind: DenoiserKind = setting(
+        "light",
+        help="paper: a transformer over embedding, rows and noise, nearly as large as a small model. light: its cost "
+        "does not grow with the model's depth.",
+        shown=Shown(DENOISER, source="SnD §3.4, Table 8; light is ours"),
+    )
+    steps: int = setting(4000, help="Updates of each.", shown=Shown(DENOISER, unit="steps"), ge=1)
+    batch_size: int = setting(32, help="Public texts of an update.", shown=Shown(DENOISER, unit="texts"), ge=1)
+    learning_rate: float = setting(
+        1e-3, help="The highest rate; it falls to zero.", shown=Shown(DENOISER), gt=0, allow_inf_nan=False
+    )
+    borders: tuple[float, ...] = setting(
+        (0.05, 0.25),
+        help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins.",
+        shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION,…"),
+    )
+    lowest_eta: float = setting(
+        0.001, help="Where the lowest range begins.", shown=Shown(DENOISER, unit="1/distance"), gt=0
+    )
+    highest_correlation: float = setting(
+        0.9, help="Where the highest range ends.", shown=Shown(DENOISER, unit="correlation"), gt=0, lt=1
+    )
+    max_length: int | None = setting(
+        None,
+        help="Tokens of a public text, special tokens included; longer ones lose their end.",
+        shown=Shown(DENOISER, unit="tokens", default="128, or the model's limit"),
+        ge=1,
+    )
+    seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, lt=2**63)
+    checkpoint_steps: int = setting(
+        200, help="Steps between two states that a stopped training goes on from.", shown=Shown(DENOISER), ge=1
+    )
+
+    @model_validator(mode="after")
+    def _check_borders(self) -> Self:
+        ordered = (0.0, *self.borders, self.highest_correlation)
+        if any(low >= high for low, high in pairwise(ordered)):
+            raise ValueError("borders must ascend between 0 and highest_correlation")
+        return self
+
+
+class DenoisedReleases(SettingsSpec):
+    """Which releases of customers denoisers are for; those at any eta of their ranges."""
+
+    mechanism: Literal["text-to-text", "vector"] = setting(
+        "text-to-text",
+        help="The customers' mechanism: of others nobody knows the noise of each token.",
+        shown=Shown(DENOISER, common=True),
+    )
+    noise: str = as_in(Vector, "noise")
+    clip: bool = as_in(Vector, "clip")
+    wire_type: WireType = setting(
+        WireType.BF16, help="Element type in which customers' rows travel.", shown=Shown(DENOISER)
+    )
+
+    @model_validator(mode="after")
+    def _check_clip(self) -> Self:
+        if self.clip and self.mechanism != "vector":
+            raise ValueError("clip needs mechanism vector: ids are not clipped")
+        return self
+
+    @property
+    def replaces(self) -> bool:
+        """Whether tokens are replaced by others, so that ids leave."""
+        return self.mechanism == "text-to-text"
+
+    @property
+    def form(self) -> Form:
+        """What leaves."""
+        return Form.IDS if self.replaces else Form.ROWS
 
 
 class Limits(BaseModel):

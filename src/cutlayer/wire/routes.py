@@ -18,6 +18,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from cutlayer.wire import messages as m
+from cutlayer.wire.denoisers import DenoiserList
 from cutlayer.wire.generation import GenerationInfo, GenerationSpec
 
 MOST_LENGTH_PENALTY: Final = 10.0
@@ -32,7 +33,7 @@ class Category(StrEnum):
     CONTROL = "control"
 
 
-LISTS = (m.ModelList, m.RecordSetInfo, m.AdapterList, m.JobList)
+LISTS = (m.ModelList, m.RecordSetInfo, m.AdapterList, m.JobList, DenoiserList)
 """Answers that grow with what a vendor holds."""
 
 
@@ -95,6 +96,7 @@ PLACEHOLDERS: Mapping[str, TypeAdapter[Any]] = {
     "step": TypeAdapter(m.StepNumber),
     "adapter": TypeAdapter(m.Identifier),
     "generation": TypeAdapter(m.Identifier),
+    "denoiser": TypeAdapter(m.Identifier),
 }
 
 
@@ -162,6 +164,9 @@ EMBEDDINGS = Route(
     tensors=_sets(*INLINE),
     reply_tensors=_OUTPUT,
 )
+
+DENOISERS = Route("denoisers", "GET", "/v1/models/{model}/denoisers", reply=DenoiserList)
+DENOISER_FILE = Route("denoiser.file", "GET", "/v1/models/{model}/denoisers/{denoiser}/files/{file}", raw_reply=True)
 
 RECORD_SET_PUT = Route(
     "record-set.put", "PUT", "/v1/record-sets/{record_set}", control=m.RecordSetSpec, reply=m.RecordSetInfo

@@ -62,6 +62,18 @@ def test_the_papers_equations_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
+def test_larger_embeddings_and_rows_are_denoised_alike(name: str) -> None:
+    noisy, rows, noise, mask = texts(4, 3)
+    found = []
+    for size, row_size in ((1.0, 1.0), (300.0, 5.0)):
+        denoiser, sample = made(SPECS[name]), 7 + size * torch.eye(WIDTH, dtype=torch.float64)
+        denoiser.fit_scales(sample, row_size * torch.ones(2, WIDTH, dtype=torch.float64))
+        middle = sample.mean(0)
+        found.append((denoiser(middle + size * noisy, row_size * rows, row_size * noise, mask) - middle) / size)
+    assert torch.allclose(*found)
+
+
+@pytest.mark.parametrize("name", SPECS)
 def test_padding_and_neighbours_change_nothing(name: str) -> None:
     denoiser = made(SPECS[name])
     noisy, rows, noise, mask = texts(5, 2, 1)

@@ -1,0 +1,452 @@
+"""Training denoisers: the vendor adds noise to public text itself, sees both embeddings, and learns from one the other.
+
+No customer has a part in it. Weights, order and noise follow from a seed, so that a training which was stopped ends
+with the same bytes, on a processor with as many threads.
+
+Ref: Split-and-Denoise, eq. (10) and (11), A.6.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from cutlayer.core import ConfigError, Cut, DataError, Fault, Ragged, StorageError, Tokens
+from cutlayer.core.denoiser import DenoiserSpec, light_shape, paper_shape
+from cutlayer.core.files import make_folder, whole_folder, write_whole
+from cutlayer.data import Dataset, tokenise
+from cutlayer.models import Embeddings, Template, candidate_tokens
+from cutlayer.models.denoiser import Denoiser, build_denoiser
+from cutlayer.privacy import NeighbourSearch, find_mechanism, table_fingerprint
+from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows, replacements
+from cutlayer.vendor.catalogue import Catalogue, pick_device
+from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorSettings
+from cutlayer.vendor.stepwise import OnStep, Stepwise
+from cutlayer.wire import WireType
+from cutlayer.wire.denoisers import Corpus, DenoiserGroup, DenoiserInfo, Distances
+from cutlayer.wire.messages import ArchiveFile
+
+MANIFEST = "denoiser.json"
+_LENGTH = 128
+_KEPT_BACK = 500
+"""Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
+_LOOKED_AT = 4096
+"""Tokens on which a correlation is measured."""
+_CHUNK = 2000
+"""Texts that are tokenised together."""
+_BISECTIONS = 40
+
+
+class PublicTokens:
+    """Public texts as token ids in files, so that memory does not grow with them.
+
+    Args:
+        folder: That of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        told = json.loads((folder / "corpus.json").read_bytes())
+        self.corpora = tuple(Corpus(**each) for each in told["corpora"])
+        self._ids = np.memmap(folder / "ids.bin", dtype="<u4", mode="r")
+        self._ends = np.memmap(folder / "ends.bin", dtype="<u8", mode="r")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        sources: Sequence[Iterable[tuple[str, ...]]],
+        tokenise_some: Callable[[list[str]], Ragged],
+        on_text: Callable[[int], object],
+    ) -> PublicTokens:
+        """Writes texts without a token left out; files that are there whole are taken as they are.
+
+        Args:
+            folder: Of the files; made if it is not there.
+            sources: Texts, in several files of them.
+            tokenise_some: Turns texts into ids.
+            on_text: Told how many texts were read.
+
+        Raises:
+            DataError: No text has a token.
+        """
+        if (folder / "corpus.json").exists():
+            return cls(folder)
+        make_folder(folder)
+        corpora, read, end = list[dict[str, object]](), 0, 0
+        with open(folder / "ids.bin", "wb") as ids, open(folder / "ends.bin", "wb") as ends:
+            for source in sources:
+                digest, kept = hashlib.sha256(), 0
+                for some in _chunks(source):
+                    for text in some:
+                        content = text.encode()
+                        digest.update(len(content).to_bytes(8) + content)
+                    tokens = tokenise_some(some)
+                    lengths = tokens.lengths[tokens.lengths > 0].numpy()
+                    ids.write(tokens.values.numpy().astype("<u4").tobytes())
+                    ends.write((end + lengths.cumsum()).astype("<u8").tobytes())
+                    end, kept, read = end + int(lengths.sum()), kept + len(lengths), read + len(some)
+                    on_text(read)
+                corpora.append({"sha256": digest.hexdigest(), "texts": kept})
+        if not end:
+            raise DataError("No public text has a token.", remedy="Give files with text in that column.")
+        write_whole(folder / "corpus.json", json.dumps({"corpora": corpora}).encode())
+        return cls(folder)
+
+    def select(self, numbers: Sequence[int]) -> Ragged:
+        """Ids of some texts, in that order."""
+        starts = [int(self._ends[number - 1]) if number else 0 for number in numbers]
+        parts = [self._ids[start : int(self._ends[number])] for start, number in zip(starts, numbers, strict=True)]
+        lengths = torch.tensor([len(part) for part in parts])
+        return Ragged(torch.from_numpy(np.concatenate(parts).astype(np.int64)), lengths)
+
+
+def _chunks(texts: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
+    some = list[str]()
+    for text, *_ in texts:
+        some.append(text)
+        if len(some) == _CHUNK:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+class Pairing:
+    """Makes noisy and clean embeddings of public text.
+
+    Args:
+        part: What the vendor computes for an embedding.
+        template: Where special tokens stand.
+        table: `[vocabulary, width]`.
+        candidates: `[vocabulary]` bool: what tokens may become.
+        drawing: How releases are privatized.
+        device: Where embeddings are computed.
+    """
+
+    def __init__(
+        self,
+        part: Embeddings,
+        template: Template,
+        table: Tensor,
+        candidates: Tensor,
+        *,
+        drawing: DenoisedReleases,
+        device: torch.device,
+    ) -> None:
+        self._part, self._template, self._device = part, template, device
+        self.table = table.detach().cpu().float()
+        self._wire_type = drawing.wire_type
+        self._mechanism = find_mechanism(drawing.noise)
+        self._search = NeighbourSearch(self.table, candidates) if drawing.replaces else None
+        self._longest = largest_norm(self.table, candidates) if drawing.clip else None
+
+    def release(self, ids: Tensor, etas: NDArray[np.float64], rng: np.random.Generator) -> Tensor:
+        """Rows `[n, width]` fp32 that stand at the vendor for tokens `[n]`, each released at an eta of its own."""
+        noise = self._mechanism.noise(etas=etas, width=self.table.shape[1], rng=rng)
+        if self._search is not None:
+            return self.table[replacements(ids, noise, self._search)]
+        rows = noisy_rows(self.table[ids], noise)
+        if self._longest is not None:
+            rows = clip_rows(rows, self._longest)
+        return rows.to(torch.bfloat16 if self._wire_type is WireType.BF16 else torch.float32).float()
+
+    @torch.no_grad()
+    def embed(self, rows: Ragged) -> Tensor:
+        """`[texts, width]` of rows in the places of tokens."""
+        inputs = self._template.assemble(Tokens((rows,)), table=self.table).to(self._device)
+        embedded: Tensor = self._part(inputs, inputs.inputs_embeds)
+        return embedded.cpu()
+
+    def batch(self, texts: Ragged, etas: Sequence[float], rng: np.random.Generator) -> Batch:
+        """Public texts, each released at one of some etas."""
+        chosen = np.repeat(rng.choice(np.asarray(etas), size=len(texts)), texts.lengths.numpy())
+        clean = self.table[texts.values]
+        released = self.release(texts.values, chosen, rng)
+        return Batch(
+            noisy=self.embed(texts.with_values(released)),
+            clean=self.embed(texts.with_values(clean)),
+            rows=texts.with_values(released).padded(0.0),
+            noise=texts.with_values(released - clean).padded(0.0),
+            mask=texts.mask().bool(),
+        )
+
+    def correlation(self, ids: Tensor, eta: float, seed: int) -> float:
+        """Pearson's, over coordinates, of rows and what leaves of them; the mean over tokens `[n]`."""
+        rng = np.random.Generator(np.random.PCG64(seed))
+        rows, released = self.table[ids].double(), self.release(ids, np.full(len(ids), eta), rng).double()
+        rows, released = (each - each.mean(1, keepdim=True) for each in (rows, released))
+        return float(nn.functional.cosine_similarity(rows, released).mean())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Public texts as a denoiser meets them, and what it is to find: `clean`, `[texts, width]`."""
+
+    noisy: Tensor
+    clean: Tensor
+    rows: Tensor
+    noise: Tensor
+    mask: Tensor
+
+    def denoised(self, denoiser: Denoiser, *, noisy: Tensor | None = None) -> Tensor:
+        """What a denoiser makes of it, perhaps of another embedding than the noisy one."""
+        found: Tensor = denoiser(self.noisy if noisy is None else noisy, self.rows, self.noise, self.mask)
+        return found
+
+
+def eta_ranges(pairing: Pairing, ids: Tensor, spec: DenoiserTraining) -> list[tuple[float, float]]:
+    """The ranges of etas that have denoisers of their own, by the correlation of what leaves with what was there.
+
+    Args:
+        pairing: Draws releases.
+        ids: `[n]` int64, public tokens.
+        spec: Where ranges end.
+
+    Raises:
+        ConfigError: At the lowest eta more is seen than where its range ends.
+    """
+    ends = [spec.lowest_eta]
+    for border in (*spec.borders, spec.highest_correlation):
+        low, high = ends[-1], max(ends[-1], 1.0)
+        if pairing.correlation(ids, low, spec.seed) >= border:
+            raise ConfigError(
+                [Fault("lowest_eta", spec.lowest_eta, f"must be lower: the correlation there is above {border:g}")]
+            )
+        while pairing.correlation(ids, high, spec.seed) < border:
+            low, high = high, 2 * high
+        for _ in range(_BISECTIONS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if pairing.correlation(ids, middle, spec.seed) < border else (low, middle)
+            if high / low < 1.001:
+                break
+        ends.append(float(f"{high:.3g}"))
+    return list(pairwise(ends))
+
+
+def representatives(lowest: float, highest: float) -> tuple[float, float]:
+    """The two etas of a range that its denoiser is trained at: a quarter and three quarters of the way, by ratio."""
+    ratio = highest / lowest
+    return float(f"{lowest * ratio**0.25:.3g}"), float(f"{lowest * ratio**0.75:.3g}")
+
+
+def train_denoisers(
+    settings: VendorSettings,
+    model: str,
+    sources: Sequence[Iterable[tuple[str, ...]]],
+    drawing: DenoisedReleases,
+    spec: DenoiserTraining,
+    *,
+    on_step: OnStep = lambda done, total, note: None,
+) -> DenoiserInfo:
+    """Trains the denoisers of a model for one mechanism, and publishes them whole.
+
+    A training that was stopped goes on from its last checkpoint; a finished one is shown again.
+
+    Args:
+        settings: The vendor's.
+        model: One of its models.
+        sources: Public texts, a sequence of rows of each file.
+        drawing: How the releases are privatized that are to be denoised.
+        spec: How it is trained.
+        on_step: Told the steps taken, of how many, and a remark.
+
+    Raises:
+        ConfigError: There is no such model, or its releases cannot be denoised.
+        DataError: No public text has a token.
+        StorageError: The data folder cannot be written.
+    """
+    catalogue = Catalogue(settings, pick_device(settings.device))
+    if model not in catalogue.cards:
+        raise ConfigError([Fault("model", model, f"must be one of {', '.join(catalogue.cards)}")])
+    try:
+        return _Training(settings, catalogue, model, drawing, spec).run(sources, on_step)
+    except OSError as error:
+        raise StorageError(
+            f"{settings.data_dir} cannot be written: {error.strerror}.", remedy="Free some space."
+        ) from error
+
+
+class _Training:
+    """One training: its model, its draws, its folder."""
+
+    def __init__(
+        self,
+        settings: VendorSettings,
+        catalogue: Catalogue,
+        model: str,
+        drawing: DenoisedReleases,
+        spec: DenoiserTraining,
+    ) -> None:
+        self._card, self._spec, self._drawing = catalogue.card(model), spec, drawing
+        self._tokenizer = catalogue.tokenizer(model)
+        self._template = self._card.template
+        table = catalogue.table(model)
+        self._pairing = Pairing(
+            catalogue.embeddings(model, Cut(bottom=0)),
+            self._template,
+            table,
+            candidate_tokens(self._tokenizer, vocab_size=len(table)),
+            drawing=drawing,
+            device=catalogue.device,
+        )
+        self._folder = settings.model(model) / "denoisers"
+        self._shape = self._shape_of()
+
+    def _shape_of(self) -> DenoiserSpec:
+        info = self._card.info
+        if self._spec.kind == "light":
+            return light_shape(width=info.embedding.width)
+        return paper_shape(info.family, blocks=info.blocks, width=info.embedding.width)
+
+    def run(self, sources: Sequence[Iterable[tuple[str, ...]]], on_step: OnStep) -> DenoiserInfo:
+        most = self._template.max_content(1, self._spec.max_length or min(_LENGTH, self._card.info.max_length))
+        work = self._folder / f".training-{_digest(self._about())}"
+        tokens = PublicTokens.write(
+            work / "tokens",
+            sources,
+            lambda texts: tokenise(
+                Dataset(tuple((text,) for text in texts)), self._tokenizer, max_content=most
+            ).segments[0],
+            lambda read: on_step(0, self._spec.steps, f"{read} texts read"),
+        )
+        name = _digest({**self._about(), "corpora": [each.model_dump() for each in tokens.corpora]})
+        if (self._folder / name / MANIFEST).is_file():
+            return read_denoiser(self._folder / name)
+        kept_back = min(_KEPT_BACK, max(1, len(tokens) // 10))
+        looked_at = tokens.select(range(min(len(tokens), _LOOKED_AT))).values[:_LOOKED_AT]
+        ranges = eta_ranges(self._pairing, looked_at, self._spec)
+        trained = [
+            self._group(number, etas, tokens, kept_back, work / f"group-{number}", on_step, len(ranges))
+            for number, etas in enumerate(ranges)
+        ]
+        info = self._info(name, tokens, [group for group, _ in trained])
+        with whole_folder(self._folder / name) as folder:
+            for group, body in trained:
+                (folder / group.file.name).write_bytes(body)
+            (folder / MANIFEST).write_text(info.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(work, ignore_errors=True)
+        return info
+
+    def _about(self) -> dict[str, Any]:
+        """JSON that tells this training from others, but for its texts."""
+        return {
+            "fingerprint": self._card.info.fingerprint,
+            "embedding": self._card.info.embedding.model_dump(),
+            "tokenizer": self._card.tokenizer,
+            "releases": self._drawing.model_dump(),
+            "shape": self._shape.model_dump(),
+            "training": self._spec.model_dump(),
+        }
+
+    def _group(
+        self,
+        number: int,
+        etas: tuple[float, float],
+        tokens: PublicTokens,
+        kept_back: int,
+        folder: Path,
+        on_step: OnStep,
+        groups: int,
+    ) -> tuple[DenoiserGroup, bytes]:
+        """Trains the denoiser of one range of etas."""
+        spec, trained_at = self._spec, representatives(*etas)
+        make_folder(folder)
+        denoiser = build_denoiser(self._shape)
+        denoiser.draw(spec.seed)
+        first = tokens.select(range(kept_back))
+        denoiser.fit_scales(
+            self._pairing.embed(first.with_values(self._pairing.table[first.values])), self._pairing.table
+        )
+        learnt_from = len(tokens) - kept_back
+
+        def loss(step: int) -> Tensor:
+            rng = np.random.Generator(np.random.PCG64([spec.seed, number, step]))
+            chosen = kept_back + rng.integers(learnt_from, size=spec.batch_size)
+            batch = self._pairing.batch(tokens.select(chosen.tolist()), trained_at, rng)
+            missed: Tensor = ((batch.denoised(denoiser) - batch.clean) / denoiser.scale).square().mean()
+            return missed
+
+        stepwise = Stepwise(
+            dict(denoiser.named_parameters()),
+            steps=spec.steps,
+            learning_rate=spec.learning_rate,
+            checkpoint_steps=spec.checkpoint_steps,
+            checkpoints=Checkpoints(folder),
+        )
+        stepwise.train(loss, lambda done, total, note: on_step(number * total + done, groups * total, note))
+        denoiser.eval()
+        rng = np.random.Generator(np.random.PCG64([spec.seed, number, spec.steps]))
+        told = self._measure(denoiser, first, trained_at, rng)
+        body = save({name: value.contiguous() for name, value in denoiser.state_dict().items()})
+        file = ArchiveFile(name=f"group-{number}.safetensors", sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+        group = DenoiserGroup(lowest=etas[0], highest=etas[1], trained_at=trained_at, file=file, n=len(first), **told)
+        return group, body
+
+    @torch.no_grad()
+    def _measure(
+        self, denoiser: Denoiser, texts: Ragged, etas: tuple[float, ...], rng: np.random.Generator
+    ) -> dict[str, Distances]:
+        """How near embeddings of texts come that were not learnt from."""
+        found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "customer_only": []}
+        for some in torch.arange(len(texts)).split(self._spec.batch_size):
+            batch = self._pairing.batch(texts.select(some), etas, rng)
+            nothing = denoiser.center.expand_as(batch.noisy)
+            made = batch.noisy, batch.denoised(denoiser), batch.denoised(denoiser, noisy=nothing)
+            for name, each in zip(found, made, strict=True):
+                squares = (each - batch.clean).square().mean(1)
+                found[name].append(torch.stack([squares, nn.functional.cosine_similarity(each, batch.clean)]))
+        means = {name: torch.cat(each, 1).mean(1).tolist() for name, each in found.items()}
+        return {name: Distances(mse=mse, cosine=max(-1.0, min(1.0, cosine))) for name, (mse, cosine) in means.items()}
+
+    def _info(self, name: str, tokens: PublicTokens, groups: Sequence[DenoiserGroup]) -> DenoiserInfo:
+        info, drawing = self._card.info, self._drawing
+        return DenoiserInfo(
+            denoiser=name,
+            fingerprint=info.fingerprint,
+            table=table_fingerprint(self._pairing.table),
+            embedding=info.embedding,
+            shape=self._shape,
+            mechanism=drawing.mechanism,
+            noise=drawing.noise,
+            clip=drawing.clip,
+            form=drawing.form,
+            wire_type=drawing.wire_type,
+            steps=self._spec.steps,
+            seed=self._spec.seed,
+            corpora=tokens.corpora,
+            groups=tuple(groups),
+        )
+
+
+def read_denoiser(folder: Path) -> DenoiserInfo:
+    """What a published denoiser says of itself.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    try:
+        return DenoiserInfo.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise StorageError(f"The denoiser in {folder} cannot be read.", remedy="Train it again.") from error
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
