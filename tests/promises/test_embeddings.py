@@ -107,8 +107,8 @@ def check_embedded(name: str, data_dir: Path, api_key: str, tmp_path: Path, watc
     with customer(data_dir, api_key, tmp_path / "home") as client:
         with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
-            first = asking.embed(TEXTS, privacy=SETTINGS[name], progress=None)
-            again = asking.embed(TEXTS, privacy=SETTINGS[name], progress=None)
+            first = asking.embed(TEXTS, privacy=SETTINGS[name], denoiser="none", progress=None)
+            again = asking.embed(TEXTS, privacy=SETTINGS[name], denoiser="none", progress=None)
         model = first.model
         state = RunState(run="", data_digest="", spec=spec.model_copy(update={"model": model}))
         due = Due(routes.EMBEDDINGS, {"model": model})
@@ -144,7 +144,7 @@ def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_pat
         closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
     ):
         asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
-        found = asking.embed(TEST, privacy=Vector(eta=6), progress=None)
+        found = asking.embed(TEST, privacy=Vector(eta=6), denoiser="none", progress=None)
     seen = Transcript.recorded(tmp_path / "asked")
     assert [(each.source, each.number) for each in seen.releases()] == [(f"model/{found.model}/embeddings", 0)]
     (answer,) = seen.answers()
@@ -169,7 +169,7 @@ def test_bad_input_is_refused_before_a_text_leaves(
     given = settings if "privacy" in settings else {"eta": 6} | settings
     with customer(data_dir, api_key, tmp_path / "home") as client:
         with pytest.raises(error, match=said):
-            client.embed(texts, progress=None, **given)
+            client.embed(texts, denoiser="none", progress=None, **given)
         assert not any(entry.texts for entry in client.ledger.frames())
 
 
@@ -219,11 +219,11 @@ def test_what_was_answered_before_a_stop_is_not_asked_again(
         with monkeypatch.context() as patch:
             patch.setattr(QueryLink, "infer", fails_at_third)
             with pytest.raises(VendorError, match="gone"):
-                client.embed(texts, eta=6, progress=None)
-        rest = client.embed(texts, eta=6, progress=None)
+                client.embed(texts, eta=6, denoiser="none", progress=None)
+        rest = client.embed(texts, eta=6, denoiser="none", progress=None)
     assert rest.sent == 60 - sum(calls[:2])
     with customer(data_dir, api_key, tmp_path / "other") as client:
-        assert np.abs(client.embed(texts, eta=6, progress=None).values - rest.values).max() < 1e-5
+        assert np.abs(client.embed(texts, eta=6, denoiser="none", progress=None).values - rest.values).max() < 1e-5
 
 
 def test_the_embedded_model_is_sentence_transformers_own(tmp_path: Path) -> None:

@@ -28,7 +28,20 @@ def notes(tmp_path: Path) -> Path:
 def test_an_array_is_written_and_nothing_is_sent_twice(
     how: tuple[str, ...], notes: Path, tmp_path: Path, run: Run
 ) -> None:
-    command = ("embed", "--input", notes, "--text-column", "note", "--output", tmp_path / "notes.npy", "--eta", 6, *how)
+    command: tuple[object, ...] = (
+        "embed",
+        "--denoiser",
+        "none",
+        "--input",
+        notes,
+        "--text-column",
+        "note",
+        "--output",
+        tmp_path / "notes.npy",
+        "--eta",
+        6,
+        *how,
+    )
     first, again = run(*command, "--json"), run(*command, "--json")
     assert (first.code, again.code) == (0, 0), first.err
     told = first.result
@@ -41,7 +54,7 @@ def test_an_array_is_written_and_nothing_is_sent_twice(
     assert (written.shape, written.dtype) == ((30, 32), np.float32)
     assert stat.S_IMODE((tmp_path / "notes.npy").stat().st_mode) == 0o600
     with closing(Client()) as client:
-        settings: dict[str, Any] = {"privacy": _spec(how), "text_column": "note"}
+        settings: dict[str, Any] = {"privacy": _spec(how), "text_column": "note", "denoiser": "none"}
         assert np.array_equal(client.embed(notes, progress=None, **settings).values, written)
     for ran in (first, again, run(*command)):
         assert "w3 " not in ran.out + ran.err
@@ -68,8 +81,9 @@ def test_what_cannot_be_embedded_is_refused(at_vendor: VendorProcess, notes: Pat
     assert code() == 2  # eta has no default
     assert code("--eta", 6, "--mechanism", "vector", "--clip", "--place", "activations") == 2
     assert code("--eta", 6, file=empty) == 4
+    assert code("--eta", 6) == 3  # the vendor has no denoiser
     assert code("--eta", 6, "--model", "other") == 5
-    assert code("--eta", 6, "--privacy-budget", 5) == 6
+    assert code("--eta", 6, "--privacy-budget", 5, "--denoiser", "none") == 6
     at_vendor.kill()
     assert code("--eta", 7) == 7
     assert not out.exists()

@@ -15,6 +15,7 @@ from cutlayer.cli.output import Output
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.columns import TEXTS, DataSpec
+from cutlayer.customer.embedding import EmbeddingSettings
 from cutlayer.customer.settings import FinetuneSpec, Training
 
 
@@ -33,6 +34,7 @@ def embed(
     files: EmbeddingFiles,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
     settings: Annotated[dict[str, Any], Part(FinetuneSpec, (*RELEASE, "privacy.clip", "model", "wire_type"))],
+    own: EmbeddingSettings,
     customer: Customer,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +56,9 @@ def embed(
     longest = settings.pop("training", Training()).max_length
     with whole_file(files.output) as finish:
         with output.progress() as progress:
-            found = customer.client().embed(texts, max_length=longest, progress=progress, **settings)
+            found = customer.client().embed(
+                texts, max_length=longest, progress=progress, **own.model_dump(), **settings
+            )
 
         def fill(file: IO[bytes]) -> None:
             np.save(file, found.values, allow_pickle=False)
@@ -77,6 +81,7 @@ def embed(
             "cut_texts": found.cut_texts,
             "uplink_bytes": found.uplink_bytes,
             "downlink_bytes": found.downlink_bytes,
+            "denoised_for": found.denoised_for,
             "guarantee": found.guarantee.model_dump(mode="json"),
             "no_privacy": math.isinf(found.eta),
             "unsafe_noise": seed is not None,

@@ -31,9 +31,10 @@ class Previewed(Privacy, Columns, total=False):
 
 
 class Querying(Privacy, total=False):
-    """How the frozen model is asked: settings of `FinetuneSpec` and `DataSpec`, by name."""
+    """How the frozen model is asked: settings of `FinetuneSpec`, `EmbeddingSettings` and `DataSpec`, by name."""
 
     text_column: str
+    denoiser: Literal["auto", "none"]
     model: str | None
     wire_type: WireType
     privacy_budget: float | None

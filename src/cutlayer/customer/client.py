@@ -27,6 +27,7 @@ from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import of_pairs, settle
 from cutlayer.customer.embed import Embedded, embed
+from cutlayer.customer.embedding import EmbeddingSettings
 from cutlayer.customer.entities import Entities, Protected, Protection, protect
 from cutlayer.customer.entity_map import EntityMap
 from cutlayer.customer.finetune import finetune
@@ -290,8 +291,8 @@ class Client(Connection):
             texts: A file or a table, or texts.
             max_length: Tokens of a text, special tokens included; the model's limit where it is left out.
             progress: Where to show progress.
-            **settings: `eta` or `privacy`, of which one must be given; `model`, `wire_type`, `privacy_budget`; and
-                `text_column` of a file or table.
+            **settings: `eta` or `privacy`, of which one must be given; `denoiser`, `model`, `wire_type`,
+                `privacy_budget`; and `text_column` of a file or table.
 
         Raises:
             ConfigError: Settings that do not go together.
@@ -301,10 +302,11 @@ class Client(Connection):
         given: dict[str, Any] = dict(settings)
         privacy = choose_privacy(given.pop("eta", None), given.pop("privacy", None))
         columns = {name: given.pop(name) for name in DataSpec.model_fields if name in given}
+        own = {name: given.pop(name) for name in EmbeddingSettings.model_fields if name in given}
         spec = FinetuneSpec(privacy=privacy, training=Training(max_length=max_length), **given)
         dataset = read_texts(texts, DataSpec(**columns))
         with shown(progress) as bars:
-            return embed(self, spec, dataset, bars)
+            return embed(self, spec, dataset, bars, denoise=EmbeddingSettings(**own).denoiser != "none")
 
     def exchange(
         self,

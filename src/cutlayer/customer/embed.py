@@ -6,8 +6,8 @@ Ref: Split-and-Denoise, arXiv:2310.09130.
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, Guarantee
+from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, Guarantee, Tokens
 from cutlayer.customer.ask import check_texts
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
+from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser
 from cutlayer.customer.derived import noise_secret, run_privatizing
+from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, fetch_archive
-from cutlayer.customer.link import QueryLink
+from cutlayer.customer.link import QueryLink, Stored
 from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.progress import Progress
@@ -31,12 +33,10 @@ from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
-from cutlayer.privacy import Vault
+from cutlayer.privacy import Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
+from cutlayer.wire import routes
 from cutlayer.wire.messages import ModelInfo
-
-_NAMED = 2**10
-"""Texts whose releases are named, and looked up among those that were embedded before, at a time."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Embedded:
         uplink_bytes: What was sent, headers included.
         downlink_bytes: What was received.
         guarantee: What each release promises, and what not.
+        denoised_for: The etas that the denoiser is for; `None` where none was used.
     """
 
     values: NDArray[np.float32]
@@ -64,6 +65,7 @@ class Embedded:
     uplink_bytes: int
     downlink_bytes: int
     guarantee: Guarantee
+    denoised_for: tuple[float, float] | None
 
 
 def settle_embedding(given: FinetuneSpec) -> RunSpec:
@@ -90,7 +92,9 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
     return spec
 
 
-def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progress: Progress) -> Embedded:
+def embed(
+    connection: Connection, given: FinetuneSpec, dataset: Dataset, progress: Progress, *, denoise: bool = True
+) -> Embedded:
     """Embeddings of texts by the vendor's frozen model.
 
     What was embedded before under the same settings is not sent again: answers are kept, sealed.
@@ -100,9 +104,10 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
         given: How texts are privatized, and by which model they are embedded.
         dataset: Texts.
         progress: Where to show progress.
+        denoise: Whether the noise is taken out, where there is any.
 
     Raises:
-        ConfigError: Settings that do not go together.
+        ConfigError: Settings that do not go together, or for which there is no denoiser.
         DataError: Pairs, or a text without a token.
         BudgetError: A text would be charged beyond the budget; none is sent.
     """
@@ -144,15 +149,18 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
     secret = noise_secret(connection.home, spec.unsafe_noise_seed)
     order = torch.tensor(Order(secret, f"embed/{offer.model.name}").of(dataset.texts))
     order = order[tokens.segments[0].lengths[order].argsort(stable=True)]
-    link = QueryLink.to_embeddings(gate, offer.model)
-    session.link = link
-    values, sent = _Asking(
-        session,
-        _Answers(connection.home.vault, offer.model, spec),
-        width=offer.model.embedding.width,
-        positions=min(offer.positions, EVALUATION_POSITIONS),
-        progress=progress,
-    ).embed(Texts(tokens.select(order)))
+    session.link = link = _Kept(gate, offer.model, connection.home.vault, spec)
+    group = None
+    if denoise and math.isfinite(spec.privacy.eta):
+        info, group = find_denoiser(gate, offer, archive, spec)
+        denoiser = fetch_denoiser(gate, connection.home, offer.model.name, info, group, progress)
+        table = archive.table
+        if table is None:
+            raise TypeError("a denoiser is for tokens of a table")
+        session.denoising = Denoising(denoiser, table.detach().float(), len(archive.template.opening))
+    values = _embedded(
+        session, tokens.select(order), min(offer.positions, EVALUATION_POSITIONS), offer.model.embedding.width, progress
+    )
     values = values[order.argsort()]
     if offer.model.embedding.normalize:
         values = nn.functional.normalize(values, dim=1)
@@ -161,87 +169,66 @@ def embed(connection: Connection, given: FinetuneSpec, dataset: Dataset, progres
         model=offer.model.name,
         eta=spec.privacy.eta,
         tokens=tokens.total,
-        sent=sent,
+        sent=link.sent,
         cut_texts=cut_texts,
         uplink_bytes=link.uplink_bytes,
         downlink_bytes=link.downlink_bytes,
         guarantee=session.privatizer.guarantee,
+        denoised_for=None if group is None else (group.lowest, group.highest),
     )
 
 
-class _Answers:
-    """Embeddings as they came, sealed, by the release that they are of: equal releases have equal ones.
+@torch.no_grad()
+def _embedded(session: Session, tokens: Tokens, positions: int, width: int, progress: Progress) -> Tensor:
+    """`[n, width]` fp32, in batches of so many positions, padding included."""
+    values = torch.empty(len(tokens), width)
+    for indices in padded_batches(session.segment_lengths(Texts(tokens)).sum(1), positions):
+        values[indices] = session(Texts(tokens.select(indices))).float().cpu()
+        progress.update("embed", int(indices[-1]) + 1, len(tokens))
+    return values
+
+
+class _Kept(QueryLink):
+    """Queries for embeddings, of which those that were answered before are not asked again.
+
+    Answers are kept as they came, sealed, by the release that they are of.
 
     Args:
-        vault: Where they are kept.
-        model: Of which model.
+        gate: The door.
+        model: Whose embeddings they are.
+        vault: Where answers are kept.
         spec: The settings.
+
+    Attributes:
+        sent: Texts that were asked about.
     """
 
-    def __init__(self, vault: Vault, model: ModelInfo, spec: RunSpec) -> None:
+    def __init__(self, gate: Gate, model: ModelInfo, vault: Vault, spec: RunSpec) -> None:
+        super().__init__(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding.width)
         self._vault = vault
         told = model.fingerprint, model.embedding.pooling, spec.form.value, spec.wire_type.value
         self._context = f"embedding/{'/'.join(told)}".encode()
+        self.sent = 0
 
-    def names(self, identities: Sequence[bytes]) -> list[bytes]:
-        """Under what the answers to releases are kept."""
-        return [
-            hashlib.blake2b(self._context, key=identity, digest_size=IDENTITY_BYTES).digest() for identity in identities
+    def infer(self, sent: Release | Stored) -> Tensor:
+        """See `QueryLink.infer`."""
+        if isinstance(sent, Stored):
+            return super().infer(sent)
+        names = [
+            hashlib.blake2b(self._context, key=identity, digest_size=IDENTITY_BYTES).digest()
+            for identity in sent.identities
         ]
-
-    def get(self, names: Sequence[bytes]) -> list[Tensor | None]:
-        """The answers that are kept, `[width]` each."""
-        return [
-            None if body is None else torch.frombuffer(bytearray(body), dtype=torch.float32)
-            for body in self._vault.get_many(names)
-        ]
-
-    def put(self, names: Sequence[bytes], values: Tensor) -> None:
-        """Keeps answers `[n, width]`."""
-        self._vault.put_many(
-            {name: row.numpy().tobytes() for name, row in zip(names, values.float().cpu(), strict=True)}
-        )
+        bodies = dict(zip(names, self._vault.get_many(names), strict=True))
+        asked = {name: row for row, name in enumerate(names) if bodies[name] is None}
+        if asked:
+            found = super().infer(sent.select(torch.tensor(list(asked.values())))).float().cpu()
+            answered = {name: row.numpy().tobytes() for name, row in zip(asked, found, strict=True)}
+            bodies |= self._vault.put_many(answered)
+            self.sent += len(asked)
+        return torch.stack([_numbers(bodies[name]) for name in names])
 
 
-class _Asking:
-    """Asks for what is not known yet, in frames of texts of about one length.
-
-    Args:
-        session: The road, with its link.
-        answers: What is known.
-        width: Numbers of an embedding.
-        positions: Of one frame, padding included.
-        progress: Where to show progress.
-    """
-
-    def __init__(self, session: Session, answers: _Answers, *, width: int, positions: int, progress: Progress) -> None:
-        self._session = session
-        self._answers = answers
-        self._width = width
-        self._positions = positions
-        self._progress = progress
-
-    @torch.no_grad()
-    def embed(self, texts: Texts) -> tuple[Tensor, int]:
-        """Embeddings `[n, width]` fp32 as the vendor's model makes them, and how many texts were sent."""
-        values, names = torch.empty(len(texts), self._width), list[bytes]()
-        first: dict[bytes, int] = {}
-        for part in torch.arange(len(texts)).split(_NAMED):
-            named = self._session.privatizer.named(texts.select(part).tokens, labels=None)
-            own = self._answers.names(named.identities)
-            for row, name, known in zip(part.tolist(), own, self._answers.get(own), strict=True):
-                if known is not None:
-                    values[row] = known
-                elif name not in first:
-                    first[name] = row
-            names += own
-        asked = torch.tensor(list(first.values()), dtype=torch.int64)
-        lengths = self._session.segment_lengths(texts.select(asked)).sum(1) if len(asked) else asked
-        for indices in padded_batches(lengths, self._positions):
-            rows = asked[indices]
-            values[rows] = found = self._session(texts.select(rows)).float().cpu()
-            self._answers.put([names[row] for row in rows.tolist()], found)
-            self._progress.update("embed", int(indices[-1]) + 1, len(asked))
-        for row, name in enumerate(names):  # equal texts were asked for once
-            values[row] = values[first.get(name, row)]
-        return values, len(asked)
+def _numbers(body: bytes | None) -> Tensor:
+    if body is None:
+        raise TypeError("an answer was asked for and is not there")
+    return torch.frombuffer(bytearray(body), dtype=torch.float32)

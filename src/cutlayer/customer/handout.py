@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,8 @@ from cutlayer.models import (
     write_archive,
 )
 from cutlayer.printable import quoted
-from cutlayer.wire import routes
-from cutlayer.wire.messages import PROTOCOL, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
+from cutlayer.wire import Route, routes
+from cutlayer.wire.messages import PROTOCOL, ArchiveFile, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
 
 
 @dataclass(frozen=True)
@@ -101,16 +102,8 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
     _check_manifest(manifest, model)
     folder = home.archives / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]
     for number, file in enumerate(manifest.files):
-        path = safe_path(folder, file.name)
-        if not path.exists() or _digest(path) != file.sha256:
-            content = gate.send(routes.ARCHIVE_FILE, where | {"file": file.name}, size=file.size).raw
-            if hashlib.sha256(content).hexdigest() != file.sha256:
-                raise StorageError(
-                    f"File {file.name} of the archive does not have the checksum that its manifest states.",
-                    remedy="Try again; if it stays so, ask the vendor.",
-                )
-            write_bytes(path, content)
-            progress.update("fetch bottom", number + 1, len(manifest.files))
+        fetch_file(gate, folder, file, routes.ARCHIVE_FILE, where)
+        progress.update("fetch bottom", number + 1, len(manifest.files))
     archive = read_archive(folder)
     given = archive.manifest
     if (given.cut, given.family, given.fingerprint, given.vocab_size) != (
@@ -123,6 +116,31 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
             f"its files are cut {given.cut.slug} of a {given.family} model with {given.vocab_size} tokens"
         )
     return archive
+
+
+def fetch_file(gate: Gate, folder: Path, file: ArchiveFile, route: Route, where: Mapping[str, str | int]) -> Path:
+    """A file of what a vendor hands out: the one that is here where it is whole, else fetched and checked.
+
+    Args:
+        gate: The door.
+        folder: Where it is kept.
+        file: Its name, size and checksum.
+        route: How it is asked for.
+        where: Of what it is, by the route's placeholders but `file`.
+
+    Raises:
+        StorageError: It does not have its checksum, or cannot be written.
+    """
+    path = safe_path(folder, file.name)
+    if not path.exists() or _digest(path) != file.sha256:
+        content = gate.send(route, {**where, "file": file.name}, size=file.size).raw
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise StorageError(
+                f"File {file.name} does not have the checksum that its manifest states.",
+                remedy="Try again; if it stays so, ask the vendor.",
+            )
+        write_bytes(path, content)
+    return path
 
 
 def _check_manifest(manifest: ArchiveManifest, model: ModelInfo) -> None:
@@ -143,7 +161,7 @@ def _check_manifest(manifest: ArchiveManifest, model: ModelInfo) -> None:
         largest = largest_file(file.name, parameters=manifest.parameters_handed_out)
         if file.size > largest:
             raise _other_archive(f"it has a file {file.name} of {file.size} bytes; at most {largest} are taken")
-    total, accepted = sum(file.size for file in manifest.files), _accepted_bytes()
+    total, accepted = sum(file.size for file in manifest.files), accepted_bytes()
     if total > accepted:
         raise ConfigError(
             f"The bottom of {model.name} has {total} bytes; at most {accepted} are fetched.",
@@ -163,7 +181,7 @@ MOST_BYTES = "CUTLAYER_MAX_ARCHIVE_BYTES"
 _MOST_ACCEPTED = 16 * 2**30
 
 
-def _accepted_bytes() -> int:
+def accepted_bytes() -> int:
     """Most bytes of an archive that are fetched: it is kept in memory, once as it came and then as weights.
 
     Raises:

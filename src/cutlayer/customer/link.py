@@ -24,7 +24,7 @@ from cutlayer.customer.gate import Gate, StepTensors
 from cutlayer.privacy import Release
 from cutlayer.wire import Reply, Route, Shape, WireType, routes
 from cutlayer.wire.generation import GenerationInfo, GenerationSpec
-from cutlayer.wire.messages import JobInfo, ModelInfo
+from cutlayer.wire.messages import JobInfo
 
 PAIR_OUTPUT = 2
 """Numbers that the vendor answers for a pair that it has whole: a target text's log-probability, of how many tokens."""
@@ -308,11 +308,6 @@ class QueryLink:
             labels: Outputs of its head, or `PAIR_OUTPUT`; None where the customer holds the tail.
         """
         return cls(gate, routes.ADAPTER_INFER, {"adapter": adapter}, outputs=labels)
-
-    @classmethod
-    def to_embeddings(cls, gate: Gate, model: ModelInfo) -> QueryLink:
-        """Queries for embeddings of a frozen model."""
-        return cls(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding.width)
 
     @property
     def moment(self) -> str:

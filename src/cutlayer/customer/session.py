@@ -7,7 +7,7 @@ prediction call the same forward in evaluation mode; releasing a corpus once is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -223,6 +223,7 @@ class Session(nn.Module):
         self.tail = None if parts.tail is None else parts.tail.to(self.device)
         self._seed = seed
         self._precision = precision
+        self.denoising: Callable[[Tensor, Tokens, Release], Tensor] | None = None
         self.train(False)
 
     def train(self, mode: bool = True) -> Session:
@@ -252,7 +253,10 @@ class Session(nn.Module):
         if self.link is None:
             raise VendorError("This session has no vendor to ask.", remedy="Give it a link.")
         if not self.training:
-            return self._finish(self.link.infer(sent), self.segment_lengths(texts))
+            answer = self.link.infer(sent)
+            if self.denoising is not None and isinstance(texts, Texts) and isinstance(sent, Release):
+                return self.denoising(answer, texts.tokens, sent)
+            return self._finish(answer, self.segment_lengths(texts))
         if boundary is None:
             boundary = torch.zeros((), requires_grad=True)  # frozen: see Exchange.forward
         output: Tensor = Exchange.apply(boundary, self.link, sent)  # type: ignore[no-untyped-call]

@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
@@ -27,7 +26,7 @@ from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.description import PROBLEMS, at, tenant_of
 from cutlayer.vendor.door import Door, key_in, wrong_key
-from cutlayer.vendor.embeddings import embed
+from cutlayer.vendor.embeddings import add_embeddings
 from cutlayer.vendor.frames import Handler, ShortWay, in_tensors
 from cutlayer.vendor.generations import Generations
 from cutlayer.vendor.jobs import Jobs
@@ -159,6 +158,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     problems.install(app)
     _add_control(app, vendor)
     _add_records(app, vendor)
+    add_embeddings(app, settings, vendor.catalogue, vendor.compute)
     _add_jobs(app, vendor)
     add_alone(app, vendor.loops, vendor.jobs, vendor.standings, vendor.compute)
     frames = _add_generations(app, vendor)
@@ -208,13 +208,6 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
         if file not in {entry.name for entry in manifest.files}:
             raise not_found("file", file if file.isalnum() else "of that name")
         return FileResponse(folder / file, media_type=TENSOR_MEDIA_TYPE)
-
-    @app.api_route(**at(routes.EMBEDDINGS))
-    async def embeddings(request: Request, model: ModelName) -> Response:
-        """The frozen model's embeddings of a release, one row for each text."""
-        settings, body = vendor.settings, await request.body()
-        compute = partial(embed, settings, vendor.catalogue, model, body)
-        return in_tensors(await vendor.compute.run(lambda _: compute(), tenant_of(request)))
 
     @app.api_route(**at(routes.ADAPTERS))
     def adapters(request: Request) -> AdapterList:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -35,13 +34,13 @@ from cutlayer.privacy import NeighbourSearch, find_mechanism, table_fingerprint
 from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows, replacements
 from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.denoisers import MANIFEST, TRAINING, read_denoiser
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorSettings
 from cutlayer.vendor.stepwise import OnStep, Stepwise
 from cutlayer.wire import WireType
 from cutlayer.wire.denoisers import Corpus, DenoiserGroup, DenoiserInfo, Distances
 from cutlayer.wire.messages import ArchiveFile
 
-MANIFEST = "denoiser.json"
 _LENGTH = 128
 _KEPT_BACK = 500
 """Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
@@ -318,7 +317,7 @@ class _Training:
 
     def run(self, sources: Sequence[Iterable[tuple[str, ...]]], on_step: OnStep) -> DenoiserInfo:
         most = self._template.max_content(1, self._spec.max_length or min(_LENGTH, self._card.info.max_length))
-        work = self._folder / f".training-{_digest(self._about())}"
+        work = self._folder / f"{TRAINING}{_digest(self._about())}"
         tokens = PublicTokens.write(
             work / "tokens",
             sources,
@@ -434,18 +433,6 @@ class _Training:
             corpora=tokens.corpora,
             groups=tuple(groups),
         )
-
-
-def read_denoiser(folder: Path) -> DenoiserInfo:
-    """What a published denoiser says of itself.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
-    try:
-        return DenoiserInfo.model_validate_json((folder / MANIFEST).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise StorageError(f"The denoiser in {folder} cannot be read.", remedy="Train it again.") from error
 
 
 def _digest(about: Mapping[str, Any]) -> str:

@@ -5,16 +5,55 @@ A query is computed alone, as an adapter's is: what a text gets does not depend 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, Response
 
 from cutlayer.core import Cut, Payload
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_release
-from cutlayer.vendor.compute import Pieces
+from cutlayer.vendor.compute import ComputeThread, Pieces
+from cutlayer.vendor.denoisers import denoiser_file, denoisers_of
+from cutlayer.vendor.description import at, tenant_of
+from cutlayer.vendor.frames import in_tensors
 from cutlayer.vendor.passes import compute, in_pieces, prepare
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, routes
-from cutlayer.wire.messages import RecordSetSpec
+from cutlayer.wire.denoisers import DenoiserList
+from cutlayer.wire.messages import FileName, Identifier, ModelName, RecordSetSpec
+from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
+
+
+def add_embeddings(app: FastAPI, settings: VendorSettings, catalogue: Catalogue, compute: ComputeThread) -> None:
+    """Adds the routes of embeddings, and of what takes the noise out of them.
+
+    Args:
+        app: The application.
+        settings: The vendor's settings.
+        catalogue: The models on offer.
+        compute: Where embeddings are computed.
+    """
+
+    @app.api_route(**at(routes.EMBEDDINGS))
+    async def embeddings(request: Request, model: ModelName) -> Response:
+        """The frozen model's embeddings of a release, one row for each text."""
+        run = partial(embed, settings, catalogue, model, await request.body())
+        return in_tensors(await compute.run(lambda _: run(), tenant_of(request)))
+
+    @app.api_route(**at(routes.DENOISERS))
+    def denoisers(model: ModelName) -> DenoiserList:
+        """The denoisers of a model's embeddings."""
+        return denoisers_of(settings, model, fingerprint=catalogue.card(model).info.fingerprint)
+
+    @app.api_route(**at(routes.DENOISER_FILE))
+    async def file(model: ModelName, denoiser: Identifier, file: FileName) -> Response:
+        """One file of a denoiser."""
+        catalogue.card(model)
+        path = await run_in_threadpool(denoiser_file, settings, model, denoiser, file)
+        return FileResponse(path, media_type=TENSOR_MEDIA_TYPE)
 
 
 def embed(settings: VendorSettings, catalogue: Catalogue, model: str, body: bytes) -> Pieces[bytes]:

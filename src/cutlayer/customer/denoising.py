@@ -1,0 +1,167 @@
+"""The last stage of an embedding's road: what the vendor's model made of noise is denoised here, where noise is known.
+
+Ref: Split-and-Denoise, §3.4, arXiv:2310.09130.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import safetensors
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from cutlayer.core import ConfigError, Fault, Rows, StorageError, Tokens, VendorError
+from cutlayer.customer.gate import Gate
+from cutlayer.customer.handout import Offer, accepted_bytes, fetch_file
+from cutlayer.customer.home import Home
+from cutlayer.customer.progress import Progress
+from cutlayer.customer.settings import RunSpec
+from cutlayer.models import Archive
+from cutlayer.models.denoiser import Denoiser, build_denoiser
+from cutlayer.privacy import Release, table_fingerprint
+from cutlayer.wire import Form, routes
+from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, DenoiserList
+
+_HEADER = 2**16
+"""Most bytes of a denoiser's file beside its numbers."""
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """A denoiser, and what it needs of the customer's own side.
+
+    Attributes:
+        denoiser: With its weights, in evaluation mode.
+        table: `[vocabulary, width]`: rows of tokens as they were.
+        opening: Special tokens before each text.
+    """
+
+    denoiser: Denoiser
+    table: Tensor
+    opening: int
+
+    @torch.no_grad()
+    def __call__(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
+        """Denoised embeddings `[n, width]`.
+
+        Args:
+            noisy: `[n, width]`: the vendor's answer to the release.
+            tokens: `n` texts as they were.
+            release: What left of them.
+        """
+        (ids,) = tokens.segments
+        clean = ids.with_values(self.table[ids.values]).padded(0.0)
+        if isinstance(release.payload, Rows):
+            rows = release.payload.packed.padded(0.0)[:, self.opening :][:, : clean.shape[1]].float()
+        else:
+            (released,) = release.payload.segments
+            rows = released.with_values(self.table[released.values]).padded(0.0)
+        found: Tensor = self.denoiser(noisy, rows, rows - clean, ids.mask().bool())
+        return found
+
+
+def find_denoiser(gate: Gate, offer: Offer, archive: Archive, spec: RunSpec) -> tuple[DenoiserInfo, DenoiserGroup]:
+    """The vendor's denoiser for these releases; of several the one whose embeddings came nearest on public text.
+
+    Raises:
+        ConfigError: There is none for this eta, or none for these settings.
+    """
+    listed = gate.send(routes.DENOISERS, {"model": offer.model.name}).expect(DenoiserList).denoisers
+    privacy, wanted = spec.privacy, _wanted(offer, archive, spec)
+    fitting = [each for each in listed if _fits(each, wanted)]
+    serving = [
+        (group.denoised.cosine, each, group)
+        for each in fitting
+        for group in each.groups
+        if group.lowest <= privacy.eta <= group.highest
+    ]
+    if serving:
+        _, info, group = max(serving, key=lambda each: each[0])
+        return info, group
+    remedy = "Give denoiser none (--denoiser none) for embeddings as they come, or ask the vendor for a denoiser."
+    if fitting:
+        ranges = ", ".join(f"{group.lowest:g} to {group.highest:g}" for each in fitting for group in each.groups)
+        raise ConfigError([Fault("eta", privacy.eta, f"has no denoiser; there are some for {ranges}")], remedy=remedy)
+    others = ", ".join(sorted({_named(each) for each in listed}))
+    raise ConfigError(
+        f"The vendor has no denoiser for {_asked(spec)} of {offer.model.name}"
+        + (f"; there are some for {others}." if others else "; it has none."),
+        remedy=remedy,
+    )
+
+
+def _asked(spec: RunSpec) -> str:
+    rows = f" in {spec.wire_type}" if spec.form is Form.ROWS else ""
+    return f"{spec.privacy.mechanism}{' with clip' if spec.privacy.clipped else ''}{rows}"
+
+
+def _named(info: DenoiserInfo) -> str:
+    rows = f" in {info.wire_type}" if info.form is Form.ROWS else ""
+    return f"{info.mechanism}{' with clip' if info.clip else ''}{rows}"
+
+
+def _wanted(offer: Offer, archive: Archive, spec: RunSpec) -> dict[str, object]:
+    privacy, form = spec.privacy, spec.form
+    wanted: dict[str, object] = {
+        "fingerprint": offer.model.fingerprint,
+        "table": table_fingerprint(archive.table),
+        "embedding": offer.model.embedding,
+        "mechanism": privacy.mechanism,
+        "noise": privacy.noise,
+        "clip": privacy.clipped,
+        "form": form,
+    }
+    return wanted | ({"wire_type": spec.wire_type} if form is Form.ROWS else {})
+
+
+def _fits(info: DenoiserInfo, wanted: dict[str, object]) -> bool:
+    return all(getattr(info, name) == value for name, value in wanted.items())
+
+
+def fetch_denoiser(
+    gate: Gate, home: Home, model: str, info: DenoiserInfo, group: DenoiserGroup, progress: Progress
+) -> Denoiser:
+    """A denoiser, from the customer's folder or from the vendor, checked before it is used.
+
+    Raises:
+        ConfigError: It is larger than the customer accepts.
+        StorageError: Its file does not hold what is said of it.
+        VendorError: It is no denoiser of the shape that is told.
+    """
+    with torch.device("meta"):
+        shapes = {name: tuple(value.shape) for name, value in build_denoiser(info.shape).state_dict().items()}
+    numbers = 4 * sum(math.prod(shape) for shape in shapes.values())
+    if not numbers <= group.file.size <= numbers + _HEADER:
+        raise _other(f"its file has {group.file.size} bytes, and its shape {numbers}")
+    if group.file.size > (accepted := accepted_bytes()):
+        raise ConfigError(f"The denoiser has {group.file.size} bytes; at most {accepted} are fetched.")
+    folder = home.archives / f"denoiser-{info.denoiser}"
+    where: dict[str, str | int] = {"model": model, "denoiser": info.denoiser}
+    path = fetch_file(gate, folder, group.file, routes.DENOISER_FILE, where)
+    progress.update("fetch denoiser", 1, 1)
+    try:
+        tensors = load(path.read_bytes())
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise StorageError(
+            f"The denoiser in {path} cannot be read.", remedy="Remove the file and try again."
+        ) from error
+    if {name: tuple(value.shape) for name, value in tensors.items()} != shapes:
+        raise _other("its tensors have other names or shapes")
+    if not all(value.dtype is torch.float32 and bool(value.isfinite().all()) for value in tensors.values()):
+        raise _other("its numbers are not all finite, or not fp32")
+    denoiser = build_denoiser(info.shape)
+    denoiser.load_state_dict(tensors)
+    denoiser.requires_grad_(False)
+    denoiser.eval()
+    return denoiser
+
+
+def _other(why: str) -> VendorError:
+    return VendorError(
+        f"The vendor's denoiser is not what it says: {why}.",
+        status=200,
+        remedy="Ask the vendor. Give denoiser none (--denoiser none) for embeddings as they come.",
+    )
